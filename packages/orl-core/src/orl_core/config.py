@@ -1,0 +1,244 @@
+"""The configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes.
+
+The schema is the OpenReward cookbook's `train_config.yaml` with our additions. Bad input is refused here, with file and
+`$.path`, before a GPU or an environment is touched: unknown keys, wrong types, NaN, impossible bounds. Structs check
+themselves in `__post_init__`; because plain construction does not type-check, configs are only built by decoding.
+The module knows nothing of trainers' options: `trainer.flags` pass through verbatim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from string import Formatter
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from orl_core.errors import ConfigError
+
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Reduction = Literal["sum", "mean", "max", "min", "last"]
+Backend = Literal["slime", "miles", "trl"]
+
+
+class Secret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A secret that is released to `hosts` only. `value` null is read from the process environment."""
+
+    value: str | None = None
+    hosts: tuple[str, ...] = ()
+
+
+Secrets = dict[str, str | Secret | None]
+
+
+class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One environment. Rewards are plain numbers, timeouts seconds; see the commented files in configs/."""
+
+    splits: tuple[str, ...] = ("train",)
+    num_samples: Positive | None = None
+    nonterminal_reward: float | None = None
+    reward_reduction: Reduction = "sum"
+    min_reward: float | None = None
+    max_reward: float | None = None
+    max_turns: Positive = 20
+    secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
+    variant: str | None = None
+    base_url: str | None = None
+    send_api_key: bool = False
+    toolset: str | None = None
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+    eval_splits: tuple[str, ...] = ()
+    success_reward: float = 1.0
+    parallel_calls: bool = False
+    max_concurrency: Positive | None = None
+    call_timeout: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
+            raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}")
+        if not self.splits:
+            raise ValueError("`splits` is empty: name at least one split, such as [train]")
+
+
+class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Budgets (token ids), deadlines (seconds) and records of every rollout. Deadlines nest: call, turn, rollout.
+
+    `rollout_tokens` null means: as many as the context holds. `journal` null means: inside the run's folder; `upload`
+    null means: where there is a key and the environment is the platform's own.
+    """
+
+    turn_tokens: Positive = 4096
+    rollout_tokens: Positive | None = None
+    context_tokens: Positive = 32768
+    tool_result_tokens: Positive = 4096
+    call_timeout: Seconds = 60.0
+    turn_timeout: Seconds = 300.0
+    rollout_timeout: Seconds = 900.0
+    train_timeouts: bool = False
+    max_nudges: NonNegative = 1
+    max_invalid: Positive = 3
+    max_error_rate: Share = 0.5
+    journal: str | None = None
+    upload: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not self.call_timeout <= self.turn_timeout <= self.rollout_timeout:
+            raise ValueError(
+                "deadlines must nest: `call_timeout` <= `turn_timeout` <= `rollout_timeout`, not "
+                f"{self.call_timeout}, {self.turn_timeout}, {self.rollout_timeout}"
+            )
+
+
+class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Evaluation on the environments' `eval_splits`: every `interval` steps (null: before and after training only)."""
+
+    interval: Positive | None = None
+    samples: Positive = 1
+    max_tasks: Positive | None = None
+    temperature: Annotated[float, Meta(ge=0)] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+
+
+class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The environment's comparative score of a whole group (`score_group`): off, alone, or added with `weight`."""
+
+    mode: Literal["off", "only", "blend"] = "off"
+    weight: float = 1.0
+
+
+class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which trainer, and the options that all trainers share; null leaves the choice to the trainer's adapter.
+
+    The names are those of the command line (`--rollout-batch-size`), which overrides them. `flags` go to the trainer
+    as they are: `{"--use-kl-loss": true, "--kl-loss-coef": 0.01}`.
+    """
+
+    backend: Backend = "trl"
+    model: str | None = None
+    lr: Annotated[float, Meta(gt=0)] | None = None
+    n_samples: Positive | None = None
+    rollout_batch_size: Positive | None = None
+    num_rollout: Positive | None = None
+    max_response_len: Positive | None = None
+    max_context_len: Positive | None = None
+    max_tokens_per_gpu: Positive | None = None
+    temperature: Annotated[float, Meta(gt=0)] | None = None
+    num_gpus: Positive | None = None
+    actor_gpus: Positive | None = None
+    rollout_gpus: Positive | None = None
+    actor_nodes: Positive | None = None
+    tp: Positive | None = None
+    train_backend: Literal["megatron", "fsdp"] | None = None
+    advantage_estimator: str | None = None
+    load: str | None = None
+    save: str | None = None
+    save_interval: Positive | None = None
+    megatron_ckpt: str | None = None
+    model_args: str | None = None
+    task_data: str | None = None
+    wandb_project: str | None = None
+    wandb_run: str | None = None
+    wandb_mode: Literal["online", "offline", "disabled"] | None = None
+    seed: NonNegative = 0
+    flags: dict[str, str | float | bool | None] = field(default_factory=dict[str, str | float | bool | None])
+
+
+class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that a run is made of. `secrets` values never leave the process; see `public`."""
+
+    environments: dict[str, EnvironmentConfig]
+    secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
+    system_prompt_template: str | None = None
+    thinking: bool | Literal["keep", "strip"] = False
+    openreward_run_name: str = "orl"
+    reward: str | None = None
+    group_reward: GroupRewardConfig = field(default_factory=GroupRewardConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+
+    def __post_init__(self) -> None:
+        if not self.environments:
+            raise ValueError("`environments` is empty: name at least one, such as GeneralReasoning/WhoDunIt")
+        for name in self.environments:
+            if not all(name.partition("/")):
+                raise ValueError(f"environment `{name}` is not of the form Organization/Environment")
+        if self.system_prompt_template is not None:
+            _check_template(self.system_prompt_template)
+        if self.thinking == "strip":
+            raise ValueError("`thinking: strip` is not supported yet: use `keep` or false")
+        if self.group_reward.mode != "off":
+            raise ValueError("`group_reward` is not supported yet: leave `mode` off")
+        if self.reward is not None:
+            raise ValueError("`reward` functions are not supported yet: use `reward_reduction`")
+
+    def public(self) -> dict[str, Any]:
+        """The configuration as plain JSON types, every secret's value replaced by null."""
+        tree = msgspec.to_builtins(self)
+        for holder in (tree, *tree["environments"].values()):
+            for secret in holder["secrets"]:
+                holder["secrets"][secret] = None
+        return tree
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read, override and check the configuration at `path`.
+
+    An override is `dotted.path=value` with the value in YAML: `environments.Org/Env.max_turns=3`.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or breaks the schema; names the file and the `$.path`.
+    """
+    from orl_core import configfile
+
+    source = str(path)
+    tree = configfile.read(Path(path))
+    for override in overrides:
+        configfile.override(tree, override)
+    return decode_config(tree, source)
+
+
+def decode_config(tree: object, source: str) -> RunConfig:
+    """Build a RunConfig from plain JSON types (a YAML tree, or the `orl_config` that travels into a trainer).
+
+    Raises:
+        ConfigError: the tree breaks the schema; the message opens with `source`.
+    """
+    where = _non_finite(tree, "$")
+    if where:
+        raise ConfigError(f"{source}: numbers must be finite - at `{where}`")
+    try:
+        return msgspec.convert(tree, RunConfig)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(f"{source}: {exc}") from exc
+
+
+def _non_finite(tree: object, where: str) -> str:
+    """The path of the first NaN or infinity in `tree`, or an empty string."""
+    if isinstance(tree, float):
+        return "" if math.isfinite(tree) else where
+    if isinstance(tree, dict):
+        children = ((f"{where}.{key}", value) for key, value in cast("dict[object, object]", tree).items())
+    elif isinstance(tree, list):
+        children = ((f"{where}[{index}]", value) for index, value in enumerate(cast("list[object]", tree)))
+    else:
+        return ""
+    return next((found for path, value in children if (found := _non_finite(value, path))), "")
+
+
+def _check_template(template: str) -> None:
+    """Refuse a template that `str.format(tools=...)` would not accept. `{{` and `}}` stand for braces."""
+    try:
+        names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+    except ValueError as exc:
+        raise ValueError(f"`system_prompt_template`: {exc}; write {{{{ and }}}} for braces") from exc
+    if names - {"tools"}:
+        raise ValueError(f"`system_prompt_template` has {{{min(names - {'tools'})}}}: only {{tools}} is filled in")
+    if "tools" not in names:
+        raise ValueError("`system_prompt_template` has no {tools}: the model would not know its tools")

@@ -1,0 +1,107 @@
+"""What is said in an episode: messages, tool calls, tool results, and the ways a model's call can be malformed.
+
+These are the words between the environment and the renderer. The module knows nothing of token ids, wire formats or
+transports. One Message serves all roles, so that a conversation is a plain tuple.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class TextBlock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class ImageBlock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="image"):
+    """An image, base64 in `data`. The renderer refuses it loudly; it is never dropped."""
+
+    data: str
+    mime_type: str
+
+
+Block = TextBlock | ImageBlock
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool that the model may call. `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="call"):
+    """A well-formed call, as the model wrote it; nothing says yet that the tool exists."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class FailureKind(StrEnum):
+    """What is wrong with a call, the first four found by the parser, the last two by the loop."""
+
+    UNCLOSED = "unclosed"
+    INVALID_JSON = "invalid_json"
+    NOT_AN_OBJECT = "not_an_object"
+    MISSING_NAME = "missing_name"
+    UNKNOWN_TOOL = "unknown_tool"
+    INVALID_ARGUMENTS = "invalid_arguments"
+
+
+class ParseFailure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="failure"):
+    """A call that cannot be made. `message` is one line that the model can learn from; `text` is what it wrote."""
+
+    kind: FailureKind
+    message: str
+    text: str = ""
+    name: str = ""
+
+
+class Action(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the model said in one turn. `calls` keeps calls and failures in the order in which they were written."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall | ParseFailure, ...] = ()
+
+
+class ToolResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to one call, by the environment or, where `failure` is set, by the loop in its place.
+
+    `reward` is what the environment paid for this call; None means that it said nothing, which is not 0.
+    """
+
+    name: str
+    content: tuple[Block, ...] = ()
+    reward: float | None = None
+    finished: bool = False
+    failure: FailureKind | None = None
+    seconds: float = 0.0
+
+
+class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One message of a conversation. `calls` belongs to the assistant, `name` to a tool's result."""
+
+    role: Role
+    content: tuple[Block, ...] = ()
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    name: str = ""
+
+
+def text_of(content: tuple[Block, ...]) -> str:
+    """The text blocks of `content`, joined by newlines. Images are not text: the caller has refused them before."""
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def text_message(role: Role, text: str, *, name: str = "") -> Message:
+    """A message of one text block."""
+    return Message(role=role, content=(TextBlock(text=text),), name=name)

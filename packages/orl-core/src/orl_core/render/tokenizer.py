@@ -1,0 +1,49 @@
+"""The tokenizer that core is handed: a protocol, because core may not import transformers.
+
+orl_rollout.tokenizer implements it over a Hugging Face checkpoint; tests implement it in a few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Tokenizer(Protocol):
+    """What the renderer needs of a tokenizer and its chat template."""
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Every added token, special or not: its text and its id. These are the control ids."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The ids that end an action, the canonical one (the template's own closing) first."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text. No text whatever yields a control id; nothing is put before or after."""
+        ...
+
+    def encode_joint(self, text: str) -> list[int]:
+        """The ids of a rendered template, added tokens recognised: the reference that certification compares with."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, control ids included. Total: incomplete UTF-8 becomes U+FFFD."""
+        ...
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> str:
+        """The text of a conversation in the model's own chat template, its keyword arguments frozen for the run.
+
+        Raises:
+            Exception: whatever the template raises for a conversation that it cannot express.
+        """
+        ...

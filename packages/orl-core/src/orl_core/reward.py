@@ -1,0 +1,98 @@
+"""From what the environment paid to one number for each rollout, and from the numbers of a group to advantages.
+
+Both are pure and total: whatever floats come in, finite and bounded floats come out. The module knows nothing of
+trainers; an adapter decides when advantages are centred and scaled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from orl_core.trajectory import StopReason
+
+if TYPE_CHECKING:
+    from orl_core.config import EnvironmentConfig
+    from orl_core.trajectory import Trajectory
+
+_BOUND = 1e18  # of a reward's magnitude where the configuration sets none: its square is finite in float32
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(value / len(values) for value in values)
+
+
+def _sum(values: Sequence[float]) -> float:
+    return sum(values)
+
+
+def _last(values: Sequence[float]) -> float:
+    return values[-1]
+
+
+_REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
+    "sum": _sum,
+    "mean": _mean,
+    "max": max,
+    "min": min,
+    "last": _last,
+}
+
+
+def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
+    """The reward of a trajectory: its rewards reduced, the nonterminal reward appended, clamped to the bounds.
+
+    The nonterminal reward counts where the environment did not end the episode. No rewards at all give 0.0 before the
+    clamp. A trajectory that ends in ERROR has no reward worth the name; its datum does not train.
+
+    Source: the fields `reward_reduction`, `nonterminal_reward`, `min_reward`, `max_reward` of the configuration.
+    """
+    rewards = [reward for reward in trajectory.rewards if math.isfinite(reward)]
+    if trajectory.stop_reason is not StopReason.FINISHED and config.nonterminal_reward is not None:
+        rewards.append(config.nonterminal_reward)
+    reward = _REDUCTIONS[config.reward_reduction](rewards) if rewards else 0.0
+    low = -_BOUND if config.min_reward is None else config.min_reward
+    high = _BOUND if config.max_reward is None else config.max_reward
+    return min(max(reward, low), high)
+
+
+def group_advantages(
+    rewards: Sequence[float],
+    groups: Sequence[Hashable],
+    rollout_ids: Sequence[Hashable],
+    trains: Sequence[bool],
+    *,
+    center: bool,
+    scale: bool,
+) -> list[float]:
+    """Advantages of N rows within their groups: `reward - mean` where `center`, over `std + 1e-6` where `scale`.
+
+    A rollout that was split into several rows (equal `rollout_ids`) counts once, and its rows get the same value. Rows
+    that do not train are left out of mean and deviation and get 0. The deviation is the unbiased one (N - 1); a group
+    with one trainable member has deviation 0, so centring gives it 0.
+
+    Raises:
+        ValueError: the columns differ in length.
+    """
+    members: dict[Hashable, dict[Hashable, float]] = {}
+    for reward, group, rollout_id, trainable in zip(rewards, groups, rollout_ids, trains, strict=True):
+        if trainable:
+            members.setdefault(group, {})[rollout_id] = reward
+    advantages: list[float] = []
+    statistics = {group: _statistics(list(values.values())) for group, values in members.items()}
+    for reward, group, trainable in zip(rewards, groups, trains, strict=True):
+        if not trainable:
+            advantages.append(0.0)
+            continue
+        mean, deviation = statistics[group]
+        value = reward - mean if center else reward
+        advantages.append(value / (deviation + 1e-6) if scale else value)
+    return advantages
+
+
+def _statistics(values: Sequence[float]) -> tuple[float, float]:
+    mean = _mean(values)
+    if len(values) < 2:
+        return mean, 0.0
+    return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)

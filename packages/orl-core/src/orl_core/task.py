@@ -1,0 +1,59 @@
+"""A task: which episode of which environment is to be played. It is one row of tasks.jsonl, and nothing else.
+
+The module knows nothing of the platform's client. `key` is a hash of the identity of the task alone, stable across
+processes and machines, and it is what trainers carry as the row's `prompt`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+
+class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One task of an environment.
+
+    `env_name` is the name in the configuration (`Organization/Environment`), `deployment_name` the name on the
+    platform, `environment_name` the class served there (the variant). `index` is the position in `split`, None where
+    the server only lists.
+    """
+
+    env_name: str
+    deployment_name: str
+    server_name: str = ""
+    environment_name: str = ""
+    namespace: str | None = None
+    split: str = "train"
+    index: int | None = None
+    task_spec: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def key(self) -> str:
+        """`Organization/Environment/split/` and 16 hexadecimal digits of the specification's hash."""
+        identity: list[object] = [
+            self.env_name,
+            self.deployment_name,
+            self.environment_name,
+            self.split,
+            self.task_spec,
+        ]
+        if not self.task_spec:
+            identity.append(self.index)
+        digest = hashlib.blake2b(msgspec.json.encode(identity, order="sorted"), digest_size=8).hexdigest()
+        return f"{self.env_name}/{self.split}/{digest}"
+
+
+class TaskRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of tasks.jsonl, the form that every backend reads: `prompt` is the task's key."""
+
+    prompt: str
+    label: str = ""
+    metadata: Task
+
+
+def row_of(task: Task) -> TaskRow:
+    """The row of `task`."""
+    return TaskRow(prompt=task.key, metadata=task)

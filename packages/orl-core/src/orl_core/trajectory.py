@@ -1,0 +1,137 @@
+"""What was played: generations, turns, the trajectory, and why it stopped. A record, never edited.
+
+The ids in it are the engine's own (law L1): an observation is what the engine was shown since its last answer, an
+action is what it returned. A turn stores only what it adds. The module knows nothing of engines or environments.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from orl_core.errors import EngineError
+from orl_core.messages import Action, ToolResult
+from orl_core.task import Task
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class StopReason(StrEnum):
+    """Why a trajectory ended. TIMEOUT (unless asked for), ABORTED and ERROR never train."""
+
+    FINISHED = "finished"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    TIMEOUT = "timeout"
+    ABORTED = "aborted"
+    ERROR = "error"
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a rollout may use. Tokens are counted in ids, times in seconds; deadlines nest: call, turn, rollout."""
+
+    max_turns: int = 20
+    turn_tokens: int = 4096
+    rollout_tokens: int = 32768
+    context_tokens: int = 32768
+    tool_result_tokens: int = 4096
+    call_timeout: float = 60.0
+    turn_timeout: float = 300.0
+    rollout_timeout: float = 900.0
+    max_nudges: int = 1
+    max_invalid: int = 3
+    parallel_calls: bool = False
+    train_timeouts: bool = False
+
+
+class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rollout to produce. `key` names it (it routes to one engine); `sampling` is what the trainer passed."""
+
+    task: Task
+    key: str
+    limits: Limits = field(default_factory=Limits)
+    sampling: dict[str, Any] = field(default_factory=dict[str, Any])
+    evaluation: bool = False
+
+
+class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One answer of the engine. `ids` and `logprobs` have the same length N; logprobs are natural logs, finite.
+
+    `cached_tokens` counts prompt tokens served from the prefix cache; `extras` is opaque meta_info that a trainer
+    replays and is never journalled.
+
+    Raises:
+        EngineError: the logprobs are missing, short or not finite.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    weight_version: str = ""
+    cached_tokens: int = 0
+    seconds: float = 0.0
+    extras: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.logprobs):
+            raise EngineError(f"the engine returned {len(self.ids)} ids and {len(self.logprobs)} logprobs")
+        if not all(map(math.isfinite, self.logprobs)):
+            raise EngineError("the engine returned a logprob that is not finite")
+
+
+class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One turn: what the engine was shown since its last answer, what it answered, and what that caused.
+
+    `generations` has more than one member only where an aborted action was continued.
+    """
+
+    observation: tuple[int, ...]
+    generations: tuple[Generation, ...]
+    action: Action
+    results: tuple[ToolResult, ...] = ()
+
+    @property
+    def action_ids(self) -> tuple[int, ...]:
+        """The ids that the engine returned in this turn, verbatim."""
+        return tuple(token for generation in self.generations for token in generation.ids)
+
+    @property
+    def reward(self) -> float | None:
+        """The sum of what the environment paid in this turn; None where it said nothing."""
+        paid = [result.reward for result in self.results if result.reward is not None]
+        return sum(paid) if paid else None
+
+
+class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole of one rollout. `error` is the fault's one-line text where `stop_reason` is ERROR, else empty.
+
+    `leaked` says that its text echoes a secret: it is journalled scrubbed, not uploaded, and does not train.
+    """
+
+    job: Job
+    turns: tuple[Turn, ...] = ()
+    stop_reason: StopReason
+    error: str = ""
+    leaked: bool = False
+    seconds: float = 0.0
+
+    @property
+    def trains(self) -> bool:
+        """Whether the trainer may learn from it."""
+        ended = self.stop_reason in _TRAINING or (
+            self.stop_reason is StopReason.TIMEOUT and self.job.limits.train_timeouts
+        )
+        return (
+            ended and not self.leaked and any(generation.ids for turn in self.turns for generation in turn.generations)
+        )
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """Everything that the environment paid, in order, calls that paid nothing left out."""
+        return tuple(result.reward for turn in self.turns for result in turn.results if result.reward is not None)
+
+
+_TRAINING = frozenset({StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.MAX_TOKENS})

@@ -1,0 +1,53 @@
+"""The session protocol: one episode of one environment. OpenReward's SDK and ten-line fakes fit it.
+
+Validation of calls, their order, nudges and cuts belong to the loop. A session raises `SessionError` for broken
+machinery only; what the environment has to say to a wrong call is a ToolResult.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+from orl_core.messages import Message, ToolCall, ToolResult, ToolSpec
+from orl_core.task import Task
+
+
+class Opening(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an episode begins: the first messages, the tools, and whether a plain answer ends it (`@terminal`)."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    answers_in_text: bool = False
+
+
+class Session(Protocol):
+    """One episode. `open` once, then calls, then `close` once, on every path."""
+
+    async def open(self, task: Task) -> Opening:
+        """Start the episode of `task`. A failed open leaves nothing behind that `close` would not clean up.
+
+        Raises:
+            SessionError: the environment cannot be reached or does not start.
+        """
+        ...
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Call a tool that `open` listed, with arguments that fit its schema. Never repeated.
+
+        Raises:
+            SessionError: the call failed in the machinery; the state of the episode is unknown from here on.
+        """
+        ...
+
+    async def answer(self, text: str) -> ToolResult:
+        """End the episode with a plain answer, where the opening said `answers_in_text`.
+
+        Raises:
+            SessionError: as for `call`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release the episode. Safe after a failed or cancelled `open`; does not raise SessionError."""
+        ...
