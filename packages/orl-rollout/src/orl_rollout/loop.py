@@ -1,0 +1,279 @@
+"""The rollout loop: render, generate, parse, act, until a StopReason. The thirteen promises are kept here.
+
+It knows the three protocols (Session, Renderer, Engine) and nothing behind them: no transport, no trainer, no file.
+Whatever engine, environment and model do, `rollout` returns a Trajectory (law L2); it raises only on cancellation or on
+a bug of ours, and closes the session exactly once on every path. The history is never rendered again: `context` grows
+by appending what `Renderer.extend` and the engine return (laws L1, L5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from msgspec import structs
+from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
+from orl_core.messages import Action, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
+from orl_core.render import Renderer
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+
+from orl_rollout.engine import Engine
+from orl_rollout.session import Opening, Session
+from orl_rollout.toolbox import Toolbox
+
+CLOSE_SECONDS = 15.0  # what a session may take to close
+ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action
+INLINE_CHARACTERS = 2_000  # contents up to this size are encoded on the event loop, longer ones on a thread
+
+
+def never() -> bool:
+    """The host's abort flag where there is no host."""
+    return False
+
+
+async def rollout(
+    job: Job, *, session: Session, renderer: Renderer, engine: Engine, stopped: Callable[[], bool] = never
+) -> Trajectory:
+    """Play one episode of `job.task` and return what happened, whatever happened.
+
+    `stopped` is the host's abort flag, read before every turn and every call. Time is in seconds, budgets are in ids.
+    """
+    episode = _Episode(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
+    started = time.monotonic()
+    error = ""
+    clock = asyncio.timeout(job.limits.rollout_timeout)
+    try:
+        async with clock:
+            reason = await episode.play()
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        reason = StopReason.TIMEOUT
+    except (EngineError, SessionError, RenderError) as exc:
+        reason, error = StopReason.ERROR, str(exc)
+    finally:
+        await _close(session)
+    seconds = time.monotonic() - started
+    return Trajectory(job=job, turns=tuple(episode.turns), stop_reason=reason, error=error, seconds=seconds)
+
+
+_Step = tuple[StopReason | None, tuple[Message, ...]]  # the reason to stop, or the messages that answer the action
+
+
+class _Episode:
+    """The state of one rollout. `turns` is complete at any moment, so that whatever ends the play keeps them."""
+
+    def __init__(
+        self, job: Job, *, session: Session, renderer: Renderer, engine: Engine, stopped: Callable[[], bool]
+    ) -> None:
+        self.job = job
+        self.session = session
+        self.renderer = renderer
+        self.engine = engine
+        self.stopped = stopped
+        self.turns: list[Turn] = []
+        self.context: list[int] = []
+        self.sampled = 0
+        self.nudges = 0
+        self.invalid = 0
+        self.calls = 0
+        self.turn_ends = 0.0
+
+    async def play(self) -> StopReason:
+        """The loop itself: from the opening to the first reason to stop."""
+        limits = self.job.limits
+        with boundary(SessionError, "opening a session"):
+            opening = await self.session.open(self.job.task)
+        tools = Toolbox(opening.tools)
+        observation = await self._render(self.renderer.open, opening.messages, opening.tools)
+        for number in range(1, limits.max_turns + 1):
+            if self.stopped():
+                return StopReason.ABORTED
+            if self._budget(len(observation)) < 1:
+                return StopReason.MAX_TOKENS
+            self.turn_ends = time.monotonic() + limits.turn_timeout
+            reason, messages = await self._generate(observation) or await self._act(opening, tools)
+            if reason is not None:
+                return reason
+            if number < limits.max_turns:
+                observation = await self._extend(messages)
+        return StopReason.MAX_TURNS
+
+    async def _generate(self, observation: Sequence[int]) -> _Step | None:
+        """Sample one action and store its turn; the reason to stop where there is one.
+
+        An abort that nobody asked for is continued in the same turn.
+        """
+        self.context.extend(observation)
+        turn = Turn(observation=tuple(observation), generations=(), action=Action())
+        self.turns.append(turn)
+        while True:
+            budget = self._budget(0, spent=len(turn.action_ids))
+            async with self._within(self.job.limits.turn_timeout, EngineError, "generating"):
+                generation = await self.engine.generate(self.context, self._sampling(budget), key=self.job.key)
+            _check(generation, budget)
+            self.context.extend(generation.ids)
+            self.sampled += len(generation.ids)
+            turn = structs.replace(turn, generations=(*turn.generations, generation))
+            self.turns[-1] = turn
+            if generation.finish_reason != "abort":
+                break
+            if self.stopped():
+                return StopReason.ABORTED, ()
+            if self._budget(0, spent=len(turn.action_ids)) < 1:
+                return StopReason.MAX_TOKENS, ()
+            await asyncio.sleep(ABORT_PAUSE_SECONDS)
+        with boundary(RenderError, "parsing an action"):
+            action = self.renderer.parse(turn.action_ids)
+        self.turns[-1] = structs.replace(turn, action=action)
+        cut = generation.finish_reason == "length" and generation.ids[-1] not in self.renderer.stop_ids
+        return (StopReason.MAX_TOKENS, ()) if cut else None
+
+    async def _act(self, opening: Opening, tools: Toolbox) -> _Step:
+        """Do what the action says; the reason to stop, or the messages that answer it."""
+        action = self.turns[-1].action
+        results: list[ToolResult] = []
+        try:
+            if action.calls:
+                return await self._call_all(action.calls, tools, results)
+            if opening.answers_in_text:
+                results.append(await self._ask("answering", self.session.answer(action.text)))
+                return StopReason.FINISHED, ()
+        finally:
+            self.turns[-1] = structs.replace(self.turns[-1], results=tuple(results))
+        self.nudges += 1
+        if self.nudges > self.job.limits.max_nudges:
+            return StopReason.MAX_TURNS, ()
+        return None, (text_message("user", f"Go on by calling a tool. The tools are: {tools.names}."),)
+
+    async def _call_all(
+        self, calls: Sequence[ToolCall | ParseFailure], tools: Toolbox, results: list[ToolResult]
+    ) -> _Step:
+        """Answer every call in order, into `results`; the first `finished` ends the episode."""
+        checked = [call if isinstance(call, ParseFailure) else tools.check(call) or call for call in calls]
+        if self.job.limits.parallel_calls:
+            await self._call_side_by_side(checked, results)
+        else:
+            for call in checked:
+                if self.stopped():
+                    return StopReason.ABORTED, ()
+                results.append(_refusal(call) if isinstance(call, ParseFailure) else await self._call(call))
+                if results[-1].finished:
+                    break
+        if any(result.finished for result in results):
+            return StopReason.FINISHED, ()
+        self.invalid = self.invalid + 1 if all(result.failure for result in results) else 0
+        if self.invalid >= self.job.limits.max_invalid:
+            return StopReason.MAX_TURNS, ()
+        return None, tuple(self._answer(result) for result in results)
+
+    async def _call_side_by_side(self, calls: Sequence[ToolCall | ParseFailure], results: list[ToolResult]) -> None:
+        """Run the valid calls at once; results in call order. A fault counts unless a sibling ended the episode."""
+
+        async def attempt(call: ToolCall | ParseFailure) -> ToolResult | SessionError:
+            try:
+                return _refusal(call) if isinstance(call, ParseFailure) else await self._call(call)
+            except SessionError as fault:
+                return fault
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(attempt(call)) for call in calls]
+        outcomes = [task.result() for task in tasks]
+        results.extend(outcome for outcome in outcomes if isinstance(outcome, ToolResult))
+        fault = next((outcome for outcome in outcomes if isinstance(outcome, SessionError)), None)
+        if fault is not None and not any(result.finished for result in results):
+            raise fault
+
+    async def _call(self, call: ToolCall) -> ToolResult:
+        return await self._ask(f"calling tool `{call.name}`", self.session.call(call))
+
+    async def _ask(self, what: str, answer: Awaitable[ToolResult]) -> ToolResult:
+        """Await the environment's answer under the deadline of one call; past it the episode is lost, not repeated."""
+        started = time.monotonic()
+        async with self._within(self.job.limits.call_timeout, SessionError, what):
+            result = await answer
+        return structs.replace(result, seconds=time.monotonic() - started)
+
+    def _answer(self, result: ToolResult) -> Message:
+        """A result as the model reads it: its text cut to the budget, everything else as it is."""
+        budget = self.job.limits.tool_result_tokens
+        content = tuple(
+            TextBlock(text=self.renderer.cut(block.text, budget)) if isinstance(block, TextBlock) else block
+            for block in result.content
+        )
+        return Message(role="tool", name=result.name, content=content)
+
+    async def _extend(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        action_ids = self.turns[-1].action_ids
+        before = self.calls
+        self.calls += sum(message.role == "tool" for message in messages)
+
+        def extend(messages: tuple[Message, ...]) -> tuple[int, ...]:
+            return self.renderer.extend(action_ids, messages, calls_before=before)
+
+        return await self._render(extend, messages)
+
+    async def _render(self, render: Callable[..., tuple[int, ...]], messages: tuple[Message, ...], *rest: Any) -> Any:
+        """Encode on the loop where it is short, on a thread where it is long."""
+        size = sum(len(block.text) for message in messages for block in message.content if isinstance(block, TextBlock))
+        with boundary(RenderError, "rendering"):
+            if size <= INLINE_CHARACTERS:
+                return render(messages, *rest)
+            return await asyncio.to_thread(render, messages, *rest)
+
+    def _within(self, seconds: float, error: type[OrlError], what: str) -> AbstractAsyncContextManager[None]:
+        """The deadline of one wait, nested in that of its turn."""
+        return within(max(0.0, min(seconds, self.turn_ends - time.monotonic())), error, what)
+
+    def _budget(self, observed: int, *, spent: int = 0) -> int:
+        """How many ids the next generation may have: the smallest of the three budgets, less the room needed."""
+        limits = self.job.limits
+        turn = min(limits.turn_tokens, self.job.sampling.get("max_new_tokens") or limits.turn_tokens) - spent
+        return min(turn, limits.rollout_tokens - self.sampled, limits.context_tokens - len(self.context) - observed)
+
+    def _sampling(self, budget: int) -> dict[str, Any]:
+        """The trainer's parameters, and what token exactness asks for."""
+        given = self.job.sampling
+        stops = dict.fromkeys((*self.renderer.stop_ids, *(given.get("stop_token_ids") or ())))
+        exact = {"max_new_tokens": budget, "stop_token_ids": list(stops), "no_stop_trim": True}
+        return {**given, **exact, "skip_special_tokens": False}
+
+
+def _check(generation: Generation, budget: int) -> None:
+    """Refuse an answer that breaks the request: more ids than asked for, or a stop without any."""
+    if len(generation.ids) > budget:
+        raise EngineError(f"the engine returned {len(generation.ids)} ids where at most {budget} were asked for")
+    if not generation.ids and generation.finish_reason != "abort":
+        raise EngineError(f"the engine returned no id and the finish reason `{generation.finish_reason}`")
+
+
+def _refusal(failure: ParseFailure) -> ToolResult:
+    """The loop's own answer to a call that cannot be made."""
+    text = f"Error: {failure.message}"
+    return ToolResult(name=failure.name or "error", content=(TextBlock(text=text),), failure=failure.kind)
+
+
+@asynccontextmanager
+async def within(seconds: float, error: type[OrlError], what: str) -> AsyncGenerator[None]:
+    """A boundary with a deadline: foreign exceptions and expiry become `error`.
+
+    An outer deadline and a cancellation pass through unchanged.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            with boundary(error, what):
+                yield
+    except TimeoutError as exc:
+        raise error(f"{what}: no answer within {seconds:g} s") from exc
+
+
+async def _close(session: Session) -> None:
+    """Close in bounded time. What a close has to complain about changes nothing of what was played."""
+    try:
+        async with within(CLOSE_SECONDS, SessionError, "closing the session"):
+            await session.close()
+    except SessionError:
+        return

@@ -1,0 +1,47 @@
+"""What the launcher hands to a trainer's adapter, found through the entry-point group `orl.trainers`.
+
+The folder of a run holds, whichever trainer made it:
+
+    config.json       the resolved configuration, secrets left out
+    tasks.jsonl       what was trained on; eval_tasks.jsonl what was held out
+    metrics.jsonl     one JSON object a line: `step`, `kind` ("train" or "eval"), `seconds`, and metrics by name
+    journal.jsonl     every trajectory, with its ids
+    summary.json      the figures of the whole run
+    checkpoint/       the last weights and the tokenizer, in Hugging Face's layout
+    curve.png, report.html   made from the files above
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+from orl_core.config import RunConfig
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One training run. `extra` is what stood after `--`, for the trainer; `facts` goes into summary.json as it is.
+
+    `config.environments` are ready to be reached (a `base_url` is filled in where the launcher serves one), and
+    `config.trainer.model` is a checkpoint's path or a hub's name.
+    """
+
+    config: RunConfig
+    folder: Path
+    task_data: Path
+    eval_data: Path | None = None
+    extra: tuple[str, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Trainer(Protocol):
+    """An adapter's entry point: `orl.trainers = {trl = "orl_trl:train"}`."""
+
+    def __call__(self, run: Run) -> None:
+        """Train to the end, writing the files of the run's folder.
+
+        Raises:
+            OrlError: the run cannot start or was ended; one line says why.
+        """
+        ...

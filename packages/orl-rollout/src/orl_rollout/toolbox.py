@@ -1,0 +1,49 @@
+"""The tools of one episode: does a call name one of them, and do its arguments fit the schema?
+
+Checked before the environment is called (promise 3), so that a model's mistake costs no round trip and is answered by
+the smallest helpful line. The module knows nothing of sessions; jsonschema judges, we word its first complaint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, best_match
+from orl_core.errors import SessionError
+from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
+
+
+class Toolbox:
+    """The tools that the environment listed, by name.
+
+    Raises:
+        SessionError: a tool's `parameters` are not a JSON schema.
+    """
+
+    def __init__(self, tools: Sequence[ToolSpec]) -> None:
+        self._validators: dict[str, Draft202012Validator] = {}
+        for tool in tools:
+            try:
+                Draft202012Validator.check_schema(tool.parameters)
+            except SchemaError as exc:
+                raise SessionError(f"tool `{tool.name}` has parameters that are no JSON schema: {exc.message}") from exc
+            self._validators[tool.name] = Draft202012Validator(tool.parameters)
+
+    @cached_property
+    def names(self) -> str:
+        """The tools' names for a message to the model."""
+        return ", ".join(sorted(self._validators)) or "none"
+
+    def check(self, call: ToolCall) -> ParseFailure | None:
+        """None where `call` can be made, else what is wrong with it in one line: path, expected, given."""
+        validator = self._validators.get(call.name)
+        if validator is None:
+            message = f"unknown tool `{call.name}`; the tools are: {self.names}"
+            return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message)
+        error = best_match(validator.iter_errors(call.arguments))
+        if error is None:
+            return None
+        message = f"invalid arguments for `{call.name}` at {error.json_path}: {error.message}"
+        return ParseFailure(kind=FailureKind.INVALID_ARGUMENTS, name=call.name, message=message[:500])
