@@ -66,7 +66,7 @@ class Game:
     @property
     def prompt(self) -> str:
         """What the player is told first."""
-        return f"I picked a number from {self.low} to {self.high}. Find it in {self.guesses_left} guesses."
+        return f"Find the number I picked from {self.low} to {self.high}. Guesses left: {self.guesses_left}"
 
     def guess(self, number: int) -> tuple[str, float]:
         """Judge one guess: the reply and its reward, 1.0 on the hit and 0.0 otherwise."""

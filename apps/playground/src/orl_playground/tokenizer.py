@@ -29,7 +29,7 @@ ADDED_TOKENS = (
     "</think>",
 )
 # Numbers of up to two digits stand alone; all between two numbers or control tokens is one piece.
-PIECES = r"\p{N}{1,2}|[^\p{N}]+"
+PIECES = r"\p{N}{1,2}|[^\p{N}\n]*\n+|[^\p{N}\n]+"
 # A piece seen at least this often in the texts becomes a token of its own.
 KNOWN_AFTER = 8
 

@@ -216,7 +216,19 @@ def decode_config(tree: object, source: str) -> RunConfig:
     try:
         return msgspec.convert(tree, RunConfig)
     except msgspec.ValidationError as exc:
-        raise ConfigError(f"{source}: {exc}") from exc
+        message = str(exc) if "`$" in str(exc) else f"{exc} - at `$`"
+        raise ConfigError(f"{source}: {message.replace('$.environments[...]', _broken_environment(tree))}") from exc
+
+
+def _broken_environment(tree: object) -> str:
+    """The path of the first environment in `tree` that does not decode; msgspec's own path leaves its name out."""
+    environments = cast("dict[str, dict[str, object]]", tree)["environments"]
+    for name, environment in environments.items():
+        try:
+            msgspec.convert(environment, EnvironmentConfig)
+        except msgspec.ValidationError:
+            return f"$.environments.{name}"
+    return "$.environments"
 
 
 def _non_finite(tree: object, where: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from orl_core.errors import EngineError
-from orl_core.messages import Action, ToolResult
+from orl_core.messages import Action, Message, ToolResult
 from orl_core.task import Task
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -108,10 +108,12 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole of one rollout. `error` is the fault's one-line text where `stop_reason` is ERROR, else empty.
 
+    `messages` is how the episode began, as the environment said it; the model saw it as `turns[0].observation`.
     `leaked` says that its text echoes a secret: it is journalled scrubbed, not uploaded, and does not train.
     """
 
     job: Job
+    messages: tuple[Message, ...] = ()
     turns: tuple[Turn, ...] = ()
     stop_reason: StopReason
     error: str = ""

@@ -20,7 +20,7 @@ class Engine(Protocol):
 
         Args:
             ids: the whole context, at least one id; it only ever grows by appending within one `key`.
-            sampling: SGLang's sampling parameters (`max_new_tokens`, `temperature`, `stop_token_ids` ...), set per call.
+            sampling: SGLang's sampling parameters (`max_new_tokens`, `stop_token_ids` ...), set per call.
             key: the rollout's name; equal keys should meet the same prefix cache.
 
         Raises:

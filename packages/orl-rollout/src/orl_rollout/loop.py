@@ -56,8 +56,14 @@ async def rollout(
         reason, error = StopReason.ERROR, str(exc)
     finally:
         await _close(session)
-    seconds = time.monotonic() - started
-    return Trajectory(job=job, turns=tuple(episode.turns), stop_reason=reason, error=error, seconds=seconds)
+    return Trajectory(
+        job=job,
+        messages=episode.messages,
+        turns=tuple(episode.turns),
+        stop_reason=reason,
+        error=error,
+        seconds=time.monotonic() - started,
+    )
 
 
 _Step = tuple[StopReason | None, tuple[Message, ...]]  # the reason to stop, or the messages that answer the action
@@ -74,6 +80,7 @@ class _Episode:
         self.renderer = renderer
         self.engine = engine
         self.stopped = stopped
+        self.messages: tuple[Message, ...] = ()
         self.turns: list[Turn] = []
         self.context: list[int] = []
         self.sampled = 0
@@ -87,6 +94,7 @@ class _Episode:
         limits = self.job.limits
         with boundary(SessionError, "opening a session"):
             opening = await self.session.open(self.job.task)
+        self.messages = opening.messages
         tools = Toolbox(opening.tools)
         observation = await self._render(self.renderer.open, opening.messages, opening.tools)
         for number in range(1, limits.max_turns + 1):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import cast
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import SchemaError, ValidationError, relevance
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
 
@@ -42,8 +43,9 @@ class Toolbox:
         if validator is None:
             message = f"unknown tool `{call.name}`; the tools are: {self.names}"
             return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message)
-        error = best_match(validator.iter_errors(call.arguments))
-        if error is None:
+        errors = cast("list[ValidationError]", list(validator.iter_errors(call.arguments)))  # pyright: ignore[reportUnknownMemberType]
+        if not errors:
             return None
+        error = max(errors, key=relevance)
         message = f"invalid arguments for `{call.name}` at {error.json_path}: {error.message}"
         return ParseFailure(kind=FailureKind.INVALID_ARGUMENTS, name=call.name, message=message[:500])

@@ -1,16 +1,19 @@
 """The tokenizer that core is handed: a protocol, because core may not import transformers.
 
-orl_rollout.tokenizer implements it over a Hugging Face checkpoint; tests implement it in a few lines.
+orl_rollout.tokenizer implements it over a Hugging Face checkpoint; tests implement it in a few lines. Whatever an
+implementation promises here is tested by `certify` before it is trusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class Tokenizer(Protocol):
-    """What the renderer needs of a tokenizer and its chat template."""
+    """What the renderer needs of a tokenizer and its chat template. Called from several threads at once."""
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
@@ -19,11 +22,14 @@ class Tokenizer(Protocol):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids that end an action, the canonical one (the template's own closing) first."""
+        """The ids that end an action, in any order; the renderer finds out which one the template closes with."""
         ...
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text. No text whatever yields a control id; nothing is put before or after."""
+        """The ids of each text. No text whatever yields a control id; nothing is put before or after.
+
+        The texts hold no lone surrogates.
+        """
         ...
 
     def encode_joint(self, text: str) -> list[int]:

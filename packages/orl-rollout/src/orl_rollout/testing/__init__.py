@@ -1,5 +1,7 @@
 """Fakes and stand-ins for tests of agents and trainers, ours and yours: no GPU, no platform, no network but loopback."""
 
 from orl_rollout.testing.scripted import ScriptedEngine, ScriptedSession
+from orl_rollout.testing.sglang import Recorded, SglangServer
+from orl_rollout.testing.sglang_wire import Fault, FaultKind, logprobs_of
 
-__all__ = ["ScriptedEngine", "ScriptedSession"]
+__all__ = ["Fault", "FaultKind", "Recorded", "ScriptedEngine", "ScriptedSession", "SglangServer", "logprobs_of"]

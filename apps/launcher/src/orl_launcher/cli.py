@@ -1,0 +1,105 @@
+"""What the parsers of all commands share: one-line errors that suggest, options that every command has, the console.
+
+It knows no command. Abbreviated options are off, so that a new option never changes what an old script means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from orl_core.errors import OrlError
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+    from rich.console import Console
+
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+
+class UsageError(OrlError):
+    """The command line cannot be followed: exit code 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of one command: no abbreviations, examples kept as written, errors in one line."""
+
+    def __init__(self, command: str, *, description: str, examples: str) -> None:
+        super().__init__(
+            prog=f"orl {command}",
+            description=description,
+            epilog=f"examples:\n{examples.rstrip()}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing a usage of many lines."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse `argv`.
+
+        Raises:
+            UsageError: with the nearest option, where one is unknown.
+        """
+        arguments, unknown = self.parse_known_args(argv)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            self.error(f"unknown argument {unknown[0]}{suggestion(unknown[0].partition('=')[0], known)}")
+        return arguments
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`, did you mean X?`, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f", did you mean {near[0]}?" if near else ""
+
+
+def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
+    """Add `--config` and `--set`."""
+    fallback = f" (default: {default})" if default else ""
+    parser.add_argument(
+        "--config",
+        default=default,
+        required=default is None,
+        metavar="FILE",
+        help=f"the experiment, a YAML file; those in configs/ are commented{fallback}",
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="override one value of the file, such as environments.Org/Env.max_turns=3; may be repeated",
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
+    return number
+
+
+def config_of(arguments: argparse.Namespace, more: Sequence[str] = ()) -> RunConfig:
+    """The configuration that `--config`, `--set` and `more` overrides give; `--set` has the last word.
+
+    Raises:
+        ConfigError: it is wrong.
+    """
+    from orl_core.config import load_config
+
+    return load_config(Path(arguments.config), [*more, *arguments.overrides])
+
+
+def console() -> Console:
+    """The terminal, standard output."""
+    from rich.console import Console
+
+    return Console(highlight=False)

@@ -1,0 +1,150 @@
+"""The curves of a run: the same four charts as inline SVG for a page and as one PNG for everywhere else.
+
+Colours have names. In an SVG a name becomes a CSS variable of the page, so that one drawing serves light and dark; in
+a PNG it becomes a colour on white. matplotlib draws (its Agg and SVG canvases, no window system is touched).
+"""
+
+# matplotlib's signatures leave their keyword arguments untyped.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from orl_launcher.record import RECENT, Record, running_mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# name: (the colour that stands for it while an SVG is drawn, its colour in a PNG)
+COLOURS = {
+    "ink": ("#010101", "#1f2328"),
+    "muted": ("#020202", "#6a7079"),
+    "grid": ("#030303", "#e3e5e8"),
+    "train": ("#040404", "#8a94a6"),
+    "eval": ("#050505", "#0b7a75"),
+    "baseline": ("#060606", "#b4541a"),
+}
+CHARTS = (
+    ("success", "Success rate", True),
+    ("reward", "Reward", False),
+    ("valid_calls", "Valid tool calls", True),
+    ("turns", "Turns per episode", False),
+)
+SMOOTHED_FROM = 10  # steps of training from which a running mean is drawn over the raw values
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """One metric over steps; `steps` and `values` have the same length."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class Chart(Struct, frozen=True, kw_only=True):
+    """One chart: a line of training batches, a line of held-out evaluations, a level to compare with."""
+
+    name: str
+    title: str
+    share: bool
+    train: Line
+    held_out: Line
+    baseline: float | None = None
+
+
+def charts_of(record: Record) -> tuple[Chart, ...]:
+    """The charts for which the run has at least two points of one kind."""
+    charts: list[Chart] = []
+    for name, title, share in CHARTS:
+        train, held_out = (Line(steps=steps, values=values) for steps, values in _both(record, name))
+        if max(len(train.steps), len(held_out.steps)) >= 2:
+            baseline = record.baseline if name == "success" else None
+            charts.append(Chart(name=name, title=title, share=share, train=train, held_out=held_out, baseline=baseline))
+    return tuple(charts)
+
+
+def _both(record: Record, name: str) -> tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]:
+    return record.curve(name, "train"), record.curve(name, "eval")
+
+
+def svg_of(chart: Chart) -> str:
+    """One chart as an `<svg>` element that takes its colours and its font from the page around it."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    drawn = io.StringIO()
+    with _style():
+        figure = Figure(figsize=(5.4, 2.7), layout="constrained")
+        FigureCanvasSVG(figure)
+        _draw(figure.add_subplot(), chart, {name: pair[0] for name, pair in COLOURS.items()})
+        nothing: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
+    text = drawn.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r'\s(xmlns(:\w+)?|version)="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\1{chart.name}-", text)
+    for name, (drawn_as, _) in COLOURS.items():
+        text = text.replace(drawn_as, f"var(--{name})")
+    label = f'<svg role="img" aria-label="{chart.title} over training steps"'
+    return re.sub(r'^<svg width="[^"]*" height="[^"]*"', label, text)
+
+
+def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
+    """Draw success and reward (whatever of the charts there is) side by side into `path`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = charts[:2]
+    palette = {name: pair[1] for name, pair in COLOURS.items()}
+    with _style():
+        figure = Figure(figsize=(5.4 * len(shown), 3.4), layout="constrained", dpi=160, facecolor="white")
+        FigureCanvasAgg(figure)
+        figure.suptitle(title, x=0.03, ha="left", fontsize=12, fontweight="bold", color=palette["ink"])
+        figure.set_layout_engine("constrained", w_pad=0.14, h_pad=0.1)
+        for place, chart in enumerate(shown, start=1):
+            axes = figure.add_subplot(1, len(shown), place)
+            _draw(axes, chart, palette)
+            axes.set_title(chart.title, loc="left", fontsize=10.5, color=palette["ink"])
+            axes.legend(frameon=False, fontsize=8.5, labelcolor=palette["muted"], loc="lower right")
+        figure.savefig(path, format="png")
+
+
+def _style() -> AbstractContextManager[None]:
+    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
+
+    return rc_context({"svg.fonttype": "none", "svg.hashsalt": "orl", "font.size": 10, "font.family": "DejaVu Sans"})
+
+
+def _draw(axes: Axes, chart: Chart, palette: dict[str, str]) -> None:
+    if chart.train.steps:
+        smooth = len(chart.train.steps) >= SMOOTHED_FROM
+        raw: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.45} if smooth else {"linewidth": 1.8}
+        label = "_raw" if smooth else "training batch"
+        axes.plot(chart.train.steps, chart.train.values, color=palette["train"], label=label, **raw)
+        if smooth:
+            means = running_mean(chart.train.values)
+            label = f"training, mean of {RECENT} steps"
+            axes.plot(chart.train.steps, means, color=palette["train"], linewidth=2.2, label=label)
+    if chart.held_out.steps:
+        style: dict[str, Any] = {"linewidth": 2.2, "marker": "o", "markersize": 5.5}
+        axes.plot(chart.held_out.steps, chart.held_out.values, color=palette["eval"], label="held-out tasks", **style)
+    if chart.baseline is not None:
+        dashes: dict[str, Any] = {"linestyle": (0, (5, 3)), "linewidth": 1.6}
+        axes.axhline(chart.baseline, color=palette["baseline"], label="consistent random player", **dashes)
+    if chart.share:
+        axes.set_ylim(0, 1.03)
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    axes.margins(x=0.02)
+    axes.set_xlabel("step", color=palette["muted"], fontsize=9)
+    axes.grid(axis="y", color=palette["grid"], linewidth=0.8)
+    axes.tick_params(colors=palette["muted"], labelsize=9, length=0)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(palette["grid"])

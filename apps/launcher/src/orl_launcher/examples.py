@@ -1,0 +1,55 @@
+"""Which episodes of a journal show what training did: one task, played before and after.
+
+Pure; reads entries once, in whatever order they were written, and keeps those of the first and the last step only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from orl_rollout.journal import Entry
+
+
+class Examples(Struct, frozen=True, kw_only=True):
+    """An episode from the beginning and one from the end; `choice` says in words how they were chosen."""
+
+    before: Entry
+    after: Entry
+    choice: str
+
+
+def examples_of(entries: Iterable[Entry]) -> Examples | None:
+    """Examples from evaluation where it was journalled, else from training; None where there is only one step."""
+    ends: dict[tuple[bool, int], dict[str, Entry]] = {(held, way): {} for held in (True, False) for way in (-1, 1)}
+    steps: dict[tuple[bool, int], int] = {}
+    for entry in entries:
+        if entry.trajectory.error or not entry.trajectory.turns:
+            continue
+        step = entry.step or 0
+        for way in (-1, 1):
+            end = (entry.trajectory.job.evaluation, way)
+            ahead = way * (step - steps.setdefault(end, step))
+            if ahead > 0:
+                steps[end] = step
+                ends[end].clear()
+            if ahead >= 0:
+                ends[end].setdefault(entry.trajectory.job.task.key, entry)
+    for held in (True, False):
+        if steps.get((held, -1)) != steps.get((held, 1)):
+            return _choose(ends[held, -1], ends[held, 1], "held-out" if held else "training")
+    return None
+
+
+def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examples:
+    pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
+    for before, after in pairs:
+        if after.success and not before.success:
+            choice = f"The same {kind} task: the first that was lost before training and won after it."
+            return Examples(before=before, after=after, choice=choice)
+    if pairs:
+        return Examples(before=pairs[0][0], after=pairs[0][1], choice=f"The same {kind} task, the first of all.")
+    before = next((entry for entry in first.values() if not entry.success), next(iter(first.values())))
+    after = next((entry for entry in last.values() if entry.success), next(iter(last.values())))
+    choice = f"Two {kind} tasks: the first that was lost at the beginning, the first that was won at the end."
+    return Examples(before=before, after=after, choice=choice)

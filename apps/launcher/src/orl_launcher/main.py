@@ -1,0 +1,93 @@
+"""The `orl` command: find the command, import it alone, turn errors of ours into one line and an exit code.
+
+Nothing but argparse is imported before a command is chosen, so that `orl --help` answers at once.
+Exit codes: 0 done, 1 failed, 2 the command line is wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    import argparse
+
+    from orl_launcher.cli import Parser
+
+COMMANDS = {
+    "prepare": "list the tasks of the environments, mix and shuffle them, write tasks.jsonl",
+    "train": "train a model: trl on this machine, slime or miles on a cluster",
+    "rollout": "play tasks without training: metrics, pass@k, a journal",
+    "show": "look at a run or a journal, in the terminal or as an HTML page",
+}
+
+HELP = """\
+orl trains language-model agents with reinforcement learning on OpenReward environments.
+
+usage: orl COMMAND [options]      orl COMMAND --help shows options and examples
+
+commands:
+{commands}
+
+first steps, without GPU or key:
+  orl train trl                           teach a tiny model to play a game, about five minutes
+  orl show runs/NAME                      see what it learnt; runs/NAME/report.html is the same as a page
+  orl show runs/NAME --episode 1          one episode, what trains in colour
+
+on OpenReward, with OPENREWARD_API_KEY set:
+  orl prepare --config configs/whodunit.yaml --output tasks.jsonl --max-tasks 1000
+  orl rollout --config configs/whodunit.yaml --engine http://127.0.0.1:30000 --model Qwen/Qwen3-4B
+  orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl
+"""
+
+
+class Command(Protocol):
+    """A command's module."""
+
+    def parser(self) -> Parser:
+        """Its options."""
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; the exit code."""
+        ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name); the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        width = max(map(len, COMMANDS))
+        print(HELP.format(commands="\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())), end="")
+        return 0
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"orl {version('orl-launcher')}")
+        return 0
+    return _guarded(words)
+
+
+def _guarded(words: list[str]) -> int:
+    from orl_core.errors import OrlError
+
+    from orl_launcher import cli
+
+    try:
+        if words[0] not in COMMANDS:
+            near = cli.suggestion(words[0], COMMANDS)
+            raise cli.UsageError(f"unknown command {words[0]}{near or ': ' + ', '.join(COMMANDS)} (see orl --help)")
+        command = cast("Command", import_module(f"orl_launcher.{words[0]}"))
+        return command.run(command.parser().parse(words[1:]))
+    except OrlError as exc:
+        print(f"orl: error: {' '.join(str(exc).split())}", file=sys.stderr)
+        return cli.EXIT_USAGE if isinstance(exc, cli.UsageError) else cli.EXIT_FAILED
+    except KeyboardInterrupt:
+        print("orl: interrupted", file=sys.stderr)
+        return cli.EXIT_INTERRUPTED
+    except BrokenPipeError:  # `orl show ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

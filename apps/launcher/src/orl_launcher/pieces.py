@@ -1,0 +1,109 @@
+"""The ids of a trajectory, made readable: pieces of text that know their ids, logprobs and whether they train.
+
+It knows nothing of terminals and pages. Text from environments and models is hostile: `visible` is applied to all of it
+here, so that no escape sequence reaches a terminal and no control or direction character hides what stands there.
+Where a character is spelled by several ids, they form one piece. A tokenizer is a file of the run's own checkpoint.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from orl_core.errors import RenderError, boundary
+
+if TYPE_CHECKING:
+    from orl_core.trajectory import Trajectory, Turn
+
+SPELLING = 8  # ids that one character may take before it is shown as it is
+
+
+class Role(StrEnum):
+    """What an id is: shown to the model, sampled and trained, or sampled and not trained."""
+
+    SHOWN = "shown"
+    TRAINED = "trained"
+    UNTRAINED = "untrained"
+
+
+class Piece(Struct, frozen=True, kw_only=True):
+    """Some text and the ids that spell it. `logprobs` has one member for each sampled id, none for shown ones."""
+
+    text: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    role: Role = Role.SHOWN
+
+
+class Decoder(Protocol):
+    """What is needed of a tokenizer; `tokenizers.Tokenizer` has it."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of `ids`."""
+        ...
+
+
+def load_decoder(folder: Path) -> Decoder | None:
+    """The tokenizer that a run left in its checkpoint; None where there is none.
+
+    Raises:
+        RenderError: the file is there and no tokenizer.
+    """
+    path = folder / "checkpoint" / "tokenizer.json"
+    if not path.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    with boundary(RenderError, f"reading {path}"):
+        return Tokenizer.from_file(str(path))
+
+
+def visible(text: str) -> str:
+    """`text` with every control, direction and surrogate character made visible; newlines and tabs stay."""
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t" or character.isprintable():
+        return character
+    if character < " ":
+        return chr(0x2400 + ord(character))
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs"):
+        return f"\u27e8U+{ord(character):04X}\u27e9"
+    return character
+
+
+def pieces_of(turn: Turn, decoder: Decoder, *, trains: bool) -> list[Piece]:
+    """The pieces of one turn, in order: what the model was shown, then what it sampled."""
+    sampled = Role.TRAINED if trains else Role.UNTRAINED
+    logprobs = [logprob for generation in turn.generations for logprob in generation.logprobs]
+    return [
+        *(Piece(text=text, ids=ids) for text, ids, _ in _spell(turn.observation, decoder)),
+        *(
+            Piece(text=text, ids=ids, logprobs=tuple(logprobs[start : start + len(ids)]), role=sampled)
+            for text, ids, start in _spell(turn.action_ids, decoder)
+        ),
+    ]
+
+
+def _spell(ids: Sequence[int], decoder: Decoder) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Text, the ids that spell it and where they begin; decoded with what went before, as spaces depend on it."""
+    anchor = start = 0
+    for end in range(1, len(ids) + 1):
+        known = decoder.decode(ids[anchor:start], skip_special_tokens=False)
+        text = decoder.decode(ids[anchor:end], skip_special_tokens=False)[len(known) :]
+        unfinished = not text or text.endswith("\ufffd")
+        if unfinished and end < len(ids) and end - start < SPELLING:
+            continue
+        yield visible(text) or f"\u27e8{ids[start]}\u27e9", tuple(ids[start:end]), start
+        anchor, start = start, end
+
+
+def counts(trajectory: Trajectory) -> tuple[int, int]:
+    """How many ids of a trajectory were shown, and how many sampled."""
+    shown = sum(len(turn.observation) for turn in trajectory.turns)
+    return shown, sum(len(turn.action_ids) for turn in trajectory.turns)

@@ -1,0 +1,105 @@
+"""The playground: environments and a tiny model that the command brings itself, so that a first try needs nothing.
+
+An environment of the organisation `playground` without a `base_url` is served by the command, on a free loopback port,
+for as long as the command runs. A model named `playground/<Environment>` is a tiny model that has learnt the form of
+play; it is made once and kept in a cache. Nothing of the playground is imported before a configuration asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+from orl_core.errors import SessionError, boundary
+
+from orl_launcher import cli
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+
+ORGANISATION = "playground/"
+
+
+def served_here(config: RunConfig) -> tuple[str, ...]:
+    """The environments that the command has to serve."""
+    return tuple(
+        name
+        for name, environment in config.environments.items()
+        if name.startswith(ORGANISATION) and environment.base_url is None
+    )
+
+
+@contextmanager
+def playground(config: RunConfig) -> Generator[RunConfig]:
+    """`config` with every environment within reach: the playground's are served while the block runs.
+
+    Raises:
+        UsageError: the playground is asked for and not installed.
+        SessionError: its server does not start.
+    """
+    names = served_here(config)
+    if not names:
+        yield config
+        return
+    _require("orl_playground", "orl-playground", "the playground's environments")
+    from orl_playground.server import serving
+
+    with ExitStack() as stack:
+        with boundary(SessionError, "starting the playground's server"):
+            base_url = stack.enter_context(serving())
+        reachable = {name: structs.replace(config.environments[name], base_url=base_url) for name in names}
+        yield structs.replace(config, environments={**config.environments, **reachable})
+
+
+def cache_folder() -> Path:
+    """Where made models are kept: $ORL_CACHE, else `orl` in $XDG_CACHE_HOME, else in ~/.cache."""
+    if own := os.environ.get("ORL_CACHE"):
+        return Path(own)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "orl"
+
+
+def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
+    """`config` with a checkpoint's path for a model of the playground, made where it is not in the cache yet.
+
+    Returns facts for summary.json beside it: the seconds of the warm start, whether this run paid them, the random
+    baseline. Another model is left as it is, without facts.
+
+    Raises:
+        UsageError: what makes models is not installed.
+    """
+    model = config.trainer.model or ""
+    if not model.startswith(ORGANISATION):
+        return config, {}
+    _require("torch", "orl-playground[model]", f"the model {model}")
+    from orl_playground.warm_start import ensure
+
+    cache, name = cache_folder(), model.removeprefix(ORGANISATION)
+    before = set(cache.rglob("warm_start.json")) if cache.is_dir() else set[Path]()
+    checkpoint = ensure(name, cache, config.trainer.seed)
+    made = checkpoint / "warm_start.json"
+    facts: dict[str, Any] = {"model": model, "warm_start_cached": made in before}
+    told = json.loads(made.read_text(encoding="utf-8"))
+    facts["seconds_warm_start"] = told.get("seconds")
+    trainer = structs.replace(config.trainer, model=str(checkpoint))
+    return structs.replace(config, trainer=trainer), facts
+
+
+def baseline(config: RunConfig) -> dict[str, float]:
+    """The success rate of a random player that heeds the replies, where it is known: for GuessNumber alone."""
+    if tuple(config.environments) != ("playground/GuessNumber",) or find_spec("orl_playground") is None:
+        return {}
+    from orl_playground.guess_number import consistent_baseline
+
+    return {"random_consistent_baseline": consistent_baseline()}
+
+
+def _require(module: str, package: str, what: str) -> None:
+    if find_spec(module) is None:
+        raise cli.UsageError(f"{package}: not in this environment, and {what} need it: pip install '{package}'")

@@ -1,0 +1,193 @@
+"""`orl rollout`: play tasks without training, against a running engine or one in this process.
+
+It measures: metrics by environment, pass@k, and a journal that `orl show` reads. The folder it writes has the shape of
+a run's with one evaluation in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from orl_core.errors import ConfigError, OrlError
+
+from orl_launcher import cli
+from orl_launcher.playground import playground, warm_model
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+    from orl_core.task import Task
+    from orl_rollout.engine import Engine
+    from orl_rollout.outcome import Outcome
+    from rich.progress import Progress
+
+DESCRIPTION = """\
+Play tasks with a model, without training: metrics for each environment, pass@k, a journal of all episodes.
+With --engine a running SGLang server or router is asked, and --model names the checkpoint whose tokenizer it serves.
+Without it the model runs in this process. Sampling is that of `eval` in the file.
+"""
+EXAMPLES = """\
+  orl rollout --config configs/local.yaml --max-tasks 64                     the tiny model, before any training
+  orl rollout --config configs/local.yaml --model runs/NAME/checkpoint       and after it
+  orl rollout --config configs/whodunit.yaml --engine http://127.0.0.1:30000 --model Qwen/Qwen3-4B --samples 8
+"""
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What to play: `samples` rollouts of each task, `concurrency` at once, everything written to `folder`."""
+
+    config: RunConfig
+    tasks: tuple[Task, ...]
+    samples: int
+    concurrency: int
+    folder: Path
+
+
+def parser() -> cli.Parser:
+    """The options of `orl rollout`."""
+    made = cli.Parser("rollout", description=DESCRIPTION, examples=EXAMPLES)
+    cli.add_config(made)
+    made.add_argument("--engine", metavar="URL", help="an SGLang server or router; without it, in this process")
+    made.add_argument("--model", metavar="NAME", help="checkpoint (default: trainer.model in the file)")
+    made.add_argument("--task-data", metavar="FILE", type=Path, help="tasks.jsonl; listed anew where left out")
+    made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="at most so many tasks")
+    made.add_argument("--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)")
+    made.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="rollouts at once (default: 64)")
+    made.add_argument("--output", metavar="DIR", type=Path, help="where the journal goes (default: in runs/)")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Play, and print what came of it."""
+    model = [f"trainer.model={msgspec.json.encode(arguments.model).decode()}"] if arguments.model else []
+    config = cli.config_of(arguments, model)
+    if not config.trainer.model:
+        raise cli.UsageError("no model: give --model, or trainer.model in the file")
+    default = Path("runs") / f"{config.openreward_run_name}-rollout-{datetime.now():%Y%m%d-%H%M%S}"
+    folder: Path = arguments.output or default
+    if (folder / "journal.jsonl").exists():
+        raise cli.UsageError(f"{folder} holds a journal already: choose another --output")
+    with playground(config) as reachable:
+        tasks = _tasks(reachable, folder, arguments.task_data, arguments.max_tasks)
+        reachable, _ = warm_model(reachable)
+        plan = Plan(
+            config=reachable,
+            tasks=tasks,
+            samples=arguments.samples,
+            concurrency=arguments.concurrency,
+            folder=folder,
+        )
+        outcomes = _against(arguments.engine, plan) if arguments.engine else _in_process(plan)
+    _conclude(config, outcomes, folder)
+    return 0
+
+
+def _tasks(config: RunConfig, folder: Path, given: Path | None, most: int | None) -> tuple[Task, ...]:
+    from orl_rollout.tasks import prepare, read_tasks
+
+    if given is None:
+        asyncio.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=config.trainer.seed))
+    tasks = tuple(islice(read_tasks(given or folder / "tasks.jsonl"), most))
+    if not tasks:
+        raise ConfigError(f"{given}: there is no task in it")
+    return tasks
+
+
+def _against(url: str, plan: Plan) -> list[Outcome]:
+    """Play against a running engine."""
+    from orl_rollout.sglang import SglangEngine
+
+    async def played() -> list[Outcome]:
+        async with SglangEngine(url, context_tokens=plan.config.rollout.context_tokens) as engine:
+            return await play(plan, engine)
+
+    return asyncio.run(played())
+
+
+async def play(plan: Plan, engine: Engine) -> list[Outcome]:
+    """Play everything that is planned; the outcomes in the order in which they ended.
+
+    Raises:
+        OrlError: the run cannot go on (the breaker, a full disk).
+    """
+    from orl_core.render import Renderer
+    from orl_rollout.breaker import Breaker
+    from orl_rollout.journal import Journal
+    from orl_rollout.openreward import OpenRewardClient
+    from orl_rollout.runtime import Runtime
+    from orl_rollout.tokenizer import load_tokenizer
+    from rich.progress import Progress
+
+    config = plan.config
+    tokenizer = load_tokenizer(str(config.trainer.model), thinking=bool(config.thinking))
+    renderer = Renderer(tokenizer, system_prompt_template=config.system_prompt_template)
+    breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=plan.samples)
+    console = cli.console()
+    async with OpenRewardClient(config) as client:
+        with Journal(plan.folder / "journal.jsonl", config) as journal:
+            runtime = Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
+            with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+                return await _play_all(plan, runtime, engine, progress)
+
+
+async def _play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Outcome]:
+    sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
+    bar = progress.add_task("rollouts", total=len(plan.tasks) * plan.samples)
+    outcomes: list[Outcome] = []
+    # A few workers that share one iterator, so that a million tasks do not become a million asyncio tasks.
+    work = ((f"{task.key}/{sample}", task) for task in plan.tasks for sample in range(plan.samples))
+
+    async def worker() -> None:
+        for key, task in work:
+            outcomes.append(await runtime.play(task, key=key, engine=engine, sampling=sampling, evaluation=True))
+            progress.advance(bar)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(plan.concurrency, len(plan.tasks) * plan.samples)):
+                group.create_task(worker())
+    except BaseExceptionGroup as errors:
+        raise next(_leaves(errors)) from errors
+    return outcomes
+
+
+def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    """The single exceptions in a group, ours first."""
+    ours, others = errors.split(OrlError)
+    for part in (ours, others):
+        for error in part.exceptions if part else ():
+            yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _conclude(config: RunConfig, outcomes: Sequence[Outcome], folder: Path) -> None:
+    from orl_rollout.outcome import metrics_of
+
+    from orl_launcher.pass_at_k import mean_pass_at_k
+    from orl_launcher.tables import metrics_table, plain_table
+
+    metrics = metrics_of(outcomes)
+    successes: dict[str, dict[str, list[bool]]] = {}
+    for outcome in outcomes:
+        if not outcome.trajectory.error:
+            task = outcome.trajectory.job.task
+            successes.setdefault(task.env_name, {}).setdefault(task.key, []).append(outcome.success)
+    passes = {name: mean_pass_at_k(tasks) for name, tasks in successes.items()}
+    rungs = sorted({k for rates in passes.values() for k in rates})
+    table = plain_table("environment", *(f"pass@{k}" for k in rungs))
+    for name, rates in passes.items():
+        table.add_row(name, *(f"{rates[k]:.3f}" if k in rates else "" for k in rungs))
+    console = cli.console()
+    console.print(metrics_table(metrics))
+    console.print(table)
+    pass_metrics = {f"{name}/pass@{k}": rate for name, rates in passes.items() for k, rate in rates.items()}
+    point: dict[str, Any] = {"step": 0, "kind": "eval", "seconds": 0.0, **metrics, **pass_metrics}
+    (folder / "metrics.jsonl").write_bytes(msgspec.json.encode(point) + b"\n")
+    (folder / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
+    console.print(f"{len(outcomes)} episodes: orl show {folder}", soft_wrap=True)

@@ -1,0 +1,129 @@
+"""`orl show`: a run's folder or a journal, in the terminal or as one self-contained page. It writes nothing else.
+
+A journal is read once, from the beginning to the end, and never held as a whole: it may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orl_launcher import cli
+
+if TYPE_CHECKING:
+    from orl_rollout.journal import Entry
+
+    from orl_launcher.pieces import Decoder
+
+ROWS = 20  # episodes that the terminal lists
+ARTICLES = 50  # episodes that a page shows whole
+
+EXAMPLES = """\
+  orl show runs/local                        curves, the last episodes
+  orl show runs/local --episode 12           one episode: text, what trains in colour, calls, rewards, times
+  orl show runs/local --failed               the last episodes that were lost or ended in an error
+  orl show runs/local/journal.jsonl --failed --html failed.html
+"""
+
+
+def parser() -> cli.Parser:
+    """The options of `orl show`."""
+    made = cli.Parser("show", description="Look at a run or at a journal of episodes.", examples=EXAMPLES)
+    made.add_argument("path", metavar="PATH", type=Path, help="a run's folder, or a journal (a .jsonl file)")
+    made.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained page instead")
+    made.add_argument("--episode", metavar="N", type=int, help="one episode by its number; -1 is the last")
+    made.add_argument("--failed", action="store_true", help="only episodes that did not succeed")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show, or write the page."""
+    from orl_launcher import record
+    from orl_launcher.pieces import load_decoder
+
+    path: Path = arguments.path
+    if path.is_dir():
+        record.read_record(path)
+    journal = record.journal_of(path)
+    decoder = load_decoder(journal.parent)
+    if arguments.html:
+        chosen = _chosen(journal, arguments, ARTICLES)
+        _write_page(arguments.html, path, chosen, decoder)
+        cli.console().print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
+    elif arguments.episode is not None:
+        _show_episodes(_chosen(journal, arguments, 1), decoder)
+    else:
+        _show_overview(path, _chosen(journal, arguments, ROWS))
+    return 0
+
+
+def _numbered(journal: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
+    """Episodes with their place in the journal, from 1."""
+    from orl_rollout.journal import read_journal
+
+    return (
+        (place, entry) for place, entry in enumerate(read_journal(journal), start=1) if not (failed and entry.success)
+    )
+
+
+def _chosen(journal: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
+    """The episode that was asked for, or the last `most`.
+
+    Raises:
+        UsageError: there is no such episode.
+    """
+    numbered = _numbered(journal, failed=arguments.failed)
+    wanted: int | None = arguments.episode
+    if wanted is None:
+        return list(deque(numbered, maxlen=most))
+    if wanted < 0:
+        found = list(deque(numbered, maxlen=-wanted))
+        found = found[:1] if len(found) == -wanted else []
+    else:
+        found = list(islice((one for one in numbered if one[0] == wanted), 1))
+    if not found:
+        raise cli.UsageError(f"{journal}: there is no episode {wanted}{' that failed' if arguments.failed else ''}")
+    return found
+
+
+def _show_episodes(chosen: list[tuple[int, Entry]], decoder: Decoder | None) -> None:
+    from orl_launcher.tables import episode_view
+
+    for place, entry in chosen:
+        cli.console().print(episode_view(place, entry, decoder))
+
+
+def _show_overview(path: Path, chosen: list[tuple[int, Entry]]) -> None:
+    from orl_launcher.record import read_record
+    from orl_launcher.tables import closing_table, curves_table, episodes_table
+
+    console = cli.console()
+    if path.is_dir():
+        made = read_record(path)
+        if made.points:
+            console.print(closing_table(made))
+            console.print(curves_table(made))
+    console.print(episodes_table(chosen))
+    console.print(f"one of them: orl show {path} --episode N", style="dim", soft_wrap=True)
+
+
+def _write_page(out: Path, path: Path, chosen: list[tuple[int, Entry]], decoder: Decoder | None) -> None:
+    from orl_core.errors import OrlError, boundary
+
+    from orl_launcher.curves import charts_of
+    from orl_launcher.page import LEGEND, charts_html, episode_html, page, text
+    from orl_launcher.record import read_record
+
+    charts = charts_of(read_record(path)) if path.is_dir() else ()
+    parts = [f"<header><h1>{text(path.resolve().name)}</h1></header>"]
+    parts += ["<h2>Over training</h2>", charts_html(charts)] if charts else []
+    parts += [f"<h2>Episodes</h2><p>The last {len(chosen)} of those that were asked for.</p>", LEGEND]
+    for place, entry in chosen:
+        step = "" if entry.step is None else f", step {entry.step}"
+        parts.append(episode_html(f"Episode {place}{step}", entry, decoder))
+    with boundary(OrlError, f"writing {out}"):
+        out.write_text(page(f"{path.resolve().name} · episodes", parts), encoding="utf-8")

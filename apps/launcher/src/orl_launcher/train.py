@@ -1,0 +1,215 @@
+"""`orl train`: make a run's folder ready, hand it to a trainer's adapter, make the report of what came back.
+
+It knows no trainer. Adapters are found through the entry-point group `orl.trainers`; what they are handed is
+`orl_rollout.run.Run`, what they leave behind are the files named there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from orl_core.config import Backend
+from orl_core.errors import ConfigError, OrlError
+
+from orl_launcher import cli, options
+from orl_launcher.playground import baseline, playground, served_here, warm_model
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+    from orl_rollout.run import Trainer
+
+GROUP = "orl.trainers"
+RUNS = Path("runs")
+DEFAULT_CONFIG = "configs/local.yaml"
+
+DESCRIPTION = """\
+Train a model. `trl` trains on this machine and brings its own engine; `slime` and `miles` train on a cluster.
+The run's folder, runs/NAME, holds the configuration, tasks, metrics, journal, checkpoint, and report.html.
+"""
+EXAMPLES = """\
+  orl train trl                                     a tiny model learns a game, about five minutes on two cores
+  orl train trl --name longer --num-rollout 120 --lr 3e-4 --seed 1
+  orl train trl --config my.yaml --model Qwen/Qwen3-0.6B --set environments.Org/Env.max_turns=8
+  orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl --dry-run
+  orl train slime --config configs/whodunit.yaml -- --use-kl-loss --kl-loss-coef 0.01
+"""
+
+
+class TrainParser(cli.Parser):
+    """Knows that everything after `--` belongs to the trainer."""
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse `argv` up to the first `--`; the rest is `extra`."""
+        cut = argv.index("--") if "--" in argv else len(argv)
+        arguments = super().parse(argv[:cut])
+        arguments.extra = tuple(argv[cut + 1 :])
+        return arguments
+
+
+def parser() -> cli.Parser:
+    """The options of `orl train`."""
+    made = TrainParser("train", description=DESCRIPTION, examples=EXAMPLES)
+    backends = get_args(Backend)
+    made.add_argument("backend", nargs="?", choices=backends, help="the trainer (default: trainer.backend in the file)")
+    cli.add_config(made, default=DEFAULT_CONFIG)
+    made.add_argument(
+        "--name", metavar="NAME", help="the run's folder in runs/ (default: the file's name and the time)"
+    )
+    made.add_argument("--dry-run", action="store_true", help="check everything, show what would be done, do nothing")
+    options.add_trainer_options(made)
+    made.usage = "orl train [slime|miles|trl] [options] [-- trainer arguments]"
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and report also what was interrupted."""
+    if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
+        raise cli.UsageError(f"orl train {arguments.backend} needs --config: configs/whodunit.yaml is one")
+    chosen = [f"trainer.backend={arguments.backend}"] if arguments.backend else []
+    config = cli.config_of(arguments, [*chosen, *options.overrides_of(arguments)])
+    adapter = find_adapter(config.trainer.backend)
+    if arguments.dry_run:
+        _print_plan(config, arguments.extra)
+        return 0
+    folder = make_folder(arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}")
+    try:
+        with playground(config) as reachable:
+            _train(reachable, adapter, folder, arguments.extra)
+    except KeyboardInterrupt:
+        _conclude(folder)
+        raise
+    except OrlError:
+        _conclude(folder)
+        raise
+    _conclude(folder)
+    return 0
+
+
+def find_adapter(backend: str) -> EntryPoint:
+    """The adapter of a trainer.
+
+    Raises:
+        UsageError: it is not installed; names the package that brings it.
+    """
+    found = entry_points(group=GROUP, name=backend)
+    if not found:
+        extra = f"orl-launcher[{backend}]"
+        raise cli.UsageError(
+            f"orl-{backend}: not in this environment: pip install '{extra}' brings it, in a checkout "
+            f"`uv run --extra {backend} orl train {backend}`"
+        )
+    return next(iter(found))
+
+
+def make_folder(name: str) -> Path:
+    """A new folder in runs/.
+
+    Raises:
+        UsageError: the name is none, or taken.
+    """
+    if name in ("", ".", "..") or Path(name).name != name:
+        raise cli.UsageError(f"--name {name!r}: expected a folder's name without a path")
+    folder = RUNS / name
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise cli.UsageError(f"{folder} is there already: choose another --name") from None
+    except OSError as exc:
+        raise ConfigError(f"{folder}: {exc.strerror}") from exc
+    return folder
+
+
+def _train(config: RunConfig, adapter: EntryPoint, folder: Path, extra: tuple[str, ...]) -> None:
+    from orl_rollout.run import Run
+
+    from orl_launcher.progress import following
+
+    console = cli.console()
+    console.print(f"run {folder}", style="bold", soft_wrap=True)
+    _write_config(config, folder)
+    task_data, eval_data = _tasks(config, folder)
+    if (config.trainer.model or "").startswith("playground/"):
+        console.print("making the tiny model, or taking it from the cache", style="dim")
+    config, facts = warm_model(config)
+    trainer = cast("Trainer", adapter.load())
+    made = Run(
+        config=config,
+        folder=folder,
+        task_data=task_data,
+        eval_data=eval_data,
+        extra=extra,
+        facts={**facts, **baseline(config)},
+    )
+    with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
+        trainer(made)
+
+
+def _write_config(config: RunConfig, folder: Path) -> None:
+    import msgspec
+
+    (folder / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
+
+
+def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
+    """The tasks to train on and to hold out, prepared in the run's folder where none are given."""
+    from orl_rollout.tasks import prepare
+
+    from orl_launcher.prepare import print_prepared
+
+    seed, given = config.trainer.seed, config.trainer.task_data
+    task_data = Path(given) if given else folder / "tasks.jsonl"
+    if not given:
+        print_prepared(config, asyncio.run(prepare(config, task_data, seed=seed)), task_data)
+    elif not task_data.is_file():
+        raise ConfigError(f"--task-data {task_data}: no such file; orl prepare writes one")
+    if not any(environment.eval_splits for environment in config.environments.values()):
+        return task_data, None
+    eval_data = folder / "eval_tasks.jsonl"
+    asyncio.run(prepare(config, eval_data, max_tasks=config.eval.max_tasks, seed=seed, splits="eval_splits"))
+    return task_data, eval_data
+
+
+def _conclude(folder: Path) -> None:
+    """Report what there is."""
+    from orl_launcher.record import read_record
+    from orl_launcher.report import write_report
+    from orl_launcher.tables import closing_table
+    from orl_launcher.wording import duration
+
+    if not (folder / "config.json").is_file():
+        return
+    record = read_record(folder)
+    if not record.points:
+        return
+    page = write_report(folder)
+    console = cli.console()
+    console.print(closing_table(record))
+    seconds = record.summary.get("seconds_total")
+    took = f" in {duration(seconds)}" if isinstance(seconds, int | float) else " so far"
+    steps = max(point.step for point in record.points)
+    console.print(f"{steps} steps{took}; the report: {page}", soft_wrap=True)
+    console.print(f"the episodes: orl show {folder}", style="dim", soft_wrap=True)
+
+
+def _print_plan(config: RunConfig, extra: tuple[str, ...]) -> None:
+    from rich.text import Text
+
+    from orl_launcher.page import flat
+    from orl_launcher.tables import plain_table
+
+    table = plain_table("setting", "value")
+    public: dict[str, Any] = config.public()
+    for name, value in flat({key: public[key] for key in ("trainer", "environments", "eval")}):
+        table.add_row(Text(name), Text(value))
+    console = cli.console()
+    console.print(table)
+    served = ", ".join(served_here(config))
+    console.print(f"would train with {config.trainer.backend}{f', serving {served}' if served else ''}", soft_wrap=True)
+    if extra:
+        console.print(Text(f"for the trainer: {' '.join(extra)}"), soft_wrap=True)

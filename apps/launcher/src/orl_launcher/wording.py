@@ -1,0 +1,45 @@
+"""Numbers, times, calls and endings in words, the same in the terminal and on a page. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from orl_core.messages import ToolCall
+    from orl_rollout.journal import Entry
+
+
+def number(value: float) -> str:
+    """At most three places: 0.25, 12, 3.142."""
+    shown = f"{value:.3f}".rstrip("0").rstrip(".")
+    return "0" if shown in ("-0", "") else shown
+
+
+def percent(share: float) -> str:
+    """A share in [0, 1]: 31 %."""
+    return f"{100 * share:.0f}\u00a0%"
+
+
+def duration(seconds: float) -> str:
+    """12 ms, 3.4 s, 4 min 10 s, 2 h 5 min."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def call_of(call: ToolCall) -> str:
+    """guess(number=7)"""
+    arguments = (f"{name}={msgspec.json.encode(value).decode()}" for name, value in call.arguments.items())
+    return f"{call.name}({', '.join(arguments)})"
+
+
+def verdict(entry: Entry) -> str:
+    """won, lost or error."""
+    if entry.trajectory.error:
+        return "error"
+    return "won" if entry.success else "lost"

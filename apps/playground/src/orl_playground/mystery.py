@@ -1,0 +1,212 @@
+"""Mystery: a miniature deduction after the country-house stories. Who did it, with what, and where?
+
+It must not know who plays it. A case is generated from its task's seed so that the evidence determines it: exactly
+one suspect has no alibi, exactly one weapon fits the wound and bears traces, exactly one room was used. Each question
+costs a turn, statements about oneself may be lies, and the accusation ends the episode with a share of the reward for
+each part that is right.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING
+
+from openreward.environments import Environment, Split, TextBlock, ToolOutput, tool
+from pydantic import BaseModel, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from openreward.environments import JSONObject
+
+TASKS = {"train": 512, "test": 256}
+# The seeds of the splits are far apart, and each seed is a case of its own.
+FIRST_SEED = {"train": 0, "test": 1_000_000}
+SUSPECT_SHARE, WEAPON_SHARE, PLACE_SHARE = 0.5, 0.25, 0.25
+
+
+class Suspect(StrEnum):
+    """The people in the house."""
+
+    ADA = "Ada"
+    BRUNO = "Bruno"
+    CLARA = "Clara"
+    DORIAN = "Dorian"
+    EDITH = "Edith"
+
+
+class Weapon(StrEnum):
+    """What was at hand; `WOUNDS` says what each leaves behind."""
+
+    CANDLESTICK = "candlestick"
+    DAGGER = "dagger"
+    ROPE = "rope"
+    REVOLVER = "revolver"
+
+
+class Place(StrEnum):
+    """The rooms."""
+
+    LIBRARY = "library"
+    KITCHEN = "kitchen"
+    CELLAR = "cellar"
+    TERRACE = "terrace"
+
+
+WOUNDS = {
+    Weapon.CANDLESTICK: "a blow to the head",
+    Weapon.DAGGER: "a narrow stab",
+    Weapon.ROPE: "marks around the neck",
+    Weapon.REVOLVER: "a small round hole",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A crime and what each question about it brings to light."""
+
+    culprit: Suspect
+    weapon: Weapon
+    place: Place
+    hour: int
+    claims: dict[Suspect, Place]
+    witnesses: dict[Suspect, Suspect]
+
+    def interview(self, suspect: Suspect) -> str:
+        """What a suspect claims; the culprit's claim is a lie, and nobody's is proof."""
+        return f"{suspect}: At {self.hour} o'clock I was in the {self.claims[suspect]}. Ask who saw me there."
+
+    def check_alibi(self, suspect: Suspect) -> str:
+        """Whether somebody saw the suspect where they claim to have been: always true."""
+        if suspect is self.culprit:
+            return f"Nobody saw {suspect} in the {self.claims[suspect]} at {self.hour} o'clock."
+        return f"{self.witnesses[suspect]} saw {suspect} in the {self.claims[suspect]} at {self.hour} o'clock."
+
+    def inspect(self, place: Place) -> str:
+        """What a room shows: the scene has the wound's traces, the other rooms show nothing."""
+        if place is not self.place:
+            return f"The {place} is in order."
+        return f"In the {place} a chair lies on its side, and there are stains. The victim shows {WOUNDS[self.weapon]}."
+
+    def score(self, suspect: Suspect, weapon: Weapon, place: Place) -> float:
+        """The reward of an accusation: the sum of the shares that are right, at most 1.0."""
+        return (
+            SUSPECT_SHARE * (suspect is self.culprit)
+            + WEAPON_SHARE * (weapon is self.weapon)
+            + PLACE_SHARE * (place is self.place)
+        )
+
+
+def case(seed: int) -> Case:
+    """The case of a seed, always the same."""
+    rng = random.Random(seed)
+    culprit, weapon, place = rng.choice(list(Suspect)), rng.choice(list(Weapon)), rng.choice(list(Place))
+    elsewhere = [room for room in Place if room is not place]
+    others = [suspect for suspect in Suspect if suspect is not culprit]
+    # A witness is neither the suspect nor the culprit, and one room is enough for both: claims are made in pairs.
+    rng.shuffle(others)
+    rooms = {suspect: rng.choice(elsewhere) for suspect in others[::2]}
+    claims = {suspect: rooms[others[index - index % 2]] for index, suspect in enumerate(others)}
+    witnesses = {suspect: others[index ^ 1] for index, suspect in enumerate(others)}
+    claims[culprit] = rng.choice(elsewhere)
+    return Case(culprit, weapon, place, rng.randint(6, 11), claims, witnesses)
+
+
+class Interview(BaseModel):
+    """The arguments of `interview`."""
+
+    suspect: Suspect = Field(description="whom to ask")
+
+
+class Inspect(BaseModel):
+    """The arguments of `inspect_room`."""
+
+    place: Place = Field(description="the room to look at")
+
+
+class Alibi(BaseModel):
+    """The arguments of `check_alibi`."""
+
+    suspect: Suspect = Field(description="whose claim to check")
+
+
+class Accusation(BaseModel):
+    """The arguments of `accuse`."""
+
+    suspect: Suspect
+    weapon: Weapon
+    place: Place
+
+
+class Mystery(Environment):
+    """Find out who did it, with what, and where, and accuse.
+
+    `interview` brings claims (the culprit lies), `check_alibi` brings the truth about a claim, `inspect_room` finds
+    the scene and the wound. `accuse` ends the episode: half of the reward is for the suspect, a quarter each for
+    weapon and place, so that a half-solved case is worth something.
+    """
+
+    def __init__(self, task_spec: JSONObject | None = None, secrets: dict[str, str] | None = None) -> None:
+        super().__init__(task_spec or {}, secrets or {})
+        seed = self.task_spec["seed"]
+        if not isinstance(seed, int):
+            raise TypeError(f"a mystery's task is a whole-number seed, not {seed!r}")
+        self.case = case(seed)
+
+    @classmethod
+    def list_splits(cls) -> Sequence[Split | str]:
+        """`train` and `test`, made from seeds that are far apart."""
+        return [Split(name="train", type="train"), Split(name="test", type="test")]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
+        """Every task of a split, always in the same order."""
+        return list(_tasks(split))
+
+    async def get_prompt(self) -> list[TextBlock]:
+        """The people, the weapons and the rooms."""
+        return [
+            TextBlock(
+                text=f"A crime was committed at {self.case.hour} o'clock. "
+                f"Suspects: {', '.join(Suspect)}. Weapons: {', '.join(Weapon)}. Rooms: {', '.join(Place)}. "
+                "Exactly one suspect has no true alibi. Question, inspect, then accuse: once."
+            )
+        ]
+
+    @tool
+    async def interview(self, args: Interview) -> ToolOutput:
+        """Ask a suspect where they were."""
+        return _answer(self.case.interview(args.suspect))
+
+    @tool
+    async def check_alibi(self, args: Alibi) -> ToolOutput:
+        """Find out whether somebody saw a suspect where they claim to have been."""
+        return _answer(self.case.check_alibi(args.suspect))
+
+    @tool
+    async def inspect_room(self, args: Inspect) -> ToolOutput:
+        """Look for evidence in a room."""
+        return _answer(self.case.inspect(args.place))
+
+    @tool(exclusive=True)
+    async def accuse(self, args: Accusation) -> ToolOutput:
+        """Accuse a suspect of having used a weapon in a room. This ends the case."""
+        truth = f"It was {self.case.culprit} with the {self.case.weapon} in the {self.case.place}."
+        reward = self.case.score(args.suspect, args.weapon, args.place)
+        return ToolOutput(blocks=[TextBlock(text=truth)], reward=reward, finished=True)
+
+
+def _answer(text: str) -> ToolOutput:
+    return ToolOutput(blocks=[TextBlock(text=text)])
+
+
+@cache
+def _tasks(split: str) -> tuple[JSONObject, ...]:
+    """Seeds whose cases differ within a split and between splits; ValueError for an unknown split."""
+    if split not in TASKS:
+        raise ValueError(f"no split named {split!r}: {', '.join(TASKS)}")
+    first = FIRST_SEED[split]
+    return tuple({"seed": seed} for seed in range(first, first + TASKS[split]))

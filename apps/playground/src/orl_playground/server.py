@@ -1,0 +1,141 @@
+"""The playground's server: the real OpenReward server over its environments, on loopback, and a way to borrow one.
+
+It must not know who trains. `python -m orl_playground.server` serves until its standard input closes or a SIGTERM
+comes, so a parent that dies never leaves one behind; `serving()` is that parent. The server is a process of its own
+because the environments' work should not share an interpreter with the model's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import IO
+
+    from openreward.environments import Environment
+
+ENVIRONMENTS = ("guessnumber", "mystery", "workshop")
+LISTENING = "listening on "
+START_SECONDS = 60.0
+STOP_SECONDS = 5.0
+
+
+class ServerError(RuntimeError):
+    """The server did not start; the message ends with what it wrote to its standard error."""
+
+
+@contextmanager
+def serving(environments: Sequence[str] = ENVIRONMENTS, *, start_seconds: float = START_SECONDS) -> Iterator[str]:
+    """Serve `environments` in a child process on a free loopback port and yield the base URL.
+
+    The child is ended on every way out. Raises ServerError if it is not ready within `start_seconds`.
+    """
+    command = [sys.executable, "-m", "orl_playground.server", "--environments", *environments]
+    with tempfile.TemporaryFile() as errors:
+        # A session of its own: Ctrl-C reaches the parent, which closes its environments' sessions first.
+        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        )
+        try:
+            yield _address(child, errors, start_seconds)
+        finally:
+            _end(child)
+
+
+def _address(child: subprocess.Popen[bytes], errors: IO[bytes], seconds: float) -> str:
+    """The URL in the child's one line, awaited for at most `seconds`."""
+    assert child.stdout is not None
+    deadline = time.monotonic() + seconds
+    written = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        while not written.endswith(b"\n"):
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            chunk = os.read(child.stdout.fileno(), 4096) if ready else b""
+            if not chunk:
+                what = "ended before it was ready" if ready else f"was not ready within {seconds:g} s"
+                _end(child)
+                errors.seek(0)
+                raise ServerError(f"the playground's server {what}: {errors.read()[-4000:].decode(errors='replace')}")
+            written += chunk
+    return written.decode().strip().removeprefix(LISTENING)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the child: politely, then for certain."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+    child.terminate()
+    try:
+        child.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def environment_classes(names: Sequence[str]) -> list[type[Environment]]:
+    """The classes behind `names`, which are the lower-cased class names (OpenReward's `variant`)."""
+    from orl_playground.guess_number import GuessNumber  # noqa: PLC0415
+    from orl_playground.mystery import Mystery  # noqa: PLC0415
+    from orl_playground.workshop import Workshop  # noqa: PLC0415
+
+    classes: dict[str, type[Environment]] = {"guessnumber": GuessNumber, "mystery": Mystery, "workshop": Workshop}
+    return [classes[name] for name in names]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until standard input closes or SIGTERM comes; print one line when ready."""
+    parser = argparse.ArgumentParser(
+        prog="python -m orl_playground.server", description="Serve the playground's environments on 127.0.0.1."
+    )
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
+    parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
+    chosen = parser.parse_args(arguments)
+    os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", chosen.port))
+        _serve(environment_classes(chosen.environments), listener)
+
+
+def _serve(classes: list[type[Environment]], listener: socket.socket) -> None:
+    import uvicorn  # noqa: PLC0415
+    from openreward.environments import Server  # noqa: PLC0415
+
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    class Announcing(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            print(f"{LISTENING}{address}", flush=True)
+            # Whatever is printed later goes to stderr: nobody reads the pipe any more, and a full one would block.
+            os.dup2(2, 1)
+
+    server = Announcing(
+        uvicorn.Config(Server(classes).app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+    )
+
+    def end_with_input() -> None:
+        while os.read(0, 4096):
+            pass
+        server.should_exit = True
+
+    threading.Thread(target=end_with_input, name="stdin", daemon=True).start()
+    server.run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

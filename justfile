@@ -1,0 +1,60 @@
+# Every command of the repository. Values with spaces survive, because recipes pass "$@".
+set positional-arguments
+
+# what there is
+default:
+    @just --list --unsorted
+
+# list tasks, mix, shuffle, write tasks.jsonl: just prepare --config configs/local.yaml --output tasks.jsonl
+prepare *arguments:
+    uv run orl prepare "$@"
+
+# train on this machine; without arguments a tiny model learns a game
+train-local *arguments:
+    uv run --extra trl orl train trl "$@"
+
+# train with slime
+train-slime *arguments:
+    uv run orl train slime "$@"
+
+# train with miles
+train-miles *arguments:
+    uv run orl train miles "$@"
+
+# play tasks without training
+rollout *arguments:
+    uv run --extra trl orl rollout "$@"
+
+# look at a run or a journal: just show runs/NAME
+show *arguments:
+    uv run orl show "$@"
+
+# everything for development, in .venv
+setup:
+    uv sync --extra trl --group dev
+
+# format
+fmt:
+    uv run --extra trl --group dev ruff format
+    uv run --extra trl --group dev ruff check --fix
+
+# format, style, import contracts, all checked only
+lint:
+    uv run --extra trl --group dev ruff format --check
+    uv run --extra trl --group dev ruff check
+    uv run --extra trl --group dev lint-imports
+
+# types
+types:
+    uv run --extra trl --group dev basedpyright
+
+# tests; arguments go to pytest
+test *arguments:
+    uv run --extra trl --group dev pytest "$@"
+
+# what has to be green before and after every change
+check: lint types test
+
+# the slime adapter against slime itself: PYTHONPATH=/path/to/slime just test-slime
+test-slime *arguments:
+    uv run --extra trl --group dev --group slime pytest -m slime "$@"

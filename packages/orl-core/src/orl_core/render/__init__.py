@@ -1,0 +1,17 @@
+"""Rendering: messages ⇄ token ids, append only (laws L1, L4, L5), certified for a tokenizer and its chat template.
+
+tokenizer     the protocol that the renderer is handed
+renderer      Renderer: open, extend, parse, cut, stop_ids, certificate
+opening       first messages through the chat template, guarded
+plan          what follows an action, worked out once for each shape
+calls         an action's ids split at delimiters
+controls      control strings: found, kept out, spliced
+conversation  messages as templates read them
+certify       the checks that a tokenizer and a template must pass
+"""
+
+from orl_core.render.certify import Certificate, Check
+from orl_core.render.renderer import Renderer
+from orl_core.render.tokenizer import Tokenizer
+
+__all__ = ["Certificate", "Check", "Renderer", "Tokenizer"]

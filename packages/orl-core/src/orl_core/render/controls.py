@@ -1,0 +1,131 @@
+"""The control strings of a vocabulary: where they stand in a text, and how to keep them out of one (law L4).
+
+A rendered template mixes two kinds of text: its own, where a control string means a control id, and text from outside,
+where it must not. `guard` makes the difference visible before the template runs: it breaks every control string in a
+text from outside with a guard character, so that afterwards every unbroken one is the template's own. `encode` then
+splices: unbroken control strings become their ids, everything between them goes through the plain encoder without the
+guards. Because a tokenizer cuts at added tokens before it merges, the ids equal those of the joint encoding.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+from orl_core.errors import RenderError
+from orl_core.tools.strict_json import without_surrogates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from orl_core.render.tokenizer import Tokenizer
+
+GUARDS = tuple(map(chr, range(0xE000, 0xE010)))  # private-use characters: a text that holds all sixteen is refused
+_BLANK = "x"  # what stands for a control string in the blank render
+
+
+class Controls:
+    """Every added token of a tokenizer, as strings to look for."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.ids = {text: token for text, token in tokenizer.added_tokens.items() if text}
+        self.id_set = frozenset(self.ids.values())
+        longest_first = sorted(self.ids, key=len, reverse=True)
+        pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
+        self._whole = re.compile(f"({pattern})")
+        self._anywhere = re.compile(f"(?=(?:{pattern}))")
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.ids), default=0)
+
+    @cached_property
+    def _beginnings(self) -> frozenset[str]:
+        return frozenset(text[:length] for text in self.ids for length in range(1, len(text)))
+
+    @cached_property
+    def _endings(self) -> frozenset[str]:
+        return frozenset(text[-length:] for text in self.ids for length in range(1, len(text)))
+
+    def split(self, text: str) -> list[str]:
+        """`text` cut at control strings: plain, control, plain, …, plain; the leftmost and longest match counts."""
+        return self._whole.split(text)
+
+    def sequence(self, text: str) -> list[str]:
+        """The control strings in `text`, in order."""
+        return self.split(text)[1::2]
+
+    def encode(self, text: str, guard: str = "") -> list[int]:
+        """The ids of a rendered text: unbroken control strings as ids, the rest plain, guard characters left out."""
+        pieces = self.split(text)
+        plain = [piece.replace(guard, "") if guard else piece for piece in pieces[::2]]
+        encoded = self._tokenizer.encode(plain)
+        ids = encoded[0]
+        for control, piece in zip(pieces[1::2], encoded[1:], strict=True):
+            ids.append(self.ids[control])
+            ids.extend(piece)
+        return ids
+
+    def guard(self, text: str, guard: str) -> str:
+        """`text` with a guard character inside every control string, and at every edge where one could grow together.
+
+        An edge is the beginning of a control string at the end of `text`, or the ending of one at its start.
+        """
+        places = {found.start() + 1 for found in self._anywhere.finditer(text)}
+        for length in range(1, min(len(text), self._longest - 1) + 1):
+            if text[-length:] in self._beginnings:
+                places.add(len(text) - length + 1)
+            if text[:length] in self._endings:
+                places.add(0)
+        if not places:
+            return text
+        cuts = [0, *sorted(places), len(text)]
+        return guard.join(text[a:b] for a, b in pairwise(cuts))
+
+    def blank(self, text: str, guard: str) -> str:
+        """`text` with every control string replaced by a letter, its edges guarded: what must render alike."""
+        return self.guard(self._whole.sub(_BLANK, text), guard)
+
+
+def choose_guard(texts: Iterable[str]) -> str:
+    """A private-use character that none of `texts` holds.
+
+    Raises:
+        RenderError: they hold all of them.
+    """
+    used = set[str]()
+    for text in texts:
+        if not text.isascii():
+            used.update(set(text).intersection(GUARDS))
+    for guard in GUARDS:
+        if guard not in used:
+            return guard
+    raise RenderError("the messages hold all sixteen guard characters U+E000 to U+E00F: law L4 cannot be kept")
+
+
+def strings(value: Any) -> Iterable[str]:
+    """Every string in a JSON-like value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, member in cast("dict[Any, Any]", value).items():
+            yield from strings(key)
+            yield from strings(member)
+    elif isinstance(value, list | tuple):
+        for member in cast("list[Any]", value):
+            yield from strings(member)
+
+
+def map_strings(change: Callable[[str], str], value: Any) -> Any:
+    """A JSON-like value with every string in it changed, keys included, and lone surrogates replaced before."""
+    if isinstance(value, str):
+        return change(without_surrogates(value))
+    if isinstance(value, dict):
+        members = cast("dict[Any, Any]", value)
+        return {map_strings(change, key): map_strings(change, member) for key, member in members.items()}
+    if isinstance(value, list | tuple):
+        return [map_strings(change, member) for member in cast("list[Any]", value)]
+    return value

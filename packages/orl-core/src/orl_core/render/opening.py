@@ -1,0 +1,87 @@
+"""The opening: first messages and tools through the model's own chat template, guarded (law L4).
+
+Everything in messages and tools comes from outside and is guarded before the template runs. The run's own
+`system_prompt_template` is not from outside: its control strings keep their meaning, as the chat template's do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orl_core.errors import RenderError, boundary
+from orl_core.render.controls import Controls, choose_guard, map_strings, strings
+from orl_core.render.conversation import for_template
+from orl_core.tools.format import for_chat_template, for_system_prompt
+from orl_core.tools.strict_json import without_surrogates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from orl_core.messages import Message, ToolSpec
+    from orl_core.render.tokenizer import Tokenizer
+
+
+class Opening:
+    """Renders first messages for one tokenizer. With a `system_prompt_template` the chat template sees no tools."""
+
+    def __init__(self, tokenizer: Tokenizer, controls: Controls, system_prompt_template: str | None) -> None:
+        self._tokenizer = tokenizer
+        self._controls = controls
+        self._system = system_prompt_template
+
+    def ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        """The ids of the opening, generation prompt included.
+
+        Raises:
+            RenderError: an image, a conversation that the template cannot express, or a control string from outside
+                that cannot be kept apart from the template's own.
+        """
+        if not messages:
+            raise RenderError("an opening needs at least one message")
+        guard = choose_guard(self._outside(messages, tools))
+        placed = 0
+
+        def guarded(text: str) -> str:
+            nonlocal placed
+            changed = self._controls.guard(text, guard)
+            placed += len(changed) - len(text)
+            return changed
+
+        text = self.text(messages, tools, guarded)
+        if text.count(guard) != placed:
+            raise RenderError(
+                f"law L4: the template printed {text.count(guard)} of {placed} guard characters, so that control "
+                "strings from outside cannot be told from its own: it drops, repeats or escapes a text that holds one"
+            )
+        if placed:
+            blank = self.text(messages, tools, lambda text: self._controls.blank(text, guard))
+            ours, theirs = self._controls.sequence(text), self._controls.sequence(blank)
+            if ours != theirs:
+                raise RenderError(f"law L4: a text from outside changed the control tokens from {theirs} to {ours}")
+        return self._controls.encode(text, guard)
+
+    def text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], change: Callable[[str], str]) -> str:
+        """The opening as text, `change` applied to every string from outside.
+
+        Raises:
+            RenderError: an image, or whatever the template raises.
+        """
+        dicts = for_template(messages, change)
+        specs: list[dict[str, Any]] | None = None
+        if self._system is not None:
+            system = self._with_tools(change(without_surrogates(for_system_prompt(tools))))
+            if dicts[0]["role"] == "system":
+                system = f"{system}\n\n{dicts.pop(0)['content']}"
+            dicts.insert(0, {"role": "system", "content": system})
+        elif tools:
+            specs = map_strings(change, for_chat_template(tools))
+        with boundary(RenderError, "applying the chat template"):
+            return self._tokenizer.apply_chat_template(dicts, tools=specs, add_generation_prompt=True)
+
+    def _with_tools(self, tools: str) -> str:
+        with boundary(RenderError, "filling in `system_prompt_template`"):
+            return (self._system or "").format(tools=tools)
+
+    def _outside(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[str]:
+        """Every string that reaches the template, for the choice of a guard that none of them holds."""
+        return [*strings(for_template(messages, str)), *strings(for_chat_template(tools)), self._system or ""]

@@ -1,0 +1,119 @@
+"""The renderer: messages and tools to token ids, token ids to an action, and nothing ever rendered twice (law L5).
+
+It must not know engines, environments or the history: `extend` sees the last action's final id and the new messages.
+It is made once for a run and shared by all rollouts and threads; making it certifies tokenizer and template.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orl_core.errors import RenderError, boundary
+from orl_core.render import certify
+from orl_core.render.calls import CallReader, detect_format
+from orl_core.render.controls import Controls
+from orl_core.render.conversation import text_content
+from orl_core.render.opening import Opening
+from orl_core.render.plan import Plans, Roles
+from orl_core.tools.strict_json import without_surrogates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orl_core.messages import Action, Message, Role, ToolSpec
+    from orl_core.render.tokenizer import Tokenizer
+    from orl_core.tools import ToolFormat
+
+_EXTENDS: frozenset[Role] = frozenset({"tool", "user"})
+_MARKER = "\n[… cut here: the result is longer than its budget]"
+_CHARACTERS_PER_TOKEN = 16  # more than any text of prose, code or JSON has on average
+
+
+class Renderer:
+    """Renders for one tokenizer and chat template.
+
+    `tool_format` is the wire format of calls; None finds it by reading the template's own rendering of a call.
+    `system_prompt_template` replaces the template's rendering of the tools: a text with `{tools}`, a system message of
+    the environment is appended to it.
+
+    Raises:
+        RenderError: the certificate fails; the message names the check, the law, the text and the ids.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        tool_format: ToolFormat | None = None,
+        system_prompt_template: str | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._controls = Controls(tokenizer)
+        self._plans = Plans(tokenizer, self._controls)
+        self._opening = Opening(tokenizer, self._controls, system_prompt_template)
+        with boundary(RenderError, "certifying the tokenizer and its chat template"):
+            checks = certify.before_plans(tokenizer, self._controls)
+            self.tool_format: ToolFormat = tool_format or detect_format(tokenizer)
+            checks += certify.plans(self._plans)
+            self._closing = self._plans.plan(("user",)).closing
+            self._calls = CallReader(tokenizer, self._controls, self._plans, self.tool_format)
+            checks += certify.openings(self._opening, self._controls)
+            self.certificate = certify.report(checks, self._plans, self._calls)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The ids that end an action, the one that the template closes with first."""
+        return tuple(dict.fromkeys((self._closing, *self._tokenizer.stop_ids)))
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """The ids of the first messages and tools, up to where the model begins to speak.
+
+        Raises:
+            RenderError: an image, a conversation that the template cannot express, or law L4 cannot be kept.
+        """
+        return tuple(self._opening.ids(messages, tools))
+
+    def extend(self, action_ids: Sequence[int], messages: Sequence[Message], *, calls_before: int) -> tuple[int, ...]:
+        """The ids that follow an action: its closing where it is missing, then tool results and user messages.
+
+        Stateless: of the history only the action's last id is looked at, and no action id is ever changed. An action
+        that ended in another stop token than the template's keeps it and is closed in full. `calls_before` counts the
+        results rendered so far; the templates certified here print nothing that depends on it.
+
+        Raises:
+            RenderError: an image, a role that cannot follow an action, or a shape that the template cannot express.
+        """
+        roles: Roles = tuple(message.role for message in messages)
+        if not roles or not _EXTENDS.issuperset(roles):
+            said = ", ".join(roles) or "nothing"
+            raise RenderError(f"an action is followed by tool results and user messages, not by {said}")
+        contents = [text_content(message, place) for place, message in enumerate(messages)]
+        names = [without_surrogates(message.name) for message in messages]
+        ids = self._plans.plan(roles).ids(self._tokenizer, self._plans.values(roles, contents, names))
+        closed = bool(action_ids) and action_ids[-1] == ids[0]
+        return tuple(ids[1:] if closed else ids)
+
+    def parse(self, ids: Sequence[int]) -> Action:
+        """What the ids of an action say. Total: any ids give an Action.
+
+        A delimiter that the vocabulary holds as one token counts as that id only (law L4); text that spells it is text.
+        The stop token at the end belongs to no part.
+        """
+        said = ids[:-1] if ids and ids[-1] in self._tokenizer.stop_ids else ids
+        return self._calls.read(said)
+
+    def cut(self, text: str, budget: int) -> str:
+        """`text` cut to about `budget` ids with a visible marker, or itself where it fits. Cost is bounded by `budget`.
+
+        A text of more than sixteen characters a token, white space mostly, may be cut although it would fit.
+        """
+        text = without_surrogates(text)
+        if len(text) * 4 <= budget or len(text.encode()) <= budget:
+            return text
+        limit = budget * _CHARACTERS_PER_TOKEN
+        head = text[:limit]
+        (ids,), (marker,) = self._tokenizer.encode([head]), self._tokenizer.encode([_MARKER])
+        if len(ids) <= budget and len(text) <= limit:
+            return text
+        kept = ids[: max(0, budget - len(marker))]
+        return self._tokenizer.decode(kept).rstrip("\ufffd") + _MARKER

@@ -1,0 +1,37 @@
+"""Tools as a model reads them: for a chat template, and for the `{tools}` of a `system_prompt_template`.
+
+Keys stand in a fixed order and the schema's own keys in the order that the environment gave, so that the same tools
+always give the same text. The module knows no template and no token.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orl_core.messages import ToolSpec
+
+
+def for_chat_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    """The tools as chat templates expect them: one `{"type": "function", "function": {…}}` each."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+        }
+        for tool in tools
+    ]
+
+
+def for_system_prompt(tools: Sequence[ToolSpec]) -> str:
+    """The tools as text, one JSON object a line, in the form of the OpenReward cookbook."""
+    return "\n".join(
+        json.dumps(
+            {"name": tool.name, "arguments_schema": tool.parameters, "description": tool.description},
+            ensure_ascii=False,
+        )
+        for tool in tools
+    )

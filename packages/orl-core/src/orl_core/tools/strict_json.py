@@ -1,0 +1,95 @@
+"""JSON from a model, read strictly: one value from a place in a text, or a NotJson that says what is wrong.
+
+It must not know calls or tags. The standard decoder accepts more than may travel on to environments and journals, so
+these decisions are made here: duplicate keys, NaN, infinities (also by overflow, `1e999`), raw control characters in
+strings and values nested deeper than MAX_DEPTH are refused; integers of any practical size pass; lone surrogates,
+which no UTF-8 can carry, become U+FFFD.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn, cast
+
+MAX_DEPTH = 64
+_FIRST = frozenset('{["-0123456789tfnNI')
+_SPACE = re.compile(r"[ \t\n\r]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class NotJson(ValueError):
+    """The text is no JSON value in the strict sense; the message is one line."""
+
+
+def read_value(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value at `start` of `text`, leading white space skipped, and the index after it.
+
+    Raises:
+        NotJson: there is no such value; positions in the message count characters from `start`.
+    """
+    begin = skip_space(text, start)
+    if text[begin : begin + 1] not in _FIRST:  # the decoder's own error counts lines from the text's beginning
+        raise NotJson(f"Expecting value at character {begin - start}")
+    try:
+        value, end = _DECODER.raw_decode(text, begin)
+        return _clean(value, 0), end
+    except json.JSONDecodeError as exc:
+        raise NotJson(f"{exc.msg.removesuffix(' at')} at character {exc.pos - start}") from None
+    except RecursionError:
+        raise NotJson(f"nested deeper than {MAX_DEPTH} levels") from None
+    except NotJson:
+        raise
+    except ValueError:  # an integer of thousands of digits, which Python declines to convert
+        raise NotJson("a number has too many digits") from None
+
+
+def skip_space(text: str, start: int) -> int:
+    """The index of the first character from `start` on that is not JSON's white space."""
+    found = _SPACE.match(text, start)
+    return found.end() if found else start
+
+
+def without_surrogates(text: str) -> str:
+    """`text` as UTF-8 can carry it: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
+    if text.isascii() or not _SURROGATE.search(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if not isinstance(value, dict | list):
+        return value
+    if depth == MAX_DEPTH:
+        raise NotJson(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {key: _clean(member, depth + 1) for key, member in members.items()}
+    return [_clean(member, depth + 1) for member in cast("list[Any]", value)]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for raw, value in pairs:
+        key = without_surrogates(raw)
+        if key in members:
+            raise NotJson(f"the key {json.dumps(key)} appears twice in one object")
+        members[key] = value
+    return members
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise NotJson(f"the number {digits[:40]} is out of range")
+    return number
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise NotJson(f"{name} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_constant)

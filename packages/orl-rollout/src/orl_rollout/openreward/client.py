@@ -1,0 +1,165 @@
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+"""The way to OpenReward: one client for each event loop, connections and environments behind it.
+
+The platform's key goes to the platform alone (law L6): an environment with its own `base_url` gets an empty key unless
+it says `send_api_key`. Environments are always addressed by variant, because without one every request is redirected.
+The SDK's own client is not used: it falls back to the key in the process environment, looks proxies up for every
+request, and makes its addresses by a rule that does not fit a loopback server. Its environments and sessions are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+import aiohttp
+import msgspec
+from orl_core.errors import ConfigError, SessionError
+
+from orl_rollout.openreward.sdk import prepare_sdk, session_url
+from orl_rollout.openreward.session import OpenRewardSession, Terms
+from orl_rollout.secrets import Scrubber, api_key, resolve_secrets
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from openreward.api.environments.client import AsyncEnvironment
+    from orl_core.config import EnvironmentConfig, RunConfig
+    from orl_core.task import Task
+
+CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment's `call_timeout` may be shorter
+CONNECT_SECONDS = 10.0
+IDLE_SECONDS = 4.0  # an idle connection is kept for less than servers keep theirs (5 s and more), as a call that runs
+# into a closing one cannot be repeated
+
+
+class OpenRewardClient:
+    """Sessions and listings of the configured environments. Use it by `async with`, on one event loop."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.scrubber = Scrubber.of(config)
+        self._http: dict[str, aiohttp.ClientSession] = {}
+        self._terms: dict[str, Terms] = {}
+        self._variants: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(prepare_sdk)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        while self._http:
+            _, http = self._http.popitem()
+            await http.close()
+
+    def session(self, task: Task) -> OpenRewardSession:
+        """A session for `task`, not yet open.
+
+        Raises:
+            ConfigError: the task's environment is not configured, or a secret of it is missing or unusable.
+        """
+        if task.env_name not in self._terms:
+            self._terms[task.env_name] = self._make_terms(task.env_name)
+        return OpenRewardSession(self._terms[task.env_name], self._reach)
+
+    async def environment(self, name: str, *, served: str = "") -> AsyncEnvironment:
+        """The SDK's environment `name` of the configuration; `served` is what the server calls it, where that is known.
+
+        Raises:
+            ConfigError: it is not configured, or the platform's key is missing.
+            SessionError: the server at its `base_url` does not serve it.
+        """
+        from openreward.api.environments.client import AsyncEnvironment
+
+        environment = self._configured(name)
+        if environment.base_url is None and not api_key():
+            raise ConfigError(f"environment `{name}` is served by OpenReward: set OPENREWARD_API_KEY, or a `base_url`")
+        namespace, _, server = name.partition("/")
+        variant = environment.variant or served.lower() or await self._served_by(name, environment)
+        return AsyncEnvironment(
+            namespace=namespace,
+            name=server,
+            variant=variant or None,
+            client=self._connection(environment),
+            api_key=_key(environment),
+        )
+
+    async def _reach(self, task: Task) -> AsyncEnvironment:
+        return await self.environment(task.env_name, served=task.environment_name)
+
+    async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
+        """The variant that a self-hosted server has under the environment's own name; empty for the platform.
+
+        A server that cannot list what it serves is taken to serve one environment.
+        """
+        if environment.base_url is None:
+            return ""
+        if name not in self._variants:
+            wanted = name.partition("/")[2].lower()
+            async with self._connection(environment).get("/list_environments") as response:
+                served = await response.json() if response.ok else [""]
+            variants = {variant.lower() for variant in msgspec.convert(served, list[str])}
+            if wanted not in variants and variants != {""}:
+                raise SessionError(
+                    f"the server at {environment.base_url} has no environment `{wanted}`: name one of "
+                    f"{', '.join(sorted(variants))} as `variant` of `{name}`"
+                )
+            self._variants[name] = wanted if wanted in variants else ""
+        return self._variants[name]
+
+    def _connection(self, environment: EnvironmentConfig) -> aiohttp.ClientSession:
+        from openreward.api._session.http import set_retry_policy
+
+        url = (environment.base_url or session_url()).rstrip("/")
+        if url not in self._http:
+            self._http[url] = aiohttp.ClientSession(
+                base_url=url,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            )
+            set_retry_policy(self._http[url], "env-server")
+        return self._http[url]
+
+    def _make_terms(self, name: str) -> Terms:
+        environment = self._configured(name)
+        call_timeout = environment.call_timeout or self.config.rollout.call_timeout
+        return Terms(
+            name=name,
+            secrets=self._secrets(name, environment),
+            toolset=environment.toolset,
+            close_seconds=min(call_timeout, CLOSE_SECONDS),
+            scrubber=self.scrubber,
+        )
+
+    def _secrets(self, name: str, environment: EnvironmentConfig) -> dict[str, str | tuple[str, list[str]]]:
+        """The environment's secrets in the SDK's form: with hosts, or bare where the SDK knows the hosts."""
+        from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
+
+        secrets: dict[str, str | tuple[str, list[str]]] = {}
+        for secret, entry in resolve_secrets(self.config, name).items():
+            value = entry.value or ""
+            hosts = list(entry.hosts) or WELL_KNOWN_SECRETS.get(secret, [])
+            if not hosts and environment.base_url is None:
+                raise ConfigError(
+                    f"environment `{name}`: OpenReward releases the secret `{secret}` to named hosts only: write "
+                    f"`{secret}: {{value: null, hosts: [api.example.com]}}`"
+                )
+            if value == api_key() != _key(environment):
+                raise ConfigError(
+                    f"environment `{name}`: the secret `{secret}` is OpenReward's key: set `send_api_key`"
+                )
+            secrets[secret] = (value, hosts)
+        return secrets
+
+    def _configured(self, name: str) -> EnvironmentConfig:
+        if name not in self.config.environments:
+            known = ", ".join(self.config.environments)
+            raise ConfigError(f"environment `{name}` is not configured; configured are: {known}")
+        return self.config.environments[name]
+
+
+def _key(environment: EnvironmentConfig) -> str:
+    """The key that this environment's server may see."""
+    return api_key() if environment.base_url is None or environment.send_api_key else ""

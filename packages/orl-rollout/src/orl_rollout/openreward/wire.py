@@ -1,0 +1,163 @@
+# pyright: reportMissingTypeStubs=false
+"""What an environment server says, decoded and turned into our words. Pure: no transport, no SDK session.
+
+Servers differ in age and language: unknown fields are ignored and missing ones have the values that the protocol gives
+them. A block of an unknown kind is refused, never dropped. Text is made valid Unicode here (a lone surrogate becomes
+U+FFFD), so that no later stage can choke on it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, field
+from orl_core.errors import SessionError
+from orl_core.messages import Block, FailureKind, ImageBlock, Message, TextBlock, ToolCall, ToolResult, ToolSpec
+
+from orl_rollout.text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from openreward.api.environments import types as sdk
+
+
+class _Text(Struct, frozen=True, kw_only=True, tag="text"):
+    text: str
+
+
+class _Image(Struct, frozen=True, kw_only=True, tag="image"):
+    data: str
+    mime_type: str = field(name="mimeType")
+
+
+class _Output(Struct, frozen=True, kw_only=True):
+    blocks: tuple[_Text | _Image, ...] = ()
+    reward: float | None = None
+    finished: bool = False
+
+
+class CallReply(Struct, frozen=True, kw_only=True):
+    """The reply to a call: an output, or why the call was refused before it ran."""
+
+    ok: bool
+    output: _Output | None = None
+    error: str = ""
+    reason: str | None = None
+
+
+class _Tool(Struct, frozen=True, kw_only=True):
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class TerminalTool(Struct, frozen=True, kw_only=True):
+    """The hidden tool that takes a plain answer as its argument `arg`, or nothing where `arg` is None."""
+
+    name: str
+    arg: str | None = None
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """The tools of a session."""
+
+    tools: tuple[_Tool, ...] = ()
+    terminal_tool: TerminalTool | None = None
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model may see: the terminal tool is not among them."""
+        hidden = self.terminal_tool.name if self.terminal_tool else None
+        return tuple(_spec(tool) for tool in self.tools if tool.name != hidden)
+
+
+def _spec(tool: _Tool) -> ToolSpec:
+    description = clean(tool.description or "")
+    if not tool.input_schema:
+        return ToolSpec(name=tool.name, description=description)
+    return ToolSpec(name=tool.name, description=description, parameters=tool.input_schema)
+
+
+def decode_listing(reply: object) -> Listing:
+    """Decode the reply to `/task_tools` or `/tools`."""
+    return msgspec.convert(reply, Listing)
+
+
+def result_of(name: str, reply: object, seconds: float) -> ToolResult:
+    """The result of calling `name`.
+
+    Raises:
+        SessionError: the episode was already over, or the reply cannot be used (a reward that is not finite).
+        msgspec.ValidationError: the reply is not of the protocol.
+    """
+    decoded = msgspec.convert(reply, CallReply)
+    if not decoded.ok or decoded.output is None:
+        text = clean(decoded.error) or "the call was refused"
+        content = (TextBlock(text=f"Error: {text}"),)
+        return ToolResult(name=name, content=content, failure=_failure(decoded), seconds=seconds)
+    output = decoded.output
+    if output.reward is not None and not math.isfinite(output.reward):
+        raise SessionError(f"tool `{name}` paid a reward that is not finite: {output.reward}")
+    content = tuple(_block(block) for block in output.blocks)
+    return ToolResult(name=name, content=content, reward=output.reward, finished=output.finished, seconds=seconds)
+
+
+def _block(block: _Text | _Image) -> Block:
+    if isinstance(block, _Text):
+        return TextBlock(text=clean(block.text))
+    return ImageBlock(data=block.data, mime_type=block.mime_type)
+
+
+def _failure(reply: CallReply) -> FailureKind:
+    """The model's mistake behind a refused call. Servers that give no reason are known by their words."""
+    if reply.reason in {"input_validation", "bad_input_shape"} or (
+        reply.reason is None and reply.error.startswith("Tool input validation error")
+    ):
+        return FailureKind.INVALID_ARGUMENTS
+    if reply.reason == "not_found" or (reply.reason is None and "is not a valid tool" in reply.error):
+        return FailureKind.UNKNOWN_TOOL
+    raise SessionError(f"the call was refused ({reply.reason or 'no reason'}): {clean(reply.error)}")
+
+
+def messages_of(conversation: Sequence[sdk.Message]) -> tuple[Message, ...]:
+    """The opening conversation in our words.
+
+    The platform keeps tool results in the user's messages; here each becomes a message of role `tool`, before the rest.
+    """
+    names: dict[str, str] = {}
+    messages: list[Message] = []
+    for said in conversation:
+        blocks = _by_kind(said.blocks)
+        names.update({block.id: block.name for block in blocks["tool_call"]})
+        messages.extend(
+            Message(role="tool", name=names.get(block.tool_call_id, ""), content=_content(block.blocks))
+            for block in blocks["tool_result"]
+        )
+        if blocks["content"] or blocks["tool_call"] or blocks["reasoning"]:
+            messages.append(
+                Message(
+                    role=said.role,
+                    content=_content(blocks["content"]),
+                    reasoning="\n\n".join(clean(block.text) for block in blocks["reasoning"]),
+                    calls=tuple(ToolCall(name=call.name, arguments=dict(call.input)) for call in blocks["tool_call"]),
+                )
+            )
+    return tuple(messages)
+
+
+def _by_kind(blocks: Iterable[sdk.MessageBlock]) -> dict[str, list[Any]]:
+    kinds: dict[str, list[Any]] = {"content": [], "reasoning": [], "tool_call": [], "tool_result": []}
+    for block in blocks:
+        kinds["content" if block.type in {"text", "image"} else block.type].append(block)
+    return kinds
+
+
+def _content(blocks: Iterable[sdk.TextBlock | sdk.ImageBlock]) -> tuple[Block, ...]:
+    return tuple(
+        TextBlock(text=clean(block.text))
+        if block.type == "text"
+        else ImageBlock(data=block.data, mime_type=block.mimeType)
+        for block in blocks
+    )

@@ -1,0 +1,149 @@
+"""What the rollouts of one event loop share, and what every rollout goes through: play, judge, record, count.
+
+Trainers run several event loops in one process and end it without ceremony. So the clients belong to a loop (a Runtime
+for each), the renderer, the journal and the breaker to the process; a rollout is on disk when `play` returns, and
+nothing rests on a close. The module knows no trainer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from orl_core.config import RunConfig
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import Job, Limits, StopReason, Trajectory
+
+from orl_rollout.breaker import Breaker
+from orl_rollout.engine import Engine
+from orl_rollout.loop import never, rollout
+from orl_rollout.outcome import Outcome, outcome_of
+from orl_rollout.session import Session
+
+logger = logging.getLogger("orl")
+
+
+class Environments(Protocol):
+    """Where sessions come from: `orl_rollout.openreward.OpenRewardClient`, or a fake in three lines."""
+
+    def session(self, task: Task) -> Session:
+        """A session for `task`, not yet open."""
+        ...
+
+
+class Journal(Protocol):
+    """Where outcomes go before they count: `orl_rollout.journal.Journal`."""
+
+    async def record(self, outcome: Outcome, *, step: int) -> Outcome:
+        """Write durably; returns the outcome, marked where its text echoes a secret."""
+        ...
+
+
+class Runtime:
+    """Plays tasks on the current event loop.
+
+    `journal` may be None (nothing is recorded); `breaker` is shared by all Runtimes of the process.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        renderer: Renderer,
+        client: Environments,
+        journal: Journal | None = None,
+        breaker: Breaker,
+    ) -> None:
+        self._config = config
+        self._renderer = renderer
+        self._client = client
+        self._journal = journal
+        self._breaker = breaker
+        self._slots = {
+            name: asyncio.Semaphore(environment.max_concurrency)
+            for name, environment in config.environments.items()
+            if environment.max_concurrency is not None
+        }
+
+    async def play(  # noqa: PLR0913  what a trainer says of one rollout
+        self,
+        task: Task,
+        *,
+        key: str,
+        engine: Engine,
+        sampling: Mapping[str, Any],
+        context_tokens: int | None = None,
+        evaluation: bool = False,
+        step: int = 0,
+        stopped: Callable[[], bool] = never,
+    ) -> Outcome:
+        """Play `task` once and return what came of it; total, but for cancellation and the breaker.
+
+        Args:
+            task: the task; its `env_name` must stand in the configuration.
+            key: the rollout's name, unique in the run.
+            engine: the model.
+            sampling: what the trainer passed for sampling; it wins over the configuration.
+            context_tokens: the trainer's limit for prompt and response together, where it has one.
+            evaluation: recorded with the trajectory.
+            step: the trainer's step, recorded in the journal.
+            stopped: the host's abort flag.
+
+        Raises:
+            RunAborted: too many rollouts of the run end in ERROR.
+            ConfigError: the task belongs to an environment that the configuration does not name.
+        """
+        environment = self._config.environments.get(task.env_name)
+        if environment is None:
+            raise ConfigError(f"task `{task.key}`: the configuration has no environment `{task.env_name}`")
+        limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
+        job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
+        trajectory = await self._play(job, engine, stopped)
+        outcome = outcome_of(trajectory, environment)
+        if self._journal is not None:
+            outcome = await self._journal.record(outcome, step=step)
+        self._breaker.saw(trajectory.error if trajectory.stop_reason is StopReason.ERROR else "")
+        return outcome
+
+    async def _play(self, job: Job, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
+        """`rollout` within its environment's concurrency; a bug of ours becomes a trajectory that does not train."""
+        slot = self._slots.get(job.task.env_name)
+        try:
+            with boundary(OrlError, "a bug in orl"):
+                if slot is None:
+                    return await self._rollout(job, engine, stopped)
+                async with slot:
+                    return await self._rollout(job, engine, stopped)
+        except OrlError as bug:
+            logger.exception("rollout %s of %s failed for a bug in orl", job.key, job.task.key)
+            self._breaker.saw_bug(str(bug))
+            return Trajectory(job=job, stop_reason=StopReason.ERROR, error=str(bug))
+
+    async def _rollout(self, job: Job, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
+        session = self._client.session(job.task)
+        return await rollout(job, session=session, renderer=self._renderer, engine=engine, stopped=stopped)
+
+
+def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:
+    """The limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
+    environment = config.environments[env_name]
+    budgets = config.rollout
+    context = context_tokens or budgets.context_tokens
+    return Limits(
+        max_turns=environment.max_turns,
+        turn_tokens=budgets.turn_tokens,
+        rollout_tokens=budgets.rollout_tokens or context,
+        context_tokens=context,
+        tool_result_tokens=budgets.tool_result_tokens,
+        call_timeout=environment.call_timeout or budgets.call_timeout,
+        turn_timeout=budgets.turn_timeout,
+        rollout_timeout=budgets.rollout_timeout,
+        max_nudges=budgets.max_nudges,
+        max_invalid=budgets.max_invalid,
+        parallel_calls=environment.parallel_calls,
+        train_timeouts=budgets.train_timeouts,
+    )

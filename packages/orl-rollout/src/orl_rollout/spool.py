@@ -1,0 +1,69 @@
+"""Rows on disk in the order of their arrival, found again by number: what lets a million tasks be shuffled in little
+memory. For each task it holds an offset and a hash, not the task. It knows nothing of listings or seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from array import array
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self
+
+import msgspec
+from orl_core.task import Task, row_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Spool:
+    """Rows of tasks, in a nameless file in `folder`; a task that was added before is counted and left out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.counts: dict[str, int] = {}
+        self.duplicates = 0
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+        self._offsets = array("Q")
+        self._end = 0
+        self._keys: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, task: Task) -> bool:
+        """Store the row of `task`; False where it is a duplicate."""
+        row = row_of(task)
+        key = int(row.prompt.rpartition("/")[2], 16)
+        if key in self._keys:
+            self.duplicates += 1
+            return False
+        self._keys.add(key)
+        self._offsets.append(self._end)
+        self._end += self._file.write(msgspec.json.encode(row, order="sorted") + b"\n")
+        self.counts[task.env_name] = self.counts.get(task.env_name, 0) + 1
+        return True
+
+    def write(self, output: Path, order: Iterable[int]) -> None:
+        """Write the rows in `order` beside `output`, then put them in its place in one step."""
+        descriptor, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(self._rows(order))
+            Path(name).chmod(0o644)
+            Path(name).replace(output)
+        finally:
+            with suppress(FileNotFoundError):
+                Path(name).unlink()
+
+    def _rows(self, order: Iterable[int]) -> Iterator[bytes]:
+        for number in order:
+            self._file.seek(self._offsets[number])
+            yield self._file.readline()

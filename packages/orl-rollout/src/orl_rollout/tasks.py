@@ -1,0 +1,247 @@
+# pyright: reportMissingTypeStubs=false
+"""Tasks: from the environments' listings to tasks.jsonl, the file that every trainer reads, and back.
+
+Rows are spooled to a file as the pages of a listing arrive, and copied from there in shuffled order. The same seed
+gives the same bytes: every listing is drawn from by a random generator of its own, in the order of the configuration.
+The file is replaced in one step, or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+from orl_core.errors import ConfigError
+from orl_core.task import Task, TaskRow
+
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.faults import speaking
+from orl_rollout.spool import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Sequence
+
+    from openreward.api.environments.client import AsyncEnvironment
+    from openreward.api.environments.types import Task as RemoteTask
+    from orl_core.config import RunConfig
+
+PAGE = 1_000  # tasks in one request
+LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes in starting
+
+
+class PreparedTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was written: rows by environment, in the order of the configuration; and the duplicates left out."""
+
+    counts: dict[str, int]
+    duplicates: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of rows."""
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """One split of one environment: `size` tasks, `tasks` themselves where the server only lists them all at once."""
+
+    env_name: str
+    split: str
+    size: int
+    remote: AsyncEnvironment
+    tasks: tuple[Task, ...] | None = None
+
+
+async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> Listing:
+    """Ask how many tasks a split has.
+
+    Raises:
+        ConfigError: the environment has no such split, or is not configured.
+        SessionError: the server cannot be reached, or does not serve the environment.
+    """
+    with speaking(f"listing the tasks of {env_name}", client.scrubber):
+        async with asyncio.timeout(LISTING_SECONDS):
+            remote = await client.environment(env_name)
+            splits = await remote.list_splits()
+            if split not in splits:
+                known = ", ".join(splits) or "none"
+                raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
+            try:
+                size = await remote.num_tasks(split)
+                await remote.get_task_range(split, 0, 1)
+            except aiohttp.ClientResponseError as exc:
+                if exc.status not in {404, 405}:
+                    raise
+            else:
+                return Listing(env_name=env_name, split=split, size=size, remote=remote)
+            listed = await remote.list_tasks(split)
+    tasks = tuple(_task(env_name, remote, split, None, task) for task in listed)
+    return Listing(env_name=env_name, split=split, size=len(tasks), remote=remote, tasks=tasks)
+
+
+async def list_tasks(
+    client: OpenRewardClient, listing: Listing, indices: Sequence[int] | None = None
+) -> AsyncGenerator[Task]:
+    """The tasks of `listing` at `indices` (all by default), in ascending order of index, page by page.
+
+    Raises:
+        SessionError: the server fails.
+    """
+    wanted = sorted(range(listing.size) if indices is None else indices)
+    if listing.tasks is not None:
+        for index in wanted:
+            yield listing.tasks[index]
+        return
+    for page in _pages(wanted):
+        first = page[0]
+        with speaking(f"listing the tasks of {listing.env_name}", client.scrubber):
+            async with asyncio.timeout(LISTING_SECONDS):
+                remote_tasks = await listing.remote.get_task_range(listing.split, first, page[-1] + 1)
+            tasks = [
+                _task(listing.env_name, listing.remote, listing.split, index, remote_tasks[index - first])
+                for index in page
+            ]
+        for task in tasks:
+            yield task
+
+
+def _pages(indices: Sequence[int]) -> Iterator[list[int]]:
+    """Cut ascending `indices` so that no page spans more than PAGE tasks of the listing."""
+    page: list[int] = []
+    for index in indices:
+        if page and index - page[0] >= PAGE:
+            yield page
+            page = []
+        page.append(index)
+    if page:
+        yield page
+
+
+def _task(env_name: str, remote: AsyncEnvironment, split: str, index: int | None, task: RemoteTask) -> Task:
+    return Task(
+        env_name=env_name,
+        deployment_name=remote.deployment_name,
+        server_name=task.server_name,
+        environment_name=task.environment_name,
+        namespace=task.namespace,
+        split=split,
+        index=index,
+        task_spec=dict(task.task_spec),
+    )
+
+
+async def prepare(
+    config: RunConfig,
+    output: str | Path,
+    *,
+    max_tasks: int | None = None,
+    seed: int = 0,
+    splits: Literal["splits", "eval_splits"] = "splits",
+) -> PreparedTasks:
+    """Write the tasks of all environments to `output`: sampled, shuffled, without duplicates.
+
+    `num_samples` caps every split. `max_tasks` caps the whole and is shared out by the environments' `weight`, as far
+    as each has tasks; without it every task is taken, whatever the weights.
+
+    Raises:
+        ConfigError: an environment or split does not exist, or there is no task at all; `output` is as before.
+        SessionError: a server cannot be reached or fails; `output` is as before.
+    """
+    async with OpenRewardClient(config) as client:
+        listings = [
+            await open_listing(client, name, split)
+            for name, environment in config.environments.items()
+            for split in getattr(environment, splits)
+        ]
+        shares = _shares(config, listings, max_tasks)
+        if not sum(shares):
+            raise ConfigError(f"there is no task: the environments' `{splits}` name none")
+        output = Path(output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with Spool(output.parent) as spool:
+            for listing, share in zip(listings, shares, strict=True):
+                await _draw(client, listing, share, spool, f"{seed} {listing.env_name} {listing.split}")
+            order = _shuffled(len(spool), str(seed))
+            spool.write(output, order)
+            return PreparedTasks(
+                counts={name: spool.counts.get(name, 0) for name in config.environments}, duplicates=spool.duplicates
+            )
+
+
+def _shares(config: RunConfig, listings: Sequence[Listing], max_tasks: int | None) -> list[int]:
+    """How many tasks to draw from every listing."""
+    caps = [
+        min(listing.size, config.environments[listing.env_name].num_samples or listing.size) for listing in listings
+    ]
+    if max_tasks is None or max_tasks >= sum(caps):
+        return caps
+    members: dict[str, list[int]] = {}
+    for n, listing in enumerate(listings):
+        members.setdefault(listing.env_name, []).append(n)
+    weights = [config.environments[name].weight for name in members]
+    totals = share_out(max_tasks, weights, [sum(caps[n] for n in group) for group in members.values()])
+    shares: dict[int, int] = {}
+    for total, group in zip(totals, members.values(), strict=True):
+        sizes = [caps[n] for n in group]
+        shares.update(zip(group, share_out(total, sizes, sizes), strict=True))
+    return [shares[n] for n in range(len(listings))]
+
+
+def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list[int]:
+    """Split `total` by `weights` into whole shares, none above its cap; what a cap refuses goes to the others.
+
+    Each one goes to the share that is furthest behind its weight, so the result is within one of proportional.
+    """
+    shares = [0] * len(caps)
+    behind = [(1 / weights[n], n) for n, cap in enumerate(caps) if cap]
+    heapq.heapify(behind)
+    for _ in range(min(total, sum(caps))):
+        _, n = heapq.heappop(behind)
+        shares[n] += 1
+        if shares[n] < caps[n]:
+            heapq.heappush(behind, ((shares[n] + 1) / weights[n], n))
+    return shares
+
+
+async def _draw(client: OpenRewardClient, listing: Listing, share: int, spool: Spool, seed: str) -> None:
+    """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others."""
+    candidates = array("Q", range(listing.size)) if share == listing.size else _shuffled(listing.size, seed)
+    drawn, start = 0, 0
+    while drawn < share and start < len(candidates):
+        batch = candidates[start : start + share - drawn]
+        start += len(batch)
+        async for task in list_tasks(client, listing, batch):
+            drawn += spool.add(task)
+
+
+def _shuffled(size: int, seed: str) -> array[int]:
+    """The numbers below `size` in an order that the seed alone decides."""
+    order = array("Q", range(size))
+    random.Random(seed).shuffle(order)  # noqa: S311 - no secret is drawn
+    return order
+
+
+def read_tasks(path: str | Path) -> Iterator[Task]:
+    """The tasks of a file that `prepare` wrote.
+
+    Raises:
+        ConfigError: the file cannot be read, or a row is not a task's; names file and line.
+    """
+    decoder = msgspec.json.Decoder(TaskRow)
+    try:
+        with Path(path).open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    yield decoder.decode(line).metadata
+                except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+                    raise ConfigError(f"{path}:{number}: {exc}") from exc
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}") from exc

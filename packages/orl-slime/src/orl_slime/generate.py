@@ -1,0 +1,173 @@
+"""slime's `--custom-generate-function-path orl_slime.generate.generate`: one rollout, written into slime's Sample.
+
+It works on any object with the fields of slime's Sample and never imports slime: the host has loaded itself before it
+calls us. slime runs several event loops in one process and kills it without ceremony, so clients are kept for each loop
+and never need to be closed. An exception that left `generate` would end the job; only the breaker's may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+from orl_core.config import RunConfig, decode_config, load_config
+from orl_core.errors import ConfigError
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import StopReason
+from orl_rollout.breaker import Breaker
+from orl_rollout.journal import Journal
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.outcome import Outcome
+from orl_rollout.runtime import Runtime
+from orl_rollout.sglang import SglangEngine
+from orl_rollout.tokenizer import load_tokenizer
+
+_STATUS = {
+    StopReason.FINISHED: "COMPLETED",
+    StopReason.MAX_TURNS: "TRUNCATED",
+    StopReason.MAX_TOKENS: "TRUNCATED",
+    StopReason.TIMEOUT: "TRUNCATED",
+    StopReason.ABORTED: "ABORTED",
+    StopReason.ERROR: "FAILED",
+}
+
+
+class _Process:
+    """What all event loops of this process share."""
+
+    def __init__(self, config: RunConfig, checkpoint: str, group_size: int) -> None:
+        self.config = config
+        self.tokenizer = load_tokenizer(checkpoint, thinking=bool(config.thinking))
+        self.renderer = Renderer(self.tokenizer, system_prompt_template=config.system_prompt_template)
+        self.journal = Journal(Path(config.rollout.journal), config) if config.rollout.journal else None
+        self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
+
+
+class _Loop:
+    """What the rollouts of one event loop share."""
+
+    def __init__(self, process: _Process, engine: SglangEngine, client: OpenRewardClient) -> None:
+        self.process = process
+        self.engine = engine
+        self.closing = AsyncExitStack()
+        self.client = client
+        self.runtime = Runtime(
+            process.config, renderer=process.renderer, client=client, journal=process.journal, breaker=process.breaker
+        )
+
+    async def open(self) -> None:
+        """Open the clients; they live as long as the loop."""
+        await self.closing.enter_async_context(self.client)
+        await self.closing.enter_async_context(self.engine)
+
+
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[_Loop]] = WeakKeyDictionary()
+
+
+async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False) -> Any:
+    """Play the task of `sample.metadata` and return `sample`, its per-token fields set anew.
+
+    Status: FINISHED is COMPLETED; MAX_TURNS and MAX_TOKENS are TRUNCATED; TIMEOUT is TRUNCATED and removed; ABORTED is
+    ABORTED (a clean restart later); ERROR is FAILED, removed, reward 0.0. `remove_sample` keeps the loss off what does
+    not train.
+
+    Raises:
+        RunAborted: too many rollouts end in ERROR.
+        ConfigError: no configuration, or a row that is no task.
+    """
+    loop = await _this_loop(args)
+    try:
+        known = {name: sample.metadata[name] for name in Task.__struct_fields__ if name in sample.metadata}
+        task = msgspec.convert(known, Task)
+    except (msgspec.ValidationError, TypeError) as exc:
+        raise ConfigError(f"row {sample.index}: its metadata is no task of `orl prepare`: {exc}") from exc
+    outcome = await loop.runtime.play(
+        task,
+        key=getattr(sample, "session_id", None) or uuid.uuid4().hex,
+        engine=loop.engine,
+        sampling=sampling_params,
+        context_tokens=_context(args, evaluation),
+        evaluation=evaluation,
+        stopped=functools.partial(_aborted, args),
+    )
+    fill(sample, outcome, text_of=loop.process.tokenizer.decode)
+    return sample
+
+
+def fill(sample: Any, outcome: Outcome, *, text_of: Any) -> None:
+    """Write `outcome` into `sample`. What does not train is well-formed all the same: mask, logprobs and reward."""
+    datum = outcome.data[0] if outcome.data else None
+    prompt, response = (datum.prompt, datum.response) if datum else ((0,), (0,))
+    sample.tokens = [*prompt, *response]
+    sample.response_length = len(response)
+    sample.response = text_of(response) if datum else ""
+    sample.loss_mask = list(datum.loss_mask) if datum else [0]
+    sample.rollout_log_probs = list(datum.logprobs) if datum else [0.0]
+    sample.weight_versions = list(datum.weight_versions) if datum else []
+    sample.reward = outcome.reward
+    sample.remove_sample = not (datum and datum.trains)
+    sample.status = getattr(type(sample).Status, _STATUS[outcome.trajectory.stop_reason])
+    results = [result for turn in outcome.trajectory.turns for result in turn.results]
+    sample.non_generation_time = sum(result.seconds for result in results)
+
+
+def _aborted(args: Any) -> bool:
+    """slime's own abort flag, where slime is the host."""
+    host = sys.modules.get("slime.rollout.sglang_rollout")
+    return bool(host and host.GenerateState(args).aborted)
+
+
+def _context(args: Any, evaluation: bool) -> int | None:
+    name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
+    return getattr(args, name, None) or getattr(args, "rollout_max_context_len", None)
+
+
+async def _this_loop(args: Any) -> _Loop:
+    """The clients of the current event loop, opened by the first rollout that asks."""
+    running = asyncio.get_running_loop()
+    opening = _loops.get(running)
+    if opening is None:
+        opening = _loops[running] = running.create_task(_open(args))
+    return await asyncio.shield(opening)
+
+
+async def _open(args: Any) -> _Loop:
+    process = _process(*_settings(args))
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
+    context = _context(args, evaluation=False) or process.config.rollout.context_tokens
+    loop = _Loop(process, SglangEngine(url, context_tokens=context), OpenRewardClient(process.config))
+    await loop.open()
+    return loop
+
+
+async def aclose() -> None:
+    """Close the clients of the current event loop. A host that kills its process need not call it."""
+    opening = _loops.pop(asyncio.get_running_loop(), None)
+    if opening is not None:
+        await (await opening).closing.aclose()
+
+
+def _settings(args: Any) -> tuple[str, str, int]:
+    """The configuration as JSON, the checkpoint and the group's size, as slime's arguments have them."""
+    tree = getattr(args, "orl_config", None)
+    if tree is None:
+        path = os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
+        if not path:
+            raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
+        return msgspec.json.encode(load_config(path)).decode(), args.hf_checkpoint, args.n_samples_per_prompt
+    return msgspec.json.encode(tree).decode(), args.hf_checkpoint, args.n_samples_per_prompt
+
+
+@functools.cache
+def _process(config: str, checkpoint: str, group_size: int) -> _Process:
+    return _Process(decode_config(msgspec.json.decode(config), "orl_config"), checkpoint, group_size)

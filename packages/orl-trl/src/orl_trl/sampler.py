@@ -1,0 +1,163 @@
+"""Sampling from a causal language model, every id with its own log-probability: requests in, ids out.
+
+Torch and transformers' `generate`, no threads and no event loop. `generate` keeps the scores of every step or none; here
+a logits processor keeps those of one step, until the id that was drawn from them is known. So the recorded logprob is
+that of the distribution which sampled, in fp32, before top-p (which SGLang does not renormalise either), and memory
+does not grow with the vocabulary. The checkpoint's own generation defaults (penalties, top-k, end-of-sequence ids) are
+set aside while it samples: a request says all that is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import cast
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+BATCH_TOKENS = 65_536  # of padded prompts in one batch: bounds the memory of its prefill and of its key-value cache
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """One continuation to sample. `temperature` 0 is greedy, with logprobs at temperature 1."""
+
+    ids: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_ids: frozenset[int] = frozenset()
+
+
+class Sampled(Struct, frozen=True, kw_only=True):
+    """The answer to a Request. `ids` ends with the stop id where `stopped`, and otherwise used up its budget."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stopped: bool
+
+
+def sample(model: PreTrainedModel, requests: Sequence[Request]) -> list[Sampled]:
+    """Answer `requests`, in their order; rows of like sampling and like length share a batch."""
+    answers: dict[int, Sampled] = {}
+    with torch.no_grad(), _neutral(model):
+        for rows in _batches(requests):
+            answers.update(zip(rows, _sample_batch(model, [requests[row] for row in rows]), strict=True))
+    return [answers[row] for row in range(len(requests))]
+
+
+def _batches(requests: Sequence[Request]) -> Generator[list[int]]:
+    """Row numbers batch by batch, the shortest prompts first."""
+
+    def kind(row: int) -> tuple[float, float]:
+        return requests[row].temperature, requests[row].top_p
+
+    def length(row: int) -> int:
+        return len(requests[row].ids)
+
+    for _, members in groupby(sorted(range(len(requests)), key=lambda row: (kind(row), length(row))), key=kind):
+        batch: list[int] = []
+        for row in members:
+            if batch and (len(batch) + 1) * length(row) > BATCH_TOKENS:
+                yield batch
+                batch = []
+            batch.append(row)
+        yield batch
+
+
+@contextmanager
+def _neutral(model: PreTrainedModel) -> Generator[None]:
+    """Dropout off and the checkpoint's generation defaults set aside; both as they were afterwards."""
+    training, defaults = model.training, model.generation_config
+    model.eval()
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = defaults
+        model.train(training)
+
+
+def _sample_batch(model: PreTrainedModel, batch: Sequence[Request]) -> list[Sampled]:
+    first = batch[0]
+    width = max(len(request.ids) for request in batch)
+    ids = [[0] * (width - len(request.ids)) + list(request.ids) for request in batch]
+    mask = [[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in batch]
+    capture = _Capture(first.temperature or 1.0)
+    settings = GenerationConfig(
+        max_new_tokens=max(request.max_new_tokens for request in batch),
+        do_sample=first.temperature > 0,
+        temperature=1.0,
+        top_k=0,
+        top_p=first.top_p,
+        pad_token_id=0,
+        disable_compile=True,
+    )
+    sequences = model.generate(
+        input_ids=torch.tensor(ids, device=model.device),
+        attention_mask=torch.tensor(mask, device=model.device),
+        generation_config=settings,
+        logits_processor=LogitsProcessorList([capture]),
+        stopping_criteria=StoppingCriteriaList([_Done(batch, width, model.device)]),
+    )
+    new = cast("Tensor", sequences)[:, width:]
+    logprobs = capture.logprobs(new)
+    return [_cut(*row) for row in zip(batch, new.tolist(), logprobs.tolist(), strict=True)]
+
+
+def _cut(request: Request, ids: list[int], logprobs: list[float]) -> Sampled:
+    """What a row sampled until it was done; a batch goes on until its last row is."""
+    count = next((place + 1 for place, token in enumerate(ids) if token in request.stop_ids), len(ids))
+    count = min(count, request.max_new_tokens)
+    stopped = ids[count - 1] in request.stop_ids
+    return Sampled(ids=tuple(ids[:count]), logprobs=tuple(logprobs[:count]), stopped=stopped)
+
+
+class _Capture(LogitsProcessor):
+    """Applies the temperature and keeps the logprob of each id that was drawn, B numbers a step."""
+
+    def __init__(self, temperature: float) -> None:
+        self._temperature = temperature
+        self._scores: Tensor | None = None
+        self._drawn: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """`scores` are logits [B, V]; returns their log-softmax at the temperature, fp32 [B, V]."""
+        if self._scores is not None:
+            self._drawn.append(self._scores.gather(1, input_ids[:, -1:]))
+        self._scores = torch.log_softmax(scores.float() / self._temperature, dim=-1)
+        return self._scores
+
+    def logprobs(self, new: Tensor) -> Tensor:
+        """The logprobs [B, N] of the sampled ids `new` [B, N]."""
+        if len(self._drawn) < new.shape[1] and self._scores is not None:
+            self._drawn.append(self._scores.gather(1, new[:, -1:]))
+        return torch.cat(self._drawn[: new.shape[1]], dim=1)
+
+
+class _Done(StoppingCriteria):
+    """Which rows are done: each by its own stop ids and its own budget."""
+
+    def __init__(self, batch: Sequence[Request], width: int, device: torch.device) -> None:
+        most = max(1, *(len(request.stop_ids) for request in batch))
+        stops = [[*request.stop_ids, *[-1] * (most - len(request.stop_ids))] for request in batch]
+        self._stops = torch.tensor(stops, device=device)
+        self._budgets = torch.tensor([request.max_new_tokens for request in batch], device=device)
+        self._width = width
+        self._done = torch.zeros(len(batch), dtype=torch.bool, device=device)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:  # noqa: ARG002  generate's call
+        """A boolean [B]; a row stays done."""
+        self._done |= (input_ids[:, -1:] == self._stops).any(dim=1)
+        self._done |= self._budgets <= input_ids.shape[1] - self._width
+        return self._done

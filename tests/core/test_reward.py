@@ -1,0 +1,127 @@
+"""Rewards and advantages are total, finite and bounded; the reductions are what their names say."""
+
+import math
+from statistics import fmean, stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from orl_core.config import EnvironmentConfig, decode_config
+from orl_core.messages import Action, ToolResult
+from orl_core.reward import group_advantages, reduce_reward
+from orl_core.task import Task
+from orl_core.trajectory import Job, StopReason, Trajectory, Turn
+
+from tests.strategies import finite, modest, trajectories
+
+
+REDUCTIONS = ["sum", "mean", "max", "min", "last"]
+
+
+def played(rewards: list[float | None], stop: StopReason = StopReason.FINISHED) -> Trajectory:
+    turns = tuple(
+        Turn(observation=(1,), generations=(), action=Action(), results=(ToolResult(name="t", reward=reward),))
+        for reward in rewards
+    )
+    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k")
+    return Trajectory(job=job, turns=turns, stop_reason=stop)
+
+
+def environment(**fields: object) -> EnvironmentConfig:
+    return decode_config({"environments": {"A/B": fields}}, "test").environments["A/B"]
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"), [("sum", 6.0), ("mean", 2.0), ("max", 4.0), ("min", -1.0), ("last", 3.0)]
+)
+def test_reductions(reduction: str, expected: float):
+    trajectory = played([4.0, None, -1.0, 3.0])
+    assert reduce_reward(trajectory, environment(reward_reduction=reduction)) == expected
+
+
+def test_null_is_not_zero():
+    assert reduce_reward(played([None, 1.0]), environment(reward_reduction="mean")) == 1.0
+    assert reduce_reward(played([None, None]), environment(reward_reduction="max", min_reward=-5)) == 0.0
+
+
+def test_the_nonterminal_reward_counts_only_without_an_end():
+    config = environment(nonterminal_reward=-1.0)
+    assert reduce_reward(played([0.5]), config) == 0.5
+    assert reduce_reward(played([0.5], StopReason.MAX_TURNS), config) == -0.5
+    assert reduce_reward(played([0.5], StopReason.MAX_TURNS), environment()) == 0.5
+
+
+def test_clamps():
+    assert reduce_reward(played([9.0]), environment(max_reward=1)) == 1.0
+    assert reduce_reward(played([-9.0]), environment(min_reward=0)) == 0.0
+
+
+@given(rewards=st.lists(st.none() | st.floats(), max_size=6), reduction=st.sampled_from(REDUCTIONS))
+def test_reduce_reward_is_total_finite_and_bounded(rewards: list[float | None], reduction: str):
+    assert math.isfinite(reduce_reward(played(rewards), environment(reward_reduction=reduction)))
+    clamped = reduce_reward(played(rewards), environment(reward_reduction=reduction, min_reward=-1, max_reward=1))
+    assert -1 <= clamped <= 1
+
+
+@given(trajectory=trajectories)
+def test_reduce_reward_takes_any_trajectory(trajectory: Trajectory):
+    assert math.isfinite(reduce_reward(trajectory, environment()))
+
+
+@given(rewards=st.lists(modest, min_size=2, max_size=8))
+def test_one_group_is_the_textbook_formula(rewards: list[float]):
+    n = len(rewards)
+    got = group_advantages(rewards, [0] * n, list(range(n)), [True] * n, center=True, scale=True)
+    mean, deviation = fmean(rewards), stdev(rewards)
+    assert got == pytest.approx([(reward - mean) / (deviation + 1e-6) for reward in rewards], rel=1e-4, abs=1e-4)
+
+
+@st.composite
+def batches(draw: st.DrawFn):
+    size = draw(st.integers(1, 12))
+    column = lambda members: draw(st.lists(members, min_size=size, max_size=size))  # noqa: E731
+    return column(modest), column(st.integers(0, 3)), column(st.booleans())
+
+
+@given(batch=batches(), center=st.booleans(), scale=st.booleans())
+def test_members_that_do_not_train_change_nothing(batch, center: bool, scale: bool):
+    rewards, groups, trains = batch
+    ids = list(range(len(rewards)))
+    full = group_advantages(rewards, groups, ids, trains, center=center, scale=scale)
+    kept = [index for index in ids if trains[index]]
+    alone = group_advantages(
+        [rewards[i] for i in kept], [groups[i] for i in kept], kept, [True] * len(kept), center=center, scale=scale
+    )
+    assert [full[index] for index in kept] == alone
+    assert all(full[index] == 0.0 for index in ids if not trains[index])
+    assert all(map(math.isfinite, full))
+
+
+@given(batch=batches(), copies=st.integers(2, 4))
+def test_a_split_rollout_counts_once(batch, copies: int):
+    rewards, groups, trains = batch
+    ids = list(range(len(rewards)))
+    once = group_advantages(rewards, groups, ids, trains, center=True, scale=True)
+    split = group_advantages(
+        *([value for value in column for _ in range(copies)] for column in (rewards, groups, ids, trains)),
+        center=True,
+        scale=True,
+    )
+    assert split == [value for value in once for _ in range(copies)]
+
+
+@given(reward=finite)
+def test_a_lone_member_gets_no_advantage(reward: float):
+    assert group_advantages([reward], [0], [0], [True], center=True, scale=True) == [0.0]
+
+
+def test_columns_of_different_length_are_refused():
+    with pytest.raises(ValueError, match="zip"):
+        group_advantages([1.0], [0, 0], [0], [True], center=True, scale=True)
+
+
+def test_structs_are_frozen():
+    with pytest.raises(AttributeError):
+        played([1.0]).stop_reason = StopReason.ERROR  # type: ignore[misc]
+    assert structs.replace(played([1.0]), error="x").error == "x"

@@ -1,0 +1,173 @@
+"""L1 and L2 through the loop: whatever engine, environment and model do, there is a Trajectory, and it is exact.
+
+Actions are random ids of the whole vocabulary, control ids and non-canonical streams included, cut anywhere, or calls;
+engine and environment fail, answer nonsense or text that spells control strings, at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.datum import Datum, to_data
+from orl_core.errors import EngineError, SessionError
+from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolResult, ToolSpec, text_message
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
+from orl_rollout.loop import rollout
+from orl_rollout.testing import ScriptedEngine, ScriptedSession
+
+from tests.laws.test_l1_datum import check_l1
+from tests.tokenizers import tokenizer
+
+TOKENIZER = tokenizer()
+RENDERER = Renderer(TOKENIZER)
+CONTROL = tuple(TOKENIZER.added_tokens)
+CALL = tuple(TOKENIZER.encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>'))
+SIZE = max(TOKENIZER.added_tokens.values()) + 1
+TASK = Task(env_name="A/B", deployment_name="A/B")
+
+hostile = st.lists(st.sampled_from(CONTROL) | st.text(max_size=6) | st.just("\ud800"), max_size=5).map("".join)
+blocks = st.one_of(
+    st.builds(TextBlock, text=hostile),
+    st.builds(TextBlock, text=st.just("long " * 300)),
+    st.just(ImageBlock(data="", mime_type="image/png")),
+)
+answers = st.one_of(
+    st.builds(
+        ToolResult,
+        name=hostile,
+        content=st.lists(blocks, max_size=2).map(tuple),
+        reward=st.none() | st.floats(-1, 1),
+        finished=st.sampled_from([False, False, False, True]),
+        failure=st.none() | st.sampled_from(FailureKind),
+    ),
+    st.sampled_from(
+        [SessionError("gone"), OSError("reset"), ValueError("not enough values to unpack"), TimeoutError()]
+    ),
+)
+
+
+@st.composite
+def scripted(draw: st.DrawFn) -> Callable[[Sequence[int], Mapping[str, Any]], Generation] | Exception:
+    """An engine's step: an honest sample of any ids within the budget, or a fault."""
+    kind = draw(st.sampled_from(["call", "call", "call", "call", "random", "random", "abort", "error", "too many"]))
+    if kind == "error":
+        return draw(st.sampled_from([EngineError("HTTP 500"), OSError("reset"), KeyError("meta_info")]))
+    ids = CALL if kind in ("call", "too many") else tuple(draw(st.lists(st.integers(0, SIZE - 1), max_size=8)))
+    logprob = draw(st.floats(-30, 0))
+
+    def generate(_: Sequence[int], sampling: Mapping[str, Any]) -> Generation:
+        budget = sampling["max_new_tokens"]
+        kept = ids * 99 if kind == "too many" else ids[:budget]
+        reason = "abort" if kind == "abort" else "length" if len(kept) == budget else "stop"
+        return Generation(ids=kept, logprobs=(logprob,) * len(kept), finish_reason=reason)  # type: ignore[arg-type]
+
+    return generate
+
+
+limits = st.builds(
+    Limits,
+    max_turns=st.integers(1, 4),
+    turn_tokens=st.integers(1, 60),
+    rollout_tokens=st.integers(1, 120),
+    context_tokens=st.integers(1, 400),
+    tool_result_tokens=st.integers(1, 40),
+    max_nudges=st.integers(0, 2),
+    max_invalid=st.integers(1, 3),
+    parallel_calls=st.booleans(),
+    train_timeouts=st.booleans(),
+)
+
+
+def play(engine: ScriptedEngine, session: ScriptedSession, limits: Limits, stopped: Callable[[], bool]) -> Trajectory:
+    """One rollout on a loop of its own; no task may be left behind, and no warning."""
+
+    async def main() -> Trajectory:
+        job = Job(task=TASK, key="k", limits=limits)
+        trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine, stopped=stopped)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return trajectory
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return asyncio.run(main())
+
+
+def check_shown_and_returned(engine: ScriptedEngine, trajectory: Trajectory, data: tuple[Datum, ...]) -> None:
+    """Every request the engine saw, with its answer, is a prefix of the datum; the last one is all of it."""
+    answered = [request for request in engine.requests if request.generation.ids]
+    if not answered or len(answered[-1].generation.ids) > answered[-1].sampling["max_new_tokens"]:
+        return
+    (datum,) = data
+    whole = datum.prompt + datum.response
+    for request in answered:
+        seen = request.ids + request.generation.ids
+        assert whole[: len(seen)] == seen
+        start = len(request.ids) - len(datum.prompt)
+        end = start + len(request.generation.ids)
+        assert all(datum.sampled[start:end])
+        assert datum.logprobs[start:end] == request.generation.logprobs
+    assert whole == seen
+    assert sum(datum.sampled) == sum(len(request.generation.ids) for request in answered)
+
+
+@given(
+    steps=st.lists(scripted(), min_size=1, max_size=6),
+    script=st.lists(answers, max_size=8),
+    limits=limits,
+    aborts_after=st.none() | st.integers(0, 6),
+    first=hostile,
+    in_text=st.booleans(),
+    broken=st.sampled_from([None, None, None, None, OSError("refused")]),
+)
+def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first, in_text, broken):
+    reads = 0
+
+    def stopped() -> bool:
+        nonlocal reads
+        reads += 1
+        return aborts_after is not None and reads > aborts_after
+
+    engine = ScriptedEngine([*steps, EngineError("the script is over")])
+    session = ScriptedSession(
+        [*script, SessionError("the script is over"), SessionError("the script is over"), SessionError("again")],
+        messages=(text_message("user", first),),
+        tools=(ToolSpec(name="act"),),
+        answers_in_text=in_text,
+        fails_to_open=broken,
+    )
+    trajectory = play(engine, session, limits, stopped)
+    data = to_data(trajectory, reward=0.0)
+    assert session.closed == 1
+    assert (trajectory.stop_reason is StopReason.ERROR) == bool(trajectory.error)
+    check_l1(trajectory, data)
+    check_shown_and_returned(engine, trajectory, data)
+    if trajectory.stop_reason in (StopReason.ERROR, StopReason.ABORTED):
+        assert not any(any(datum.loss_mask) for datum in data)
+    assert len(trajectory.turns) <= limits.max_turns
+
+
+def test_an_engine_that_is_shown_something_else_is_seen():
+    """The check above fails when one id of an observation differs from what the engine was shown."""
+    generate = Generation(ids=CALL, logprobs=(-1.0,) * len(CALL), finish_reason="stop")
+    engine = ScriptedEngine([generate, generate])
+    session = ScriptedSession([ToolResult(name="act"), ToolResult(name="act", finished=True)])
+    trajectory = play(engine, session, Limits(), lambda: False)
+    (datum,) = to_data(trajectory, reward=0.0)
+    check_shown_and_returned(engine, trajectory, (datum,))
+    response = list(datum.response)
+    place = datum.sampled.index(0)
+    response[place] += 1
+    forged = Datum(
+        **{name: getattr(datum, name) for name in Datum.__struct_fields__ if name != "response"},
+        response=tuple(response),
+    )
+    with pytest.raises(AssertionError):
+        check_shown_and_returned(engine, trajectory, (forged,))

@@ -1,0 +1,72 @@
+"""Hypothesis strategies for the nouns of orl_core, shared by the tests of all packages."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from orl_core.messages import Action, FailureKind, TextBlock, ToolCall, ToolResult
+from orl_core.task import Task
+from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory, Turn
+
+token_ids = st.integers(min_value=0, max_value=2**31 - 1)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+modest = st.floats(min_value=-1e6, max_value=1e6)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | finite | st.text(max_size=10),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=8,
+)
+tasks = st.builds(
+    Task,
+    env_name=st.sampled_from(["A/One", "B/Two"]),
+    deployment_name=st.just("d"),
+    split=st.sampled_from(["train", "test"]),
+    index=st.none() | st.integers(0, 1000),
+    task_spec=st.dictionaries(st.text(max_size=5), json_values, max_size=3),
+)
+jobs = st.builds(
+    Job, task=tasks, key=st.text(min_size=1, max_size=8), limits=st.builds(Limits, train_timeouts=st.booleans())
+)
+results = st.builds(
+    ToolResult,
+    name=st.sampled_from(["guess", "look"]),
+    content=st.text(max_size=10).map(lambda text: (TextBlock(text=text),)),
+    reward=st.none() | modest,
+    finished=st.booleans(),
+    failure=st.none() | st.sampled_from(FailureKind),
+    seconds=st.floats(0, 10),
+)
+
+
+@st.composite
+def generations(draw: st.DrawFn, min_size: int = 0) -> Generation:
+    ids = draw(st.lists(token_ids, min_size=min_size, max_size=6))
+    logprobs = draw(st.lists(st.floats(-50, 0), min_size=len(ids), max_size=len(ids)))
+    reason = draw(st.sampled_from(["stop", "length", "abort"]))
+    return Generation(
+        ids=tuple(ids),
+        logprobs=tuple(logprobs),
+        finish_reason=reason,
+        weight_version=draw(st.sampled_from(["", "1", "2"])),
+    )
+
+
+actions = st.builds(
+    Action,
+    text=st.text(max_size=10),
+    calls=st.lists(st.builds(ToolCall, name=st.text(max_size=5)), max_size=2).map(tuple),
+)
+turns = st.builds(
+    Turn,
+    observation=st.lists(token_ids, min_size=1, max_size=6).map(tuple),
+    generations=st.lists(generations(), max_size=3).map(tuple),
+    action=actions,
+    results=st.lists(results, max_size=3).map(tuple),
+)
+trajectories = st.builds(
+    Trajectory,
+    job=jobs,
+    turns=st.lists(turns, max_size=5).map(tuple),
+    stop_reason=st.sampled_from(StopReason),
+    error=st.text(max_size=10),
+    leaked=st.booleans(),
+)

@@ -1,0 +1,40 @@
+"""Every file in configs/ loads, and means what its comments say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from orl_core.config import load_config
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+FILES = sorted(CONFIGS.glob("*.yaml"))
+
+
+def test_there_are_configs() -> None:
+    assert {file.name for file in FILES} >= {"local.yaml", "whodunit.yaml", "multi-env.yaml"}
+    assert [file.name for file in CONFIGS.iterdir() if file not in FILES] == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_config_loads_and_says_how_to_use_it(file: Path) -> None:
+    config = load_config(file)
+    assert config.environments
+    assert f"configs/{file.name}" in file.read_text(encoding="utf-8")
+
+
+def test_local_measures_on_tasks_that_are_held_out() -> None:
+    config = load_config(CONFIGS / "local.yaml")
+    assert config.trainer.backend == "trl"
+    assert config.trainer.model == "playground/GuessNumber"
+    (environment,) = config.environments.values()
+    assert not set(environment.splits) & set(environment.eval_splits)
+    assert (config.eval.max_tasks or 0) * config.eval.samples >= 256
+
+
+def test_the_tutorials_template_shows_tools_and_literal_braces() -> None:
+    template = load_config(CONFIGS / "whodunit.yaml").system_prompt_template
+    assert template is not None
+    shown = template.format(tools='{"name": "ask"}')
+    assert '<tools>\n{"name": "ask"}\n</tools>' in shown
+    assert '{"name": "the tool\'s name", "arguments": {"an argument": "its value"}}' in shown

@@ -1,0 +1,72 @@
+"""Small ChatML tokenizers built from fixed texts, with published chat templates: real merges, real control tokens.
+
+Byte-level BPE with Qwen's pre-tokenizer and NFC, and Qwen's control tokens with their special flags; templates are read
+from the installed TRL.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from orl_rollout.tokenizer import HFTokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN_SPECIAL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>"),
+    *("<|box_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
+)
+QWEN25_ADDED = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_suffix|>", "<|file_sep|>")
+QWEN3_ADDED = (*QWEN25_ADDED, "<tool_response>", "</tool_response>", "<think>", "</think>")
+CORPUS = [
+    "The door is locked.\n\nWho was in the room?\n",
+    '{"name": "guess", "arguments": {"number": 42}}\n',
+    "You are a helpful assistant. # Tools\n\nYou may call one or more functions.\n",
+    "It's a note: the key is under the mat.\n- one\n- two\n\n\n",
+    "user\nassistant\nsystem\ntool_call tool_response think im_end im_start <tool> </tool> <| |> |>\n",
+    "Привет, мир. 漢字 café 😀\r\n",
+]
+
+
+def template(name: str) -> str:
+    """A published chat template, by its file name in TRL."""
+    spec = find_spec("trl")
+    assert spec is not None
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+def build(chat_template: str, added: tuple[str, ...] = QWEN3_ADDED) -> PreTrainedTokenizerFast:
+    """A tokenizer of about 700 tokens with this chat template."""
+    backend = Tokenizer(models.BPE())
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=640, show_progress=False, initial_alphabet=alphabet, min_frequency=2)
+    backend.train_from_iterator(CORPUS * 4, trainer)
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in QWEN_SPECIAL])
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=4096
+    )
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+@cache
+def tokenizer(name: str = "qwen3", *, thinking: bool = False) -> HFTokenizer:
+    """The renderer's tokenizer with a published template; Qwen2.5 has no tokens for results and reasoning."""
+    added = QWEN25_ADDED if name.startswith("qwen2_5") else QWEN3_ADDED
+    hf = build(template(name), added)
+    return HFTokenizer(hf, thinking=thinking, stop_ids=[hf.get_vocab()["<|endoftext|>"]])
