@@ -20,9 +20,12 @@ from orl_core.trajectory import Job, Limits, StopReason, Trajectory
 
 from orl_rollout.breaker import Breaker
 from orl_rollout.engine import Engine
+from orl_rollout.journal import Journal
 from orl_rollout.loop import never, rollout
 from orl_rollout.outcome import Outcome, outcome_of
+from orl_rollout.secrets import Scrubber
 from orl_rollout.session import Session
+from orl_rollout.upload import Uploader
 
 logger = logging.getLogger("orl")
 
@@ -35,18 +38,11 @@ class Environments(Protocol):
         ...
 
 
-class Journal(Protocol):
-    """Where outcomes go before they count: `orl_rollout.journal.Journal`."""
-
-    async def record(self, outcome: Outcome, *, step: int) -> Outcome:
-        """Write durably; returns the outcome, marked where its text echoes a secret."""
-        ...
-
-
 class Runtime:
     """Plays tasks on the current event loop.
 
-    `journal` may be None (nothing is recorded); `breaker` is shared by all Runtimes of the process.
+    `journal` and `uploader` may be None: nothing is recorded then. They and `breaker` belong to the process and are
+    shared by all its Runtimes.
     """
 
     def __init__(
@@ -55,14 +51,17 @@ class Runtime:
         *,
         renderer: Renderer,
         client: Environments,
-        journal: Journal | None = None,
         breaker: Breaker,
+        journal: Journal | None = None,
+        uploader: Uploader | None = None,
     ) -> None:
         self._config = config
         self._renderer = renderer
         self._client = client
-        self._journal = journal
         self._breaker = breaker
+        self._journal = journal
+        self._uploader = uploader
+        self._scrubber = Scrubber.of(config)
         self._slots = {
             name: asyncio.Semaphore(environment.max_concurrency)
             for name, environment in config.environments.items()
@@ -95,6 +94,7 @@ class Runtime:
 
         Raises:
             RunAborted: too many rollouts of the run end in ERROR.
+            OrlError: the journal cannot be written.
             ConfigError: the task belongs to an environment that the configuration does not name.
         """
         environment = self._config.environments.get(task.env_name)
@@ -102,10 +102,12 @@ class Runtime:
             raise ConfigError(f"task `{task.key}`: the configuration has no environment `{task.env_name}`")
         limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
         job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
-        trajectory = await self._play(job, engine, stopped)
+        trajectory = self._scrubber.mark(await self._play(job, engine, stopped))
         outcome = outcome_of(trajectory, environment)
         if self._journal is not None:
-            outcome = await self._journal.record(outcome, step=step)
+            entry = self._journal.record(trajectory, reward=outcome.reward, success=outcome.success, step=step)
+            if self._uploader is not None:
+                self._uploader.submit(entry)
         self._breaker.saw(trajectory.error if trajectory.stop_reason is StopReason.ERROR else "")
         return outcome
 

@@ -1,0 +1,149 @@
+"""Real slime's rollout code on a CPU: data source, rollout function and conversion to training data, no Ray, no GPU.
+
+What slime imports from SGLang in the process of the rollout manager is stubbed: names only, never called here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+STUBS = {
+    "sglang": (),
+    "sglang.srt": (),
+    "sglang.srt.constants": (
+        "GPU_MEMORY_TYPE_CUDA_GRAPH",
+        "GPU_MEMORY_TYPE_KV_CACHE",
+        "GPU_MEMORY_TYPE_WEIGHTS",
+    ),
+    "sglang.srt.server_args": ("ServerArgs",),
+    "sglang.srt.utils": ("kill_process_tree",),
+    "sglang_router": (),
+    "sglang_router.launch_router": ("RouterArgs",),
+}
+
+
+def install_stubs() -> None:
+    for name, attributes in STUBS.items():
+        if name not in sys.modules:
+            module = sys.modules[name] = ModuleType(name)
+            for attribute in attributes:
+                setattr(module, attribute, type(attribute, (), {}))
+
+
+def arguments(checkpoint: Path, tasks: Path, engine_url: str, orl_config: dict[str, Any], **changes: Any) -> Namespace:
+    """slime's parsed arguments, as far as its rollout code reads them."""
+    host, _, port = engine_url.removeprefix("http://").partition(":")
+    fields: dict[str, Any] = {
+        "hf_checkpoint": str(checkpoint),
+        "prompt_data": str(tasks),
+        "input_key": "prompt",
+        "label_key": "label",
+        "metadata_key": "metadata",
+        "tool_key": None,
+        "multimodal_keys": None,
+        "apply_chat_template": False,
+        "apply_chat_template_kwargs": None,
+        "rollout_global_dataset": True,
+        "rollout_shuffle": False,
+        "rollout_seed": 0,
+        "rollout_max_prompt_len": None,
+        "rollout_max_context_len": 2000,
+        "eval_max_context_len": 2000,
+        "dump_details": None,
+        "buffer_filter_path": None,
+        "n_samples_per_prompt": 2,
+        "rollout_batch_size": 2,
+        "over_sampling_batch_size": 2,
+        "sglang_server_concurrency": 64,
+        "rollout_num_gpus": 1,
+        "rollout_num_gpus_per_engine": 1,
+        "rollout_num_engines": 1,
+        "rollout_external": False,
+        "sglang_dp_size": 1,
+        "sglang_enable_deterministic_inference": False,
+        "sglang_router_ip": host,
+        "sglang_router_port": int(port),
+        "router_policy": None,
+        "use_distributed_post": False,
+        "rollout_temperature": 1.0,
+        "rollout_top_p": 1.0,
+        "rollout_top_k": -1,
+        "rollout_max_response_len": 200,
+        "rollout_stop": None,
+        "rollout_stop_token_ids": None,
+        "rollout_skip_special_tokens": False,
+        "partial_rollout": False,
+        "mask_offpolicy_in_partial_rollout": False,
+        "custom_generate_function_path": "orl_slime.generate.generate",
+        "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout",
+        "custom_rm_path": None,
+        "rm_type": None,
+        "group_rm": False,
+        "reward_key": None,
+        "dynamic_sampling_filter_path": None,
+        "rollout_sample_filter_path": None,
+        "rollout_all_samples_process_path": None,
+        "rollout_sample_hook_path": None,
+        "use_rollout_routing_replay": False,
+        "sglang_speculative_algorithm": None,
+        "advantage_estimator": "grpo",
+        "rewards_normalization": True,
+        "grpo_std_normalization": True,
+        "ci_test": False,
+        "orl_config": orl_config,
+    }
+    return Namespace(**fields | changes)
+
+
+class Host:
+    """One process's worth of slime, its singletons made anew."""
+
+    def __init__(self, args: Namespace, *, post_process: str | None = None) -> None:
+        install_stubs()
+        from slime.ray.rollout import RolloutManager
+        from slime.rollout.data_source import RolloutDataSourceWithBuffer
+        from slime.utils import http_utils
+        from slime.utils.misc import SingletonMeta, load_function
+
+        http_utils._http_client = None
+        SingletonMeta._instances = {}
+        http_utils.init_http_client(args)
+        self.args = args
+        self.source = RolloutDataSourceWithBuffer(args)
+        self._rollout = load_function(args.rollout_function_path)
+        self._manager = object.__new__(RolloutManager.__ray_metadata__.modified_class)
+        self._manager.args = args
+        self._manager.custom_convert_samples_to_train_data_func = None
+        self._manager.custom_reward_post_process_func = load_function(post_process) if post_process else None
+
+    def rollout(self, rollout_id: int = 0) -> list[list[Any]]:
+        """The groups of one rollout, as slime's manager gets them."""
+        from slime.rollout.base_types import call_rollout_fn
+
+        return call_rollout_fn(self._rollout, self.args, rollout_id, self.source, evaluation=False).samples
+
+    def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
+        """What the trainer gets."""
+        flat = list(groups)
+        while isinstance(flat[0], list):
+            flat = [sample for group in flat for sample in group]
+        return self._manager._convert_samples_to_train_data(flat)
+
+    def close(self) -> None:
+        """Close what the background loop holds, ours and slime's."""
+        from orl_slime.generate import aclose
+        from slime.utils import http_utils
+        from slime.utils.async_utils import run
+
+        async def close() -> None:
+            await aclose()
+            if http_utils._http_client is not None:
+                await http_utils._http_client.aclose()
+            await asyncio.sleep(0)
+
+        run(close())

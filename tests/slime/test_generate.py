@@ -1,0 +1,164 @@
+"""Our slime adapter against a stand-in of its Sample: what each ending becomes, and rewards as the estimator wants."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from argparse import Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from orl_core.errors import ConfigError
+from orl_core.trajectory import StopReason, Trajectory
+from orl_rollout.outcome import Outcome, outcome_of
+from orl_rollout.testing import SglangServer
+from orl_slime.generate import aclose, fill, generate
+from orl_slime.reward import post_process, reward
+
+from tests.core.test_reward import environment
+from tests.slime import episode
+from tests.strategies import trajectories
+
+
+@dataclass
+class Sample:
+    """The fields of slime's Sample that an adapter touches."""
+
+    class Status(enum.Enum):
+        PENDING = "pending"
+        COMPLETED = "completed"
+        TRUNCATED = "truncated"
+        ABORTED = "aborted"
+        FAILED = "failed"
+
+    index: int = 0
+    group_index: int = 0
+    rollout_id: int | None = None
+    session_id: str | None = None
+    prompt: str = ""
+    tokens: list[int] = field(default_factory=list)
+    response: str = ""
+    response_length: int = 0
+    loss_mask: list[int] | None = None
+    rollout_log_probs: list[float] | None = None
+    weight_versions: list[str] = field(default_factory=list)
+    reward: float | None = None
+    remove_sample: bool = False
+    status: Status = Status.PENDING
+    metadata: dict[str, Any] = field(default_factory=dict)
+    non_generation_time: float = 0.0
+
+
+STATUS = {
+    StopReason.FINISHED: "completed",
+    StopReason.MAX_TURNS: "truncated",
+    StopReason.MAX_TOKENS: "truncated",
+    StopReason.TIMEOUT: "truncated",
+    StopReason.ABORTED: "aborted",
+    StopReason.ERROR: "failed",
+}
+
+
+@given(trajectory=trajectories)
+def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):
+    sample = Sample(tokens=[9, 9], response="stale", response_length=1, loss_mask=[1], rollout_log_probs=[-1.0])
+    outcome = outcome_of(trajectory, environment())
+    fill(sample, outcome, text_of=str)
+    assert sample.status.value == STATUS[trajectory.stop_reason]
+    assert sample.response_length == len(sample.loss_mask or []) == len(sample.rollout_log_probs or []) > 0
+    assert len(sample.tokens) > sample.response_length
+    assert isinstance(sample.reward, float)
+    assert sample.remove_sample == (not trajectory.trains)
+    if trajectory.trains:
+        (datum,) = outcome.data
+        assert sample.tokens == [*datum.prompt, *datum.response]
+        assert sample.loss_mask == list(datum.loss_mask)
+    else:
+        assert not any(sample.loss_mask or [])
+    if trajectory.stop_reason is StopReason.ERROR:
+        assert sample.reward == 0.0
+
+
+def arguments(**changes: Any) -> Namespace:
+    fields = {"rewards_normalization": True, "advantage_estimator": "grpo", "grpo_std_normalization": True}
+    return Namespace(**fields | changes)
+
+
+def batch() -> list[Sample]:
+    rewards = [1.0, 0.0, 1.0, 5.0]
+    samples = [Sample(index=i, group_index=i // 2, reward=r, loss_mask=[1]) for i, r in enumerate(rewards)]
+    samples[3].remove_sample = True
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("grpo", [0.7071, -0.7071, 0.0, 0.0]),
+        ("gspo", [0.7071, -0.7071, 0.0, 0.0]),
+        ("reinforce_plus_plus_baseline", [0.5, -0.5, 0.0, 0.0]),
+        ("ppo", [1.0, 0.0, 1.0, 5.0]),
+    ],
+)
+def test_post_process_gives_what_the_estimator_wants(estimator: str, expected: list[float]):
+    raw, rewards = post_process(arguments(advantage_estimator=estimator), batch())
+    assert raw == [1.0, 0.0, 1.0, 5.0]
+    assert rewards == pytest.approx(expected, abs=1e-3)
+
+
+async def test_reward_returns_what_was_set():
+    assert await reward(None, Sample(reward=0.5)) == 0.5
+    assert await reward(None, [Sample(reward=0.5), Sample()]) == [0.5, 0.0]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+async def test_generate_writes_the_rollout_into_the_sample(checkpoint: Path, tmp_path: Path):
+    from orl_playground.server import serving
+
+    rows = (tmp_path / "tasks.jsonl", 1)
+    (row,) = (msgspec.json.decode(line) for line in episode.make_tasks(*rows).read_bytes().splitlines())
+    with serving(("guessnumber",)) as url:
+        async with SglangServer(episode.player(checkpoint), context_tokens=4000) as server:
+            host, _, port = server.url.removeprefix("http://").partition(":")
+            args = arguments(
+                hf_checkpoint=str(checkpoint),
+                n_samples_per_prompt=2,
+                sglang_router_ip=host,
+                sglang_router_port=int(port),
+                orl_config=episode.settings(url),
+            )
+            metadata = row["metadata"] | {"start_rollout_id": 3}
+            samples = [Sample(index=i, session_id=f"s{i}", metadata=metadata) for i in range(2)]
+            sampling = {"temperature": 1.0, "max_new_tokens": 200, "top_k": -1, "stop": None}
+            try:
+                done = await asyncio.gather(*(generate(args, sample, sampling) for sample in samples))
+                with pytest.raises(ConfigError, match="row 7"):
+                    await generate(args, Sample(index=7, metadata={"question": "?"}), sampling)
+            finally:
+                await aclose()
+    assert done == samples
+    assert sorted((sample.status.value, sample.reward) for sample in done) == [("completed", 1.0), ("truncated", 0.0)]
+    assert sampling == {"temperature": 1.0, "max_new_tokens": 200, "top_k": -1, "stop": None}
+    for sample in done:
+        seen = [r.body["input_ids"] for r in server.requests if r.headers["X-SMG-Routing-Key"] == sample.session_id]
+        assert len(seen) == 2
+        assert sample.tokens[: len(seen[1])] == seen[1]
+
+
+def test_outcomes_without_ids_are_failures_that_do_not_train():
+    sample = Sample()
+    from orl_core.task import Task
+    from orl_core.trajectory import Job
+
+    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k")
+    dead = Trajectory(job=job, stop_reason=StopReason.ERROR, error="no server")
+    fill(sample, Outcome(trajectory=dead, reward=0.0, success=False, data=()), text_of=str)
+    assert (sample.status.value, sample.remove_sample, sample.loss_mask) == ("failed", True, [0])
