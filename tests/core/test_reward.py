@@ -1,7 +1,8 @@
 """Rewards and advantages are total, finite and bounded; the reductions are what their names say."""
 
 import math
-from statistics import fmean, stdev
+from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,6 @@ from orl_core.task import Task
 from orl_core.trajectory import Job, StopReason, Trajectory, Turn
 
 from tests.strategies import finite, modest, trajectories
-
 
 REDUCTIONS = ["sum", "mean", "max", "min", "last"]
 
@@ -73,8 +73,10 @@ def test_reduce_reward_takes_any_trajectory(trajectory: Trajectory):
 def test_one_group_is_the_textbook_formula(rewards: list[float]):
     n = len(rewards)
     got = group_advantages(rewards, [0] * n, list(range(n)), [True] * n, center=True, scale=True)
-    mean, deviation = fmean(rewards), stdev(rewards)
-    assert got == pytest.approx([(reward - mean) / (deviation + 1e-6) for reward in rewards], rel=1e-4, abs=1e-4)
+    exact = [Fraction(reward) for reward in rewards]
+    mean = sum(exact) / n
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in exact) / (n - 1))
+    assert got == pytest.approx([float(value - mean) / (deviation + 1e-6) for value in exact], rel=1e-6, abs=1e-6)
 
 
 @st.composite
@@ -103,11 +105,11 @@ def test_a_split_rollout_counts_once(batch, copies: int):
     rewards, groups, trains = batch
     ids = list(range(len(rewards)))
     once = group_advantages(rewards, groups, ids, trains, center=True, scale=True)
-    split = group_advantages(
-        *([value for value in column for _ in range(copies)] for column in (rewards, groups, ids, trains)),
-        center=True,
-        scale=True,
-    )
+
+    def repeat(column: list[Any]) -> list[Any]:
+        return [value for value in column for _ in range(copies)]
+
+    split = group_advantages(repeat(rewards), repeat(groups), repeat(ids), repeat(trains), center=True, scale=True)
     assert split == [value for value in once for _ in range(copies)]
 
 

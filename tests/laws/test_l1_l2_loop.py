@@ -107,6 +107,7 @@ def check_shown_and_returned(engine: ScriptedEngine, trajectory: Trajectory, dat
         return
     (datum,) = data
     whole = datum.prompt + datum.response
+    seen: tuple[int, ...] = ()
     for request in answered:
         seen = request.ids + request.generation.ids
         assert whole[: len(seen)] == seen

@@ -164,6 +164,16 @@ async def test_4_results_come_back_in_call_order_failures_included():
     assert text.index("first") < text.index("unknown tool") < text.index("second")
 
 
+async def test_4_calls_beyond_the_most_are_not_made_and_answered_once():
+    engine = ScriptedEngine([say(call() * 40), say(call())])
+    session = session_of(*[result()] * 32, result(finished=True))
+    trajectory = await play(engine, session)
+    assert trajectory.stop_reason is StopReason.FINISHED
+    assert len(session.calls) == 33
+    assert trajectory.turns[0].results[-1].failure is FailureKind.TOO_MANY_CALLS
+    assert "only the first 32" in shown(engine, 1)
+
+
 @pytest.mark.parametrize("parallel", [False, True])
 async def test_4_side_by_side_only_on_request(parallel: bool):
     running, most = 0, 0

@@ -5,7 +5,9 @@ import base64
 import json
 import socket
 import time
+from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from orl_core.messages import FailureKind, ImageBlock, ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.sdk import EventReader
+from orl_rollout.openreward.wire import result_of
 from orl_rollout.testing import environments as envs
 
 KEY = "or-key-0123456789"
@@ -102,10 +105,12 @@ async def test_indented_output_arrives_whole(gallery):
             assert text_of((await play.call("show", size=size)).content) == f"{'x':>{size}}"
 
 
-async def test_a_lone_surrogate_becomes_valid_text(gallery):
-    async with Playing("Echo", gallery.url) as play:
-        result = await play.call("echo", text="ok \U0001f600")
-        assert text_of(result.content) == "ok \U0001f600"
+def test_text_becomes_valid_unicode_and_unknown_blocks_are_refused():
+    text = {"type": "text", "text": "a \ud800 \U0001f600"}
+    result = result_of("look", {"ok": True, "output": {"blocks": [text], "newer": 1}}, 0.0)
+    assert text_of(result.content) == "a \ufffd \U0001f600"
+    with pytest.raises(msgspec.ValidationError):
+        result_of("look", {"ok": True, "output": {"blocks": [{"type": "video", "data": ""}]}}, 0.0)
 
 
 async def test_the_models_mistakes_are_results(gallery):
@@ -125,7 +130,7 @@ async def test_a_failing_tool_is_a_fault_of_one_line(gallery):
 
 async def test_an_image_is_kept(gallery):
     async with Playing("Picture", gallery.url) as play:
-        text, image = (await play.call("draw")).content
+        _, image = (await play.call("draw")).content
     assert image == ImageBlock(data=envs.PIXEL, mime_type="image/png")
 
 
@@ -148,7 +153,7 @@ async def test_a_terminal_tool_is_hidden_and_takes_the_answer(gallery):
 
 async def test_a_conversation_is_kept_message_by_message(gallery):
     async with Playing("Conversation", gallery.url) as play:
-        system, question, action, result, follow_up = play.opening.messages
+        _, _, action, result, follow_up = play.opening.messages
     assert [m.role for m in play.opening.messages] == ["system", "user", "assistant", "tool", "user"]
     assert (action.reasoning, text_of(action.content)) == ("Look.", "A moment.")
     assert action.calls == (ToolCall(name="look", arguments={"where": "up"}),)
@@ -208,7 +213,8 @@ class Broken:
 
     async def __call__(self, scope, receive, send):
         if not scope.get("path", "").endswith("/call"):
-            return await self.app(scope, receive, send)
+            await self.app(scope, receive, send)
+            return
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
@@ -327,7 +333,7 @@ async def test_hosts_travel_with_the_secret(gallery, monkeypatch):
 async def test_a_name_that_the_server_does_not_have_is_refused(gallery):
     async with OpenRewardClient(config_of("Nowhere", gallery.url)) as client:
         task = Task(env_name="gallery/Nowhere", deployment_name="gallery/Nowhere", index=0)
-        with pytest.raises(SessionError, match="no environment `nowhere`.*echo"):
+        with pytest.raises(SessionError, match=r"no environment `nowhere`.*echo"):
             await client.session(task).open(task)
 
 
@@ -338,7 +344,7 @@ async def test_proxies_in_the_environment_are_not_asked(gallery, monkeypatch):
     async with Playing("Echo", gallery.url) as play:
         await play.call("echo", text="a")
         async with asyncio.timeout(5):
-            while gallery.asked("/ping") == pings:
+            while gallery.asked("/ping") == pings:  # noqa: ASYNC110 - the server is on another thread
                 await asyncio.sleep(0.01)
 
 
@@ -358,5 +364,5 @@ def test_events_are_the_same_however_the_stream_is_cut(data, cuts):
     raw = stream.encode()
     bounds = sorted({0, len(raw), *(cut % len(raw) for cut in cuts)})
     reader = EventReader()
-    events = [event for a, b in zip(bounds, bounds[1:], strict=False) for event in reader.feed(raw[a:b])]
+    events = [event for a, b in pairwise(bounds) for event in reader.feed(raw[a:b])]
     assert events == [*(("chunk", text) for text in data), ("end", "")]

@@ -20,7 +20,17 @@ from tests.strategies import json_values
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "hermes.json").read_text(encoding="utf-8"))
 FRAGMENTS = st.sampled_from(
-    [*delimiters("hermes"), "<tool_call>\n", '{"name": "a"}', '{"name": "a", "arguments": {"x": "', '"', "{", "}", "\\", "\n"]
+    [
+        *delimiters("hermes"),
+        "<tool_call>\n",
+        '{"name": "a"}',
+        '{"name": "a", "arguments": {"x": "',
+        '"',
+        "{",
+        "}",
+        "\\",
+        "\n",
+    ]
 )
 SOUP = st.lists(FRAGMENTS | st.text(max_size=4), max_size=12).map("".join)
 NAMES = st.text(min_size=1, max_size=8).filter(lambda name: name.isprintable())

@@ -46,7 +46,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 class FailureKind(StrEnum):
-    """What is wrong with a call, the first four found by the parser, the last two by the loop."""
+    """What is wrong with a call, the first four found by the parser, the others by the loop."""
 
     UNCLOSED = "unclosed"
     INVALID_JSON = "invalid_json"
@@ -54,6 +54,7 @@ class FailureKind(StrEnum):
     MISSING_NAME = "missing_name"
     UNKNOWN_TOOL = "unknown_tool"
     INVALID_ARGUMENTS = "invalid_arguments"
+    TOO_MANY_CALLS = "too_many_calls"
 
 
 class ParseFailure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="failure"):

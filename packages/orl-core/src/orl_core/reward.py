@@ -70,7 +70,7 @@ def group_advantages(
 
     A rollout that was split into several rows (equal `rollout_ids`) counts once, and its rows get the same value. Rows
     that do not train are left out of mean and deviation and get 0. The deviation is the unbiased one (N - 1); a group
-    with one trainable member has deviation 0, so centring gives it 0.
+    with one trainable member has deviation 0, so centring gives it 0. Rewards are as `reduce_reward` makes them.
 
     Raises:
         ValueError: the columns differ in length.
@@ -85,14 +85,16 @@ def group_advantages(
         if not trainable:
             advantages.append(0.0)
             continue
-        mean, deviation = statistics[group]
-        value = reward - mean if center else reward
+        first, mean, deviation = statistics[group]
+        value = (reward - first) - mean if center else reward
         advantages.append(value / (deviation + 1e-6) if scale else value)
     return advantages
 
 
-def _statistics(values: Sequence[float]) -> tuple[float, float]:
-    mean = _mean(values)
+def _statistics(values: Sequence[float]) -> tuple[float, float, float]:
+    """The first value, and mean and deviation of the distances from it: exactly 0 where all values are equal."""
+    distances = [value - values[0] for value in values]
+    mean = math.fsum(distances) / len(distances)
     if len(values) < 2:
-        return mean, 0.0
-    return mean, math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
+        return values[0], mean, 0.0
+    return values[0], mean, math.hypot(*(distance - mean for distance in distances)) / math.sqrt(len(values) - 1)

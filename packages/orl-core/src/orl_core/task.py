@@ -6,7 +6,6 @@ processes and machines, and it is what trainers carry as the row's `prompt`.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
@@ -33,15 +32,10 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def key(self) -> str:
         """`Organization/Environment/split/` and 16 hexadecimal digits of the specification's hash."""
-        identity: list[object] = [
-            self.env_name,
-            self.deployment_name,
-            self.environment_name,
-            self.split,
-            self.task_spec,
-        ]
-        if not self.task_spec:
-            identity.append(self.index)
+        import hashlib  # loads OpenSSL: milliseconds that no other user of this package should pay
+
+        where = [self.env_name, self.deployment_name, self.environment_name, self.split]
+        identity = [where, self.task_spec or self.index]
         digest = hashlib.blake2b(msgspec.json.encode(identity, order="sorted"), digest_size=8).hexdigest()
         return f"{self.env_name}/{self.split}/{digest}"
 

@@ -12,24 +12,20 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import msgspec
 from msgspec import Struct, structs
+from orl_core.config import RunConfig
 from orl_core.datum import to_data
 from orl_core.errors import OrlError, boundary
 from orl_core.trajectory import Trajectory
 
-from orl_rollout.text import clean, map_strings, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from orl_core.config import RunConfig
-
-    from orl_rollout.outcome import Outcome
+from orl_rollout.outcome import Outcome
 from orl_rollout.secrets import Scrubber
+from orl_rollout.text import clean, map_strings, plain
 
 logger = logging.getLogger(__name__)
 

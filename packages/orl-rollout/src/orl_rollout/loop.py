@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import structs
 from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
-from orl_core.messages import Action, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
+from orl_core.messages import Action, FailureKind, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
 
@@ -26,6 +26,7 @@ from orl_rollout.toolbox import Toolbox
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
 ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action
+MOST_CALLS = 32  # in one action; what follows is answered by one failure
 INLINE_CHARACTERS = 2_000  # contents up to this size are encoded on the event loop, longer ones on a thread
 
 
@@ -161,7 +162,10 @@ class _Episode:
         self, calls: Sequence[ToolCall | ParseFailure], tools: Toolbox, results: list[ToolResult]
     ) -> _Step:
         """Answer every call in order, into `results`; the first `finished` ends the episode."""
-        checked = [call if isinstance(call, ParseFailure) else tools.check(call) or call for call in calls]
+        checked = [call if isinstance(call, ParseFailure) else tools.check(call) or call for call in calls[:MOST_CALLS]]
+        if len(calls) > MOST_CALLS:
+            message = f"{len(calls)} calls at once; only the first {MOST_CALLS} were made"
+            checked.append(ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message))
         if self.job.limits.parallel_calls:
             await self._call_side_by_side(checked, results)
         else:
@@ -176,7 +180,7 @@ class _Episode:
         self.invalid = self.invalid + 1 if all(result.failure for result in results) else 0
         if self.invalid >= self.job.limits.max_invalid:
             return StopReason.MAX_TURNS, ()
-        return None, tuple(self._answer(result) for result in results)
+        return None, tuple(Message(role="tool", name=result.name, content=result.content) for result in results)
 
     async def _call_side_by_side(self, calls: Sequence[ToolCall | ParseFailure], results: list[ToolResult]) -> None:
         """Run the valid calls at once; results in call order. A fault counts unless a sibling ended the episode."""
@@ -205,24 +209,24 @@ class _Episode:
             result = await answer
         return structs.replace(result, seconds=time.monotonic() - started)
 
-    def _answer(self, result: ToolResult) -> Message:
-        """A result as the model reads it: its text cut to the budget, everything else as it is."""
-        budget = self.job.limits.tool_result_tokens
-        content = tuple(
-            TextBlock(text=self.renderer.cut(block.text, budget)) if isinstance(block, TextBlock) else block
-            for block in result.content
-        )
-        return Message(role="tool", name=result.name, content=content)
-
     async def _extend(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         action_ids = self.turns[-1].action_ids
         before = self.calls
         self.calls += sum(message.role == "tool" for message in messages)
 
         def extend(messages: tuple[Message, ...]) -> tuple[int, ...]:
-            return self.renderer.extend(action_ids, messages, calls_before=before)
+            return self.renderer.extend(action_ids, [self._cut(message) for message in messages], calls_before=before)
 
         return await self._render(extend, messages)
+
+    def _cut(self, message: Message) -> Message:
+        """A result as the model reads it: its text cut to the budget, everything else as it is."""
+        budget = self.job.limits.tool_result_tokens
+        content = tuple(
+            TextBlock(text=self.renderer.cut(block.text, budget)) if isinstance(block, TextBlock) else block
+            for block in message.content
+        )
+        return structs.replace(message, content=content)
 
     async def _render(self, render: Callable[..., tuple[int, ...]], messages: tuple[Message, ...], *rest: Any) -> Any:
         """Encode on the loop where it is short, on a thread where it is long."""

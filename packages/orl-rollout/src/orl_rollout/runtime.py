@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Job, Limits, StopReason, Trajectory
@@ -23,9 +24,8 @@ from orl_rollout.engine import Engine
 from orl_rollout.journal import Journal
 from orl_rollout.loop import never, rollout
 from orl_rollout.outcome import Outcome, outcome_of
-from orl_rollout.secrets import Scrubber
+from orl_rollout.secrets import Scrubber, resolve_secrets
 from orl_rollout.session import Session
-from orl_rollout.upload import Uploader
 
 logger = logging.getLogger("orl")
 
@@ -41,8 +41,11 @@ class Environments(Protocol):
 class Runtime:
     """Plays tasks on the current event loop.
 
-    `journal` and `uploader` may be None: nothing is recorded then. They and `breaker` belong to the process and are
-    shared by all its Runtimes.
+    `journal` may be None: nothing is recorded then. It and `breaker` belong to the process and are shared by all its
+    Runtimes.
+
+    Raises:
+        ConfigError: an environment needs a secret that this process does not have.
     """
 
     def __init__(
@@ -53,15 +56,15 @@ class Runtime:
         client: Environments,
         breaker: Breaker,
         journal: Journal | None = None,
-        uploader: Uploader | None = None,
     ) -> None:
         self._config = config
         self._renderer = renderer
         self._client = client
         self._breaker = breaker
         self._journal = journal
-        self._uploader = uploader
         self._scrubber = Scrubber.of(config)
+        for name in config.environments:
+            resolve_secrets(config, name)
         self._slots = {
             name: asyncio.Semaphore(environment.max_concurrency)
             for name, environment in config.environments.items()
@@ -93,8 +96,7 @@ class Runtime:
             stopped: the host's abort flag.
 
         Raises:
-            RunAborted: too many rollouts of the run end in ERROR.
-            OrlError: the journal cannot be written.
+            RunAborted: too many rollouts of the run end in ERROR, or they cannot be recorded.
             ConfigError: the task belongs to an environment that the configuration does not name.
         """
         environment = self._config.environments.get(task.env_name)
@@ -102,32 +104,33 @@ class Runtime:
             raise ConfigError(f"task `{task.key}`: the configuration has no environment `{task.env_name}`")
         limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
         job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
-        trajectory = self._scrubber.mark(await self._play(job, engine, stopped))
+        trajectory = self._scrubber.mark(await self._play(job, self._client.session(task), engine, stopped))
         outcome = outcome_of(trajectory, environment)
         if self._journal is not None:
-            entry = self._journal.record(trajectory, reward=outcome.reward, success=outcome.success, step=step)
-            if self._uploader is not None:
-                self._uploader.submit(entry)
-        self._breaker.saw(trajectory.error if trajectory.stop_reason is StopReason.ERROR else "")
+            await self._record(self._journal, outcome, step)
+        self._breaker.saw(self._scrubber.scrub(trajectory.error))
         return outcome
 
-    async def _play(self, job: Job, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
+    async def _record(self, journal: Journal, outcome: Outcome, step: int) -> None:
+        """A rollout that cannot be written down must not count, and the next ones could not either."""
+        try:
+            await journal.record(outcome, step=step)
+        except OrlError as exc:
+            raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
+
+    async def _play(self, job: Job, session: Session, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
         """`rollout` within its environment's concurrency; a bug of ours becomes a trajectory that does not train."""
-        slot = self._slots.get(job.task.env_name)
         try:
             with boundary(OrlError, "a bug in orl"):
-                if slot is None:
-                    return await self._rollout(job, engine, stopped)
-                async with slot:
-                    return await self._rollout(job, engine, stopped)
+                async with self._slots.get(job.task.env_name) or nullcontext():
+                    return await rollout(job, session=session, renderer=self._renderer, engine=engine, stopped=stopped)
         except OrlError as bug:
-            logger.exception("rollout %s of %s failed for a bug in orl", job.key, job.task.key)
-            self._breaker.saw_bug(str(bug))
-            return Trajectory(job=job, stop_reason=StopReason.ERROR, error=str(bug))
-
-    async def _rollout(self, job: Job, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
-        session = self._client.session(job.task)
-        return await rollout(job, session=session, renderer=self._renderer, engine=engine, stopped=stopped)
+            text = self._scrubber.scrub(str(bug))
+            logger.error(
+                "rollout %s of %s: %s", job.key, job.task.key, text, exc_info=bug if text == str(bug) else None
+            )
+            self._breaker.saw_bug(text)
+            return Trajectory(job=job, stop_reason=StopReason.ERROR, error=text)
 
 
 def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -18,9 +19,6 @@ from orl_core.errors import ConfigError
 from orl_core.trajectory import Trajectory, Turn
 
 from orl_rollout.text import map_strings, plain, strings_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 MASK = "[secret]"
 SHORTEST = 4  # characters: shorter values stand in any text, so they cannot be told apart and are not searched for

@@ -7,15 +7,13 @@ from __future__ import annotations
 import os
 import tempfile
 from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import IO, Self
 
 import msgspec
 from orl_core.task import Task, row_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 
 class Spool:

@@ -12,6 +12,7 @@ import asyncio
 import heapq
 import random
 from array import array
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 import aiohttp
 import msgspec
 from msgspec import Struct
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.task import Task, TaskRow
 
@@ -27,11 +29,8 @@ from orl_rollout.openreward.faults import speaking
 from orl_rollout.spool import Spool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
-
     from openreward.api.environments.client import AsyncEnvironment
     from openreward.api.environments.types import Task as RemoteTask
-    from orl_core.config import RunConfig
 
 PAGE = 1_000  # tasks in one request
 LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes in starting

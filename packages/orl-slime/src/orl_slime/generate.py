@@ -28,7 +28,6 @@ from orl_rollout.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.outcome import Outcome
 from orl_rollout.runtime import Runtime
-from orl_rollout.secrets import Scrubber
 from orl_rollout.sglang import SglangEngine
 from orl_rollout.tokenizer import load_tokenizer
 
@@ -49,7 +48,7 @@ class _Process:
         self.config = config
         self.tokenizer = load_tokenizer(checkpoint, thinking=bool(config.thinking))
         self.renderer = Renderer(self.tokenizer, system_prompt_template=config.system_prompt_template)
-        self.journal = Journal(config.rollout.journal, Scrubber.of(config)) if config.rollout.journal else None
+        self.journal = Journal(config.rollout.journal, config) if config.rollout.journal else None
         self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
 
 

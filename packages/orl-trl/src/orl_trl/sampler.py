@@ -1,7 +1,7 @@
 """Sampling from a causal language model, every id with its own log-probability: requests in, ids out.
 
-Torch and transformers' `generate`, no threads and no event loop. `generate` keeps the scores of every step or none; here
-a logits processor keeps those of one step, until the id that was drawn from them is known. So the recorded logprob is
+Torch and transformers' `generate`, no threads and no event loop. `generate` keeps the scores of all steps or none; a
+logits processor keeps those of one step, until the id that was drawn from them is known. So the recorded logprob is
 that of the distribution which sampled, in fp32, before top-p (which SGLang does not renormalise either), and memory
 does not grow with the vocabulary. The checkpoint's own generation defaults (penalties, top-k, end-of-sequence ids) are
 set aside while it samples: a request says all that is done.
@@ -94,16 +94,15 @@ def _sample_batch(model: PreTrainedModel, batch: Sequence[Request]) -> list[Samp
     ids = [[0] * (width - len(request.ids)) + list(request.ids) for request in batch]
     mask = [[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in batch]
     capture = _Capture(first.temperature or 1.0)
+    greedy = first.temperature == 0
     settings = GenerationConfig(
         max_new_tokens=max(request.max_new_tokens for request in batch),
-        do_sample=first.temperature > 0,
-        temperature=1.0,
-        top_k=0,
-        top_p=first.top_p,
         pad_token_id=0,
         disable_compile=True,
+        do_sample=not greedy,
+        **({} if greedy else {"temperature": 1.0, "top_k": 0, "top_p": first.top_p}),
     )
-    sequences = model.generate(
+    sequences = model.generate(  # pyright: ignore[reportCallIssue]  typed as a module's attribute
         input_ids=torch.tensor(ids, device=model.device),
         attention_mask=torch.tensor(mask, device=model.device),
         generation_config=settings,
@@ -156,7 +155,7 @@ class _Done(StoppingCriteria):
         self._width = width
         self._done = torch.zeros(len(batch), dtype=torch.bool, device=device)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:  # noqa: ARG002  generate's call
+    def __call__(self, input_ids: Tensor, scores: object, **kwargs: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """A boolean [B]; a row stays done."""
         self._done |= (input_ids[:, -1:] == self._stops).any(dim=1)
         self._done |= self._budgets <= input_ids.shape[1] - self._width

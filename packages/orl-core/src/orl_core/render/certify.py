@@ -205,17 +205,23 @@ def attacks(controls: Controls) -> list[str]:
 
 
 def openings(opening: Opening, controls: Controls) -> list[Check]:
-    """Check 12 for the opening: control strings in every text from outside. `Opening.ids` itself compares.
+    """Checks 11 and 12 for the opening: the model is shown its tools, and every text from outside stays text.
 
     Raises:
         RenderError: the check fails.
     """
+    user = text_message("user", "Hi.")
+    if "Zqtool" not in opening.text([user], [ToolSpec(name="Zqtool")], str):
+        raise RenderError("check 11: the chat template does not show the tools: set `system_prompt_template`")
     text = " ".join(controls.ids)
     schema = {"type": "object", "properties": {"where": {"type": "string", "description": text}}}
     tool = ToolSpec(name="look", description=text, parameters=schema)
     for messages in ([text_message("user", text)], [text_message("system", text), text_message("user", text)]):
         opening.ids(messages, [tool])
-    return [_hard("12 adversarial openings", "control strings in system, user and tool texts stay text")]
+    return [
+        _hard("11 tools", "the opening shows the tools"),
+        _hard("12 adversarial openings", "control strings in system, user and tool texts stay text"),
+    ]
 
 
 def report(checks: Sequence[Check], made: Plans, calls: CallReader) -> Certificate:
@@ -252,7 +258,7 @@ def unlike_template(made: Plans) -> str:
 
     The full rendering is the template's own, of the whole history: it may rewrite what came before, never the end.
     """
-    random = Random(0)  # noqa: S311  (the same conversations at every start)
+    random = Random(0)  # noqa: S311
     for _ in range(CONVERSATIONS):
         history: list[dict[str, object]] = [{"role": "user", "content": random.choice(BENIGN)}]
         for _ in range(random.randint(1, 4)):

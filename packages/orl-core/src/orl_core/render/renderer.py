@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _EXTENDS: frozenset[Role] = frozenset({"tool", "user"})
 _MARKER = "\n[… cut here: the result is longer than its budget]"
-_CHARACTERS_PER_TOKEN = 16  # more than any text of prose, code or JSON has on average
+_CHARACTERS_PER_TOKEN = 8  # about twice what prose, code and JSON have on average
 
 
 class Renderer:
@@ -105,7 +105,7 @@ class Renderer:
     def cut(self, text: str, budget: int) -> str:
         """`text` cut to about `budget` ids with a visible marker, or itself where it fits. Cost is bounded by `budget`.
 
-        A text of more than sixteen characters a token, white space mostly, may be cut although it would fit.
+        A text of more than eight characters a token, white space mostly, may be cut although it would fit.
         """
         text = without_surrogates(text)
         if len(text) * 4 <= budget or len(text.encode()) <= budget:

@@ -10,22 +10,21 @@ request, and makes its addresses by a rule that does not fit a loopback server. 
 from __future__ import annotations
 
 import asyncio
+from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import aiohttp
 import msgspec
+from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, SessionError
+from orl_core.task import Task
 
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.session import OpenRewardSession, Terms
 from orl_rollout.secrets import Scrubber, api_key, resolve_secrets
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from openreward.api.environments.client import AsyncEnvironment
-    from orl_core.config import EnvironmentConfig, RunConfig
-    from orl_core.task import Task
 
 CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment's `call_timeout` may be shorter
 CONNECT_SECONDS = 10.0
@@ -77,7 +76,7 @@ class OpenRewardClient:
         if environment.base_url is None and not api_key():
             raise ConfigError(f"environment `{name}` is served by OpenReward: set OPENREWARD_API_KEY, or a `base_url`")
         namespace, _, server = name.partition("/")
-        variant = environment.variant or served.lower() or await self._served_by(name, environment)
+        variant = (served and (environment.variant or served.lower())) or await self._served_by(name, environment)
         return AsyncEnvironment(
             namespace=namespace,
             name=server,
@@ -90,23 +89,23 @@ class OpenRewardClient:
         return await self.environment(task.env_name, served=task.environment_name)
 
     async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
-        """The variant that a self-hosted server has under the environment's own name; empty for the platform.
+        """The variant to ask for: the configured one, or on a self-hosted server that of the environment's own name.
 
         A server that cannot list what it serves is taken to serve one environment.
         """
         if environment.base_url is None:
-            return ""
+            return environment.variant or ""
         if name not in self._variants:
-            wanted = name.partition("/")[2].lower()
+            wanted = (environment.variant or name.partition("/")[2]).lower()
             async with self._connection(environment).get("/list_environments") as response:
-                served = await response.json() if response.ok else [""]
-            variants = {variant.lower() for variant in msgspec.convert(served, list[str])}
-            if wanted not in variants and variants != {""}:
+                served = await response.json() if response.ok else None
+            variants = {variant.lower() for variant in msgspec.convert(served, list[str] | None) or ()}
+            if served is not None and wanted not in variants:
                 raise SessionError(
                     f"the server at {environment.base_url} has no environment `{wanted}`: name one of "
                     f"{', '.join(sorted(variants))} as `variant` of `{name}`"
                 )
-            self._variants[name] = wanted if wanted in variants else ""
+            self._variants[name] = wanted if served is not None else environment.variant or ""
         return self._variants[name]
 
     def _connection(self, environment: EnvironmentConfig) -> aiohttp.ClientSession:

@@ -7,16 +7,13 @@ knows the SDK's exceptions and nothing of its sessions.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import aiohttp
 from orl_core.errors import SessionError, boundary
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from orl_rollout.secrets import Scrubber
+from orl_rollout.secrets import Scrubber
 
 LONGEST = 1_000  # characters of a fault's line
 

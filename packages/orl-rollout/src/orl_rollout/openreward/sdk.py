@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     import aiohttp
 
 

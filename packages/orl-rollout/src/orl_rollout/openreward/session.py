@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 import aiohttp
 from msgspec import Struct
 from orl_core.errors import SessionError
+from orl_core.messages import ToolCall, ToolResult
+from orl_core.task import Task
 
 from orl_rollout.openreward.faults import speaking, transient
 from orl_rollout.openreward.wire import Listing, decode_listing, messages_of, result_of
@@ -27,8 +29,6 @@ from orl_rollout.session import Opening
 
 if TYPE_CHECKING:
     from openreward.api.environments.client import AsyncEnvironment, AsyncSession
-    from orl_core.messages import ToolCall, ToolResult
-    from orl_core.task import Task
 
 logger = logging.getLogger(__name__)
 

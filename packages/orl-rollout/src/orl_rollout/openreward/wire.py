@@ -9,6 +9,7 @@ U+FFFD), so that no later stage can choke on it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,8 +20,6 @@ from orl_core.messages import Block, FailureKind, ImageBlock, Message, TextBlock
 from orl_rollout.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from openreward.api.environments import types as sdk
 
 

@@ -1,4 +1,4 @@
-"""Fakes and stand-ins for tests of agents and trainers, ours and yours: no GPU, no platform, no network but loopback."""
+"""Fakes and stand-ins for tests of agents and trainers, ours and yours: no GPU, no platform, loopback only."""
 
 from orl_rollout.testing.scripted import ScriptedEngine, ScriptedSession
 from orl_rollout.testing.sglang import Recorded, SglangServer

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")
 os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
@@ -130,7 +130,7 @@ class FlakySetup(_Gallery):
 
     async def setup(self) -> None:
         """Raise once for each task."""
-        number = self.task_spec["number"]
+        number = cast("int", self.task_spec["number"])
         if number not in self.tried:
             self.tried.add(number)
             raise RuntimeError("no node yet")
@@ -340,16 +340,14 @@ class Served:
 
 
 @contextmanager
-def serve(
-    *environments: type[Environment], wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app
-) -> Generator[Served]:
+def serve(*environments: type[Environment], wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app) -> Generator[Served]:
     """Serve `environments` (all of the gallery by default) on a free loopback port, on a thread.
 
     `wrap` puts a fault between the server and the wire.
     """
     server = Server(list(environments or GALLERY))
     requests: list[tuple[str, dict[str, str]]] = []
-    app = wrap(_Loose(server.app, requests))
+    app = _Loose(wrap(server.app), requests)
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_level="critical", ws="none", timeout_graceful_shutdown=1, lifespan="on"
     )

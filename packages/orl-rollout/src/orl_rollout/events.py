@@ -1,0 +1,118 @@
+"""A rollout as the events that OpenReward takes: its start, its messages, and what is known at its end. Pure.
+
+The form is that of the platform's `POST /v1/rollouts`. All ids derive from the run's and the rollout's names, so that
+the same rollout sent twice is one. What was shown to the model before its first action is not in a trajectory as text,
+so it is not among the messages; the start event names the task.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+from orl_core.config import RunConfig
+from orl_core.messages import ParseFailure, ToolCall, text_of
+from orl_core.trajectory import Turn
+
+from orl_rollout.journal import Entry
+from orl_rollout.text import clean, map_strings, plain
+
+
+def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
+    """The events of one rollout: its start, its messages, and before the last of them what is known at its end."""
+    rollout_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"orl:{config.openreward_run_name}:{entry.key}"))
+    stamp = {"timestamp": int(entry.time * 1000)}
+    yield _wire({"eventType": "rollout", "eventId": rollout_id, **_start(entry, config), **stamp})
+    messages = list(_messages(entry))
+    for index, message in enumerate(messages):
+        last = index == len(messages) - 1
+        if last:
+            info = _rollout_info(entry)
+            yield _wire({"eventType": "rollout_update", "eventId": rollout_id, "rollout_info": info, **stamp})
+        event = {
+            "eventType": "message",
+            "eventId": str(uuid.uuid5(uuid.UUID(rollout_id), str(index))),
+            "index": index,
+            "rolloutEventId": rollout_id,
+            "isFinished": last,
+            "metadata": _summary(entry) if last else {},
+        }
+        yield _wire({**event, **message, **stamp})
+
+
+def _start(entry: Entry, config: RunConfig) -> dict[str, Any]:
+    job, trainer = entry.trajectory.job, config.trainer
+    kind = "eval" if job.evaluation else "train"
+    run_info = {"model_name": trainer.model, "run_type": kind, "lr": trainer.lr, "framework": "orl"}
+    return {
+        "runName": config.openreward_run_name,
+        "rolloutName": entry.key,
+        "environment": job.task.env_name,
+        "variant": job.task.environment_name or None,
+        "split": job.task.split,
+        "task_spec": job.task.task_spec,
+        "run_info": run_info if trainer.model else None,
+    }
+
+
+def _wire(event: dict[str, Any]) -> dict[str, Any]:
+    """An event without nulls, NUL characters and lone surrogates, none of which the platform takes."""
+    return map_strings(_without_none(plain(event)), _text)
+
+
+def _text(text: str) -> str:
+    return clean(text.replace("\0", ""))
+
+
+def _without_none(tree: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    reason = entry.trajectory.stop_reason.value
+    return {"reward": entry.reward, "success": entry.success, "stop_reason": reason}
+
+
+def _rollout_info(entry: Entry) -> dict[str, Any]:
+    job = entry.trajectory.job
+    return {
+        "task_index": job.task.index,
+        "current_step": entry.step,
+        "temperature": job.sampling.get("temperature"),
+        "top_p": job.sampling.get("top_p"),
+        "max_tokens": job.limits.turn_tokens,
+        "duration_ms": int(entry.trajectory.seconds * 1000),
+        "harness": "orl",
+    }
+
+
+def _messages(entry: Entry) -> Iterator[dict[str, Any]]:
+    for number, turn in enumerate(entry.trajectory.turns):
+        yield from _turn(number, turn)
+
+
+def _turn(number: int, turn: Turn) -> Iterator[dict[str, Any]]:
+    action = turn.action
+    if action.reasoning:
+        yield {"type": "reasoning", "content": action.reasoning}
+    if action.text.strip():
+        yield {"type": "assistant_message", "content": action.text}
+    for index, call in enumerate(action.calls):
+        yield _call(f"{number}.{index}", call)
+    for index, result in enumerate(turn.results):
+        content = text_of(result.content)
+        yield {"type": "tool_result", "content": content, "callId": f"{number}.{index}", "reward": result.reward}
+
+
+def _call(call_id: str, call: ToolCall | ParseFailure) -> dict[str, Any]:
+    """A call as the platform takes it; one that could not be parsed is what the model wrote instead."""
+    if isinstance(call, ParseFailure):
+        return {"type": "assistant_message", "content": call.text or call.message}
+    arguments = msgspec.json.encode(map_strings(plain(call.arguments), _text)).decode()
+    return {"type": "tool_call", "name": call.name, "content": arguments, "callId": call_id}

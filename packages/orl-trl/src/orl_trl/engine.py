@@ -1,0 +1,130 @@
+"""The in-process engine: requests come from the rollouts' event loop, torch runs on the thread that calls `serve`.
+
+It knows futures and queues, and nothing of rollouts, trainers or torch itself (`sampler` does). Torch stays on the main
+thread, where the trainer's own passes run, so that one model is never used from two threads; the loop's thread only
+waits. While a batch is sampled new requests gather, and they make the next batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
+from orl_core.errors import EngineError, boundary
+from orl_core.trajectory import Generation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from orl_trl.sampler import Request, Sampled
+
+T = TypeVar("T")
+
+WINDOW_SECONDS = 0.004  # without a new request, after which a batch is complete
+BATCH_ROWS = 512
+
+# What the loop sets for engines that would trim or decode: this one does neither.
+_IGNORED = frozenset({"no_stop_trim", "skip_special_tokens"})
+
+
+class _Waiting(Struct, frozen=True, kw_only=True):
+    """A request on its way: the future of its answer belongs to `loop`."""
+
+    request: Request
+    answer: asyncio.Future[Sampled]
+    loop: asyncio.AbstractEventLoop
+
+
+class InProcessEngine:
+    """`orl_rollout.engine.Engine` over a transformers model. `weight_version` goes into every Generation."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._inbox: SimpleQueue[_Waiting | None] = SimpleQueue()  # None: look whether there is still work to wait for
+        self.weight_version = ""
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        """Sample one continuation; waits until a `serve` on another thread gets to it.
+
+        Raises:
+            EngineError: a sampling parameter is unknown here, or the batch that held this request failed.
+        """
+        started = time.monotonic()
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(request=_request(ids, sampling), answer=loop.create_future(), loop=loop)
+        self._inbox.put(waiting)
+        sampled = await waiting.answer
+        return Generation(
+            ids=sampled.ids,
+            logprobs=sampled.logprobs,
+            finish_reason="stop" if sampled.stopped else "length",
+            weight_version=self.weight_version,
+            seconds=time.monotonic() - started,
+        )
+
+    def serve(self, until: Future[T]) -> T:
+        """Answer requests on this thread until `until` is done; its result.
+
+        Raises:
+            Exception: whatever `until` raises.
+        """
+        until.add_done_callback(lambda _: self._inbox.put(None))
+        while not until.done():
+            batch = [waiting for waiting in self._gather() if not waiting.answer.cancelled()]
+            if batch:
+                self._answer(batch)
+        return until.result()
+
+    def _gather(self) -> list[_Waiting]:
+        """Wait for a request, then for those that come close behind it."""
+        batch: list[_Waiting] = []
+        waiting = self._inbox.get()
+        while waiting is not None and len(batch) < BATCH_ROWS:
+            batch.append(waiting)
+            try:
+                waiting = self._inbox.get(timeout=WINDOW_SECONDS)
+            except Empty:
+                break
+        return batch
+
+    def _answer(self, batch: Sequence[_Waiting]) -> None:
+        from orl_trl.sampler import sample
+
+        try:
+            with boundary(EngineError, f"sampling a batch of {len(batch)}"):
+                answers = sample(self._model, [waiting.request for waiting in batch])
+        except EngineError as fault:
+            for waiting in batch:
+                waiting.loop.call_soon_threadsafe(_fail, waiting.answer, EngineError(str(fault)))
+            return
+        for waiting, answer in zip(batch, answers, strict=True):
+            waiting.loop.call_soon_threadsafe(_settle, waiting.answer, answer)
+
+
+def _settle(answer: asyncio.Future[Sampled], sampled: Sampled) -> None:
+    if not answer.done():
+        answer.set_result(sampled)
+
+
+def _fail(answer: asyncio.Future[Sampled], fault: EngineError) -> None:
+    if not answer.done():
+        answer.set_exception(fault)
+
+
+def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> Request:
+    """SGLang's sampling parameters, as far as this engine has them; None stands for the default."""
+    from orl_trl.sampler import Request
+
+    given = {name: value for name, value in sampling.items() if name not in _IGNORED and value is not None}
+    stops = frozenset(given.pop("stop_token_ids", ()))
+    unknown = given.keys() - {"max_new_tokens", "temperature", "top_p"}
+    if unknown:
+        raise EngineError(f"the in-process engine has no sampling parameter {', '.join(sorted(unknown))}")
+    if not ids or given.get("max_new_tokens", 1) < 1:
+        raise EngineError("the in-process engine needs at least one id to continue and room for one more")
+    return Request(ids=tuple(ids), stop_ids=stops, **{"max_new_tokens": 1, **given})

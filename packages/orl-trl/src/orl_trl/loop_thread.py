@@ -1,0 +1,47 @@
+"""An event loop on a daemon thread of its own, for a program whose main thread belongs to torch.
+
+It knows nothing of what runs there. Clients that live on the loop (connections, locks) are opened and used there and
+nowhere else; the main thread submits coroutines and waits for their futures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+STOP_SECONDS = 30.0  # for the loop to cancel what still runs, and to end
+
+
+class LoopThread:
+    """Used as a context manager; leaving it cancels what still runs there and ends the thread in bounded time."""
+
+    def __init__(self) -> None:
+        self._loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=self._run, name="orl-rollouts", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        loop = self._loop.result()
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join(STOP_SECONDS)
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start `coroutine` on the loop. Cancelling the future cancels it there."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop.result())
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            self._loop.set_result(loop)
+            loop.run_forever()

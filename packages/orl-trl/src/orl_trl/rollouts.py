@@ -1,0 +1,210 @@
+"""Rollouts for TRL: the same loop, sessions, configuration and reward as everywhere, on an event loop beside torch.
+
+TRL calls `__call__` (its `rollout_func`) on the main thread with a batch's task keys, each repeated once for every
+member of its group, copies adjacent, and wants one row for each, in that order. All of them are played at once on the
+loop's thread, while this thread serves the engine. It knows nothing of losses or optimizers.
+
+What is sampled trains (law L1): a row is a datum as it is. TRL asks for the sampled logprobs, but without vLLM it does
+not use them: its loss takes its ratios from a forward pass of its own, over the same ids and the same weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractAsyncContextManager, suppress
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
+
+from msgspec import Struct
+from orl_core.errors import OrlError
+from orl_core.task import Task
+from orl_rollout.engine import Engine
+from orl_rollout.outcome import Outcome, metrics_of
+
+from orl_trl.engine import InProcessEngine
+from orl_trl.loop_thread import STOP_SECONDS, LoopThread
+
+
+class Player(Protocol):
+    """What plays one task: `orl_rollout.runtime.Runtime`, or a fake."""
+
+    async def play(  # noqa: PLR0913  Runtime's
+        self,
+        task: Task,
+        *,
+        key: str,
+        engine: Engine,
+        sampling: Mapping[str, Any],
+        context_tokens: int | None = None,
+        evaluation: bool = False,
+        step: int = 0,
+    ) -> Outcome:
+        """Play `task` once; raises OrlError only where the run must end."""
+        ...
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What to play and how. `tasks` by key; `concurrency` is the number of rollouts at once."""
+
+    tasks: dict[str, Task]
+    held_out: tuple[Task, ...]
+    eval_samples: int
+    concurrency: int
+    sampling: dict[str, Any]
+    eval_sampling: dict[str, Any]
+    context_tokens: int | None = None
+
+
+class Rollouts:
+    """Plays batches for a trainer. A context manager; the player is opened and closed on the loop's own thread.
+
+    `outcomes`, `started` and `seconds` are those of the latest training batch, `step` its number, from 1.
+    """
+
+    def __init__(
+        self, plan: Plan, engine: InProcessEngine, open_player: Callable[[], AbstractAsyncContextManager[Player]]
+    ) -> None:
+        self.step = 0
+        self.outcomes: list[Outcome] = []
+        self.started = self.seconds = 0.0
+        self.plan = plan
+        self._engine = engine
+        self._open_player = open_player
+        self._thread = LoopThread()
+        self._closing = asyncio.Event()
+        self._playing = asyncio.Lock()
+
+    def __enter__(self) -> Self:
+        opened: Future[Player] = Future()
+        self._thread.__enter__()
+        self._life = self._thread.submit(self._live(opened))
+        wait(cast("tuple[Future[object], ...]", (self._life, opened)), return_when=FIRST_COMPLETED)
+        if not opened.done():
+            self._thread.__exit__(None, None, None)
+            self._life.result()
+        self._player = opened.result()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(TimeoutError):
+            self._thread.submit(self._close()).result(STOP_SECONDS)
+            self._life.result(STOP_SECONDS)
+        self._thread.__exit__(kind, error, trace)
+
+    def __call__(self, prompts: Sequence[str], trainer: object) -> dict[str, list[Any]]:
+        """The rows of one training batch: `prompts` are task keys, one row each; columns as `columns_of` has them.
+
+        Raises:
+            RunAborted: too many rollouts end in ERROR.
+        """
+        self.started = time.monotonic()
+        self._engine.weight_version = str(self.step)
+        self.step += 1
+        tasks = [self.plan.tasks[key] for key in prompts]
+        self.outcomes = self._play(tasks, f"train/{self.step}", self.plan.sampling, evaluation=False)
+        self.seconds = time.monotonic() - self.started
+        return columns_of(self.outcomes)
+
+    def reward(
+        self, *, reward: list[float | None], log_metric: Callable[[str, float], None], **_: object
+    ) -> list[float | None]:
+        """TRL's reward function: the rewards are known since the rollouts. Metrics join TRL's own, for W&B."""
+        for name, value in metrics_of(self.outcomes).items():
+            log_metric(name, value)
+        return reward
+
+    def evaluate(self) -> list[Outcome]:
+        """Play the held-out tasks with the weights as they are.
+
+        Raises:
+            RunAborted: too many rollouts end in ERROR.
+        """
+        self._engine.weight_version = str(self.step)
+        tasks = [task for task in self.plan.held_out for _ in range(self.plan.eval_samples)]
+        return self._play(tasks, f"eval/{self.step}", self.plan.eval_sampling, evaluation=True)
+
+    def _play(
+        self, tasks: Sequence[Task], name: str, sampling: Mapping[str, Any], *, evaluation: bool
+    ) -> list[Outcome]:
+        """Play on the loop's thread and serve the engine on this one; an interrupt here cancels the rollouts there."""
+
+        def play(row: int) -> Coroutine[Any, Any, Outcome]:
+            return self._player.play(
+                tasks[row],
+                key=f"{name}/{row}",
+                engine=self._engine,
+                sampling=sampling,
+                context_tokens=self.plan.context_tokens,
+                evaluation=evaluation,
+                step=self.step,
+            )
+
+        playing = self._thread.submit(self._play_all(play, len(tasks)))
+        try:
+            return self._engine.serve(until=playing)
+        finally:
+            playing.cancel()
+
+    async def _play_all(self, play: Callable[[int], Coroutine[Any, Any, Outcome]], count: int) -> list[Outcome]:
+        rows = iter(range(count))
+        outcomes: dict[int, Outcome] = {}
+
+        async def worker() -> None:
+            for row in rows:
+                outcomes[row] = await play(row)
+
+        async with self._playing:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(count, self.plan.concurrency)):
+                        group.create_task(worker())
+            except BaseExceptionGroup as faults:
+                raise _first(faults) from faults
+        return [outcomes[row] for row in range(count)]
+
+    async def _live(self, opened: Future[Player]) -> None:
+        """The player's life. It is closed after the last batch, finished or cancelled, has let go of it."""
+        async with self._open_player() as player:
+            opened.set_result(player)
+            await self._closing.wait()
+            async with self._playing:
+                pass
+
+    async def _close(self) -> None:
+        self._closing.set()
+
+
+def _first(faults: BaseExceptionGroup) -> BaseException:
+    """One of the faults that ended a batch, ours before others."""
+    ours, others = faults.split(OrlError)
+    part = ours or others or faults
+    first = part.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
+    """TRL's columns, one row for each outcome.
+
+    `prompt_ids`, `completion_ids`, `logprobs` and `env_mask` (the loss mask) are a datum's; `reward` (None where the
+    row does not train) reaches `Rollouts.reward`. A rollout that the engine never answered gives the smallest row that
+    TRL can hold: two ids, masked. TRL leaves rows without a reward out of their group's mean and deviation and gives
+    them the advantage 0; their masks are all 0, so they add nothing to its token counts either.
+    """
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")
+    }
+    for outcome in outcomes:
+        if outcome.data:
+            (datum,) = outcome.data
+            trains = datum.trains and any(datum.loss_mask)
+            row = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask, outcome.reward if trains else None)
+        else:
+            row = ((0,), (0,), (0.0,), (0,), None)
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(list(value) if isinstance(value, tuple) else value)
+    return columns

@@ -1,0 +1,184 @@
+"""From a Run to TRL's GRPOConfig: defaults that work on this machine, the shared options, then flags as they are.
+
+It mirrors none of TRL's options: names and types are checked by the parser that transformers derives from GRPOConfig.
+Options that orl must own (what a step is, where files go) are refused with the name of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import torch
+from orl_core.config import TrainerConfig
+from orl_core.errors import ConfigError, boundary
+from orl_rollout.run import Run
+from transformers import HfArgumentParser
+from trl.trainer.grpo_config import GRPOConfig
+
+from orl_trl.tracking import tracks
+
+if TYPE_CHECKING:
+    from transformers.hf_argparser import DataClassType
+
+GROUP_SIZE, GROUPS, STEPS = 16, 8, 55
+TINY = 10_000_000  # parameters, below which a model needs large steps and a real one would be ruined by them
+TINY_LR, REAL_LR = 4e-4, 1e-6
+NAMES = frozenset(field.name for field in fields(GRPOConfig))
+# The new name in transformers 5.2x, where the old one still warns.
+CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
+
+OWNED = {
+    "output_dir": "the run's folder",
+    "num_generations": "`n_samples`",
+    "generation_batch_size": "`rollout_batch_size`",
+    "max_steps": "`num_rollout`",
+    "num_train_epochs": "`num_rollout`",
+    "logging_steps": "nothing: every step is logged",
+    "logging_strategy": "nothing: every step is logged",
+    "save_strategy": "`save_interval`",
+    "save_steps": "`save_interval`",
+    "report_to": "`wandb_mode` and WANDB_API_KEY",
+    "use_vllm": "nothing: the engine runs in this process",
+}
+UNUSED = (
+    *("num_gpus", "actor_gpus", "rollout_gpus", "actor_nodes", "tp", "train_backend", "advantage_estimator"),
+    *("load", "save", "megatron_ckpt", "model_args", "max_tokens_per_gpu"),
+)
+
+
+def unused_options(config: TrainerConfig) -> list[str]:
+    """The options that are set and mean nothing here: those of trainers that run on a cluster."""
+    return [name for name in UNUSED if getattr(config, name) is not None]
+
+
+def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
+    """TRL's configuration for `run` and a model of so many parameters.
+
+    A step of ours plays `rollout_batch_size` x `n_samples` rollouts and makes two updates of them (one where their
+    number is odd); `--per-device-train-batch-size` splits an update into passes, where memory asks for it.
+
+    Raises:
+        ConfigError: a flag is unknown, owned by orl or of the wrong type, or the batch sizes do not fit together.
+    """
+    config = run.config.trainer
+    defaults = {**_defaults(parameters), **_shared(config), "output_dir": str(run.folder / "trainer")}
+    defaults["report_to"] = ["wandb"] if tracks(config) else "none"
+    merged = {**defaults, **_flags(config.flags, run.extra)}
+    merged.update(_batches(config, merged))
+    with boundary(ConfigError, "the settings for TRL"):
+        return GRPOConfig(**merged)
+
+
+def _flags(flags: Mapping[str, str | float | bool | None], extra: Sequence[str]) -> dict[str, Any]:
+    """What flags and command line say, by the names of GRPOConfig's fields. A null flag stands for nothing."""
+    argv = [f"--{name.removeprefix('--')}={_text(value)}" for name, value in flags.items() if value is not None]
+    parser = _Parser([cast("DataClassType", GRPOConfig)], allow_abbrev=False, add_help=False)
+    named = vars(parser.parse_args([*argv, *extra]))
+    for name in sorted(named.keys() & OWNED.keys()):
+        raise ConfigError(f"the flag `{name}` is orl's own; what sets it is {OWNED[name]}")
+    if "gradient_checkpointing" in named:
+        named[CHECKPOINTING] = named.pop("gradient_checkpointing")
+    return named
+
+
+def _text(value: str | float | bool) -> str:
+    """A flag's value as on a command line; YAML's 2 arrives here as 2.0."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _defaults(parameters: int) -> dict[str, Any]:
+    """What is best where nobody says anything. TRL's own defaults need a recent GPU."""
+    gpu = torch.cuda.is_available()
+    return {
+        "use_cpu": not gpu,
+        "bf16": gpu,
+        CHECKPOINTING: gpu,
+        "dataloader_pin_memory": gpu,
+        "learning_rate": TINY_LR if parameters < TINY else REAL_LR,
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 3,
+        "adam_beta2": 0.99,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "beta": 0.0,
+        "loss_type": "dapo",
+        "scale_rewards": "group",
+        "temperature": 1.0,
+        "num_generations": GROUP_SIZE,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+
+
+def _shared(config: TrainerConfig) -> dict[str, Any]:
+    """The options that all trainers share, where they are set."""
+    named = {
+        "learning_rate": config.lr,
+        "num_generations": config.n_samples,
+        "temperature": config.temperature,
+        "max_completion_length": config.max_response_len,
+        "seed": config.seed,
+        "run_name": config.wandb_run,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _batches(config: TrainerConfig, merged: Mapping[str, Any]) -> dict[str, int | str]:
+    """How a step's rollouts become passes and updates, and how many updates the run has."""
+    rows = (config.rollout_batch_size or GROUPS) * merged["num_generations"]
+    passes = merged.get("steps_per_generation")
+    width = merged.get("per_device_train_batch_size") or rows // (passes or (1 if rows % 2 else 2))
+    passes = passes or rows // width
+    if width * passes != rows:
+        raise ConfigError(
+            f"a step has {rows} rollouts, which {passes} passes of {width} rows do not make: "
+            "change `rollout_batch_size`, `n_samples`, or the flag `per_device_train_batch_size`"
+        )
+    update = merged.get("gradient_accumulation_steps") or (passes // 2 if passes % 2 == 0 else passes)
+    if passes % update:
+        raise ConfigError(f"`gradient_accumulation_steps` {update} does not divide the {passes} passes of a step")
+    updates = passes * merged.get("num_iterations", 1) // update
+    saves = {"save_strategy": "steps", "save_steps": config.save_interval * updates} if config.save_interval else {}
+    return {
+        "per_device_train_batch_size": width,
+        "steps_per_generation": passes,
+        "gradient_accumulation_steps": update,
+        "max_steps": (config.num_rollout or STEPS) * updates,
+        **saves,
+    }
+
+
+def updates_per_step(settings: GRPOConfig) -> int:
+    """The optimizer's updates in one step of ours."""
+    return (settings.steps_per_generation or 1) * settings.num_iterations // settings.gradient_accumulation_steps
+
+
+class _Parser(HfArgumentParser):
+    """Transformers' parser of GRPOConfig, that says only what was given and raises instead of ending the process."""
+
+    def add_argument(self, *names: str, **kwargs: Any) -> argparse.Action:
+        """Without defaults and without help, which nobody reads."""
+        return super().add_argument(*names, **{**kwargs, "default": argparse.SUPPRESS, "required": False, "help": None})
+
+    def parse_args(self, args: Sequence[str], namespace: None = None) -> argparse.Namespace:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The options that stand in `args`.
+
+        Raises:
+            ConfigError: one is unknown, with the nearest name there is, or its value is of the wrong type.
+        """
+        known, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
+            near = difflib.get_close_matches(name, sorted(NAMES), n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise ConfigError(f"TRL's GRPOConfig has no `{name}`{hint}")
+        return known
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse has to say."""
+        raise ConfigError(f"the trainer's flags: {message}")

@@ -1,0 +1,134 @@
+"""One run of the embedded trainer: model and engine, TRL's GRPOTrainer, measurements before and after, the files.
+
+TRL owns the optimizer and the loss; orl owns what a step is and what is written down. Torch works on this, the main
+thread: the rollouts wait on a loop of their own while it trains, and it serves the engine while they play.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+
+import transformers
+from datasets import Dataset
+from datasets.utils import disable_progress_bars
+from orl_core.errors import ConfigError, boundary
+from orl_core.render import Renderer
+from orl_rollout.breaker import Breaker
+from orl_rollout.journal import Journal
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.run import Run
+from orl_rollout.runtime import Runtime
+from orl_rollout.tasks import read_tasks
+from orl_rollout.tokenizer import load_tokenizer
+from orl_rollout.upload import Uploader
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from orl_trl.engine import InProcessEngine
+from orl_trl.rollouts import Plan, Player, Rollouts
+from orl_trl.settings import grpo_config, unused_options, updates_per_step
+from orl_trl.tracking import tracking
+from orl_trl.training import Training
+
+logger = logging.getLogger("orl")
+
+OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
+
+
+def train(run: Run, open_player: OpenPlayer | None = None) -> None:
+    """See `orl_trl.train`. `open_player` opens what plays: the runtime, or a test's fake of it."""
+    name = run.config.trainer.model
+    if not name:
+        raise ConfigError("`trainer.model` is empty: name a checkpoint's folder, or a model of the Hugging Face hub")
+    unused = unused_options(run.config.trainer)
+    if unused:
+        logger.warning("trl trains on one machine and does not use: %s", ", ".join(unused))
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    disable_progress_bars()
+    with boundary(ConfigError, f"loading the model `{name}`"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="float32")
+    settings = grpo_config(run, parameters=model.num_parameters())
+    plan = plan_of(run, settings)
+    engine = InProcessEngine(model)
+    opened = open_player or runtime_of
+    with quiet_trl(), tracking(run), Rollouts(plan, engine, lambda: opened(run, name)) as rollouts:
+        Training(run, rollouts, updates=updates_per_step(settings)).train(trainer_of(model, name, settings, rollouts))
+
+
+def plan_of(run: Run, settings: GRPOConfig) -> Plan:
+    """What is to be played.
+
+    Raises:
+        ConfigError: the tasks cannot be read, or are fewer than one step takes.
+    """
+    config = run.config
+    tasks = {task.key: task for task in read_tasks(run.task_data)}
+    rows = settings.generation_batch_size or 0
+    groups = rows // (settings.num_generations or 1)
+    if len(tasks) < groups:
+        raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups} (`rollout_batch_size`)")
+    held_out = tuple(read_tasks(run.eval_data)) if run.eval_data else ()
+    shared = {"max_new_tokens": config.trainer.max_response_len} if config.trainer.max_response_len else {}
+    return Plan(
+        tasks=tasks,
+        held_out=held_out[: config.eval.max_tasks],
+        eval_samples=config.eval.samples,
+        concurrency=rows,
+        sampling={"temperature": settings.temperature, "top_p": settings.top_p, **shared},
+        eval_sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p, **shared},
+        context_tokens=config.trainer.max_context_len,
+    )
+
+
+@asynccontextmanager
+async def runtime_of(run: Run, model: str) -> AsyncGenerator[Player]:
+    """The runtime of a run, with its journal in the run's folder."""
+    config = run.config
+    tokenizer = load_tokenizer(model, thinking=bool(config.thinking))
+    renderer = Renderer(tokenizer, system_prompt_template=config.system_prompt_template)
+    breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=config.trainer.n_samples or 1)
+    path = config.rollout.journal or run.folder / "journal.jsonl"
+    with Uploader(config) as uploader, Journal(path, config, then=uploader.submit) as journal:
+        async with OpenRewardClient(config) as client:
+            yield Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
+
+
+def trainer_of(model: PreTrainedModel, name: str, settings: GRPOConfig, rollouts: Rollouts) -> GRPOTrainer:
+    """TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`."""
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+    with boundary(ConfigError, "preparing TRL's trainer"):
+        trainer = GRPOTrainer(
+            model=model,
+            reward_funcs=[rollouts.reward],
+            args=settings,
+            train_dataset=Dataset.from_dict({"prompt": list(rollouts.plan.tasks)}),
+            processing_class=tokenizer,
+            rollout_func=rollouts,
+        )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+@contextmanager
+def quiet_trl() -> Generator[None]:
+    """Keep to itself what TRL says of rows without a reward, which are no news here and whose text may be anything.
+
+    TRL 1.16 also asks models for a property that transformers has renamed, and is warned each time.
+    """
+
+    def keep(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("All reward functions returned None")
+
+    trl_logger = logging.getLogger(GRPOTrainer.__module__)
+    trl_logger.addFilter(keep)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*gradient_checkpointing.* is deprecated", FutureWarning)
+            yield
+    finally:
+        trl_logger.removeFilter(keep)

@@ -1,0 +1,113 @@
+"""The course of a run: measure, train step by step, measure again, write what came of it, however it ends.
+
+It is TRL's callback: TRL's updates become orl's steps here (one batch of rollouts and the updates made of it), and its
+log one row of metrics.jsonl for each step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, cast
+
+import msgspec
+from orl_core.errors import OrlError
+from orl_rollout.run import Run
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from orl_trl.metrics import MetricsLog, overall, trl_metrics, versions
+from orl_trl.rollouts import Rollouts
+
+logger = logging.getLogger("orl")
+
+
+class Training(TrainerCallback):
+    """One run; `updates` is the number of the optimizer's updates in a step."""
+
+    def __init__(self, run: Run, rollouts: Rollouts, *, updates: int) -> None:
+        self._run = run
+        self._rollouts = rollouts
+        self._updates = updates
+        self._metrics = MetricsLog(run.folder / "metrics.jsonl")
+        self._logs: list[dict[str, Any]] = []
+        self._measured = -1
+        self._started = time.monotonic()
+
+    def train(self, trainer: GRPOTrainer) -> None:
+        """Train to the end. Checkpoint and summary are written on every path, also on Ctrl-C and from the breaker."""
+        self._trainer = trainer
+        trainer.add_callback(self)
+        ending: dict[str, Any] = {}
+        try:
+            self._measure(0)
+            trainer.train()
+            self._measure(self._rollouts.step)
+        except KeyboardInterrupt:
+            ending = {"interrupted": True}
+            raise
+        except OrlError as error:
+            ending = {"error": str(error)}
+            raise
+        finally:
+            self._conclude(ending)
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        """An update's numbers; the last one of a step ends it. Evaluations and totals are no update's."""
+        logs: dict[str, Any] = more["logs"]
+        if "loss" not in logs:
+            return
+        self._logs.append(logs)
+        if state.global_step % self._updates:
+            return
+        self._end_step(final=state.global_step >= state.max_steps)
+        self._logs = []
+
+    def _end_step(self, *, final: bool) -> None:
+        rollouts, step = self._rollouts, self._rollouts.step
+        seconds = time.monotonic() - rollouts.started
+        spent = {"rollout_seconds": rollouts.seconds, "train_seconds": seconds - rollouts.seconds}
+        more = {**trl_metrics(self._logs), **spent}
+        metrics = self._metrics.add("train", step, rollouts.outcomes, seconds=seconds, more=more)
+        _say(f"step {step}", metrics, seconds)
+        interval = self._run.config.eval.interval
+        if interval and step % interval == 0 and not final:
+            self._measure(step)
+
+    def _measure(self, step: int) -> None:
+        """Play the held-out tasks, where there are any, once for the same weights."""
+        if not self._rollouts.plan.held_out or step == self._measured:
+            return
+        started = time.monotonic()
+        outcomes = self._rollouts.evaluate()
+        self._measured = step
+        seconds = time.monotonic() - started
+        metrics = self._metrics.add("eval", step, outcomes, seconds=seconds)
+        self._trainer.log({f"eval_{name}": value for name, value in metrics.items()})
+        _say(f"held out at step {step}", metrics, seconds)
+
+    def _conclude(self, ending: dict[str, Any]) -> None:
+        steps = len(self._metrics.train)
+        if steps:
+            self._trainer.save_model(str(self._run.folder / "checkpoint"))
+        model = cast("PreTrainedModel", self._trainer.model)
+        summary = {
+            "env": ", ".join(self._run.config.environments),
+            "model": self._run.config.trainer.model,
+            "model_params": model.num_parameters(),
+            "steps": steps,
+            **self._metrics.figures(),
+            "seconds_total": round(time.monotonic() - self._started, 1),
+            "seed": self._run.config.trainer.seed,
+            "versions": versions(),
+            **ending,
+            **self._run.facts,
+        }
+        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+        (self._run.folder / "summary.json").write_bytes(text + b"\n")
+
+
+def _say(what: str, metrics: dict[str, float], seconds: float) -> None:
+    shown = {name: overall(metrics, name) for name in ("reward", "success", "valid_calls")}
+    figures = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in shown.items() if value is not None)
+    logger.info("%s: %s, %.1f s", what, figures, seconds)

@@ -1,0 +1,169 @@
+"""The certificate: what passes, what is refused and in which words, and a negative control for every kind of check."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec import structs
+from orl_core.errors import RenderError
+from orl_core.messages import text_message
+from orl_core.render import Renderer
+from orl_core.render.certify import unlike_template
+from orl_core.render.controls import Controls
+from orl_core.render.plan import Plan, Plans, Roles
+from orl_rollout.tokenizer import HFTokenizer
+
+from tests.core.render.conversations import TEMPLATES
+from tests.tokenizers import build, template, tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+QWEN3 = template("qwen3")
+
+
+def refused(source: str, match: str) -> None:
+    with pytest.raises(RenderError, match=match):
+        Renderer(HFTokenizer(build(source)))
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, "qwen2_5_training", "qwen3_training", "qwen3_vl"])
+def test_chatml_templates_pass(name: str) -> None:
+    certificate = Renderer(tokenizer(name)).certificate
+    assert certificate.passed
+    assert [check.check.split()[0] for check in certificate.checks] == [
+        *("2", "3", "5", "4", "6", "7", "8", "9", "10", "12", "11", "12", "13", "parse")
+    ]
+
+
+def test_a_default_system_prompt_is_noted() -> None:
+    (_, note) = Renderer(tokenizer("qwen2_5")).certificate.notes
+    assert "You are Qwen, created by Alibaba Cloud" in note
+    assert len(Renderer(tokenizer("qwen3")).certificate.notes) == 1
+
+
+def test_certification_takes_well_under_a_second() -> None:
+    tok = HFTokenizer(build(QWEN3))
+    started = time.perf_counter()
+    Renderer(tok)
+    assert time.perf_counter() - started < 2.0
+
+
+class _Broken(Plans):
+    """Plans that leave out the newline after the closing, in text, in ids, or in both."""
+
+    def __init__(self, tok: HFTokenizer, *, text: bool, ids: bool) -> None:
+        super().__init__(tok, Controls(tok))
+        self._text, self._ids = text, ids
+
+    def plan(self, roles: Roles) -> Plan:
+        plan = super().plan(roles)
+        if self._text:
+            plan = structs.replace(plan, parts=(str(plan.parts[0]).replace("\n", "", 1), *plan.parts[1:]))
+        if self._ids:
+            first = plan.fixed[0]
+            plan = structs.replace(plan, fixed=((first[0], *first[2:]), *plan.fixed[1:]))
+        return plan
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_negative_control_a_plan_without_the_newline_is_not_equal(name: str) -> None:
+    tok = tokenizer(name)
+    assert unlike_template(_Broken(tok, text=False, ids=False)) == ""
+    assert "does not end in" in unlike_template(_Broken(tok, text=True, ids=True))
+    assert "is not encoded jointly" in unlike_template(_Broken(tok, text=False, ids=True))
+
+
+class _Leaky(HFTokenizer):
+    """A tokenizer whose plain encoder knows the added tokens."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode_joint(text) for text in texts]
+
+
+def test_a_plain_encoder_that_makes_control_ids_is_refused() -> None:
+    with pytest.raises(RenderError, match=r"check 3, law L4: the plain encoder turns '<\|endoftext\|>' into \[\d+\]"):
+        Renderer(_Leaky(build(QWEN3)))
+
+
+class _Prefixing(HFTokenizer):
+    """A tokenizer that puts an id before every text."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[0, *ids] for ids in super().encode(texts)]
+
+
+def test_an_encoder_that_adds_ids_is_refused() -> None:
+    with pytest.raises(RenderError, match=re.escape("check 3, law L4: the plain encoder turns '' into [0]")):
+        Renderer(_Prefixing(build(QWEN3)))
+
+
+class _Splitting(HFTokenizer):
+    """A tokenizer whose plain encoder never merges a newline."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        encode = super().encode
+        return [[token for part in re.split("(\n)", text) for token in encode([part])[0]] for text in texts]
+
+
+def test_a_splice_that_is_not_the_joint_encoding_is_refused() -> None:
+    with pytest.raises(RenderError, match=r"check 4: tool content .* becomes \[.*\], the joint encoding is \["):
+        Renderer(_Splitting(build(QWEN3)))
+
+
+class _Lossy(HFTokenizer):
+    def decode(self, ids: Sequence[int]) -> str:
+        return super().decode(ids).strip()
+
+
+def test_a_decoder_that_loses_text_is_refused() -> None:
+    with pytest.raises(RenderError, match=r"check 5: ' ' becomes \[\d+\] and comes back as ''"):
+        Renderer(_Lossy(build(QWEN3)))
+
+
+def test_stop_ids_must_be_control_ids() -> None:
+    with pytest.raises(RenderError, match=r"check 2, law L4: the stop ids \(5, \d+\) are not all added tokens"):
+        Renderer(HFTokenizer(build(QWEN3), stop_ids=[5]))
+
+
+def test_templates_beyond_the_plans_are_refused_with_the_reason() -> None:
+    refused(template("qwen3_5_think"), "renders a tool call as .*<function=look>.* none of the supported formats")
+    refused(template("gptoss"), "renders a tool call as .* none of the supported formats")
+    refused(QWEN3.replace("<|im_end|>", "<|box_end|>"), "none of the stop tokens <.im_end.> follows the assistant")
+    refused(
+        QWEN3.replace("{{- content }}", "{{- content | replace('a', 'b') }}"),
+        "changes the content of a tool message in a way that",
+    )
+    refused(QWEN3.replace("{{- content }}", "{{- content }}{{- content }}"), r"prints the new contents as \[0, 0\]")
+    refused(QWEN3.replace("{{- content }}", "{{- message.tool_call_id ~ content }}"), "prints the ids of tool calls")
+    refused(QWEN3.replace("{{- content }}", "{{- loop.index ~ content }}"), "check 8: .* depends on the history")
+    refused(
+        QWEN3.replace("{{- content }}", "{{- (tools | length if tools else 0) ~ content }}"),
+        "check 8: after user.* and with tools",
+    )
+    refused((GOLDEN / "opens_think.jinja").read_text(encoding="utf-8"), "check 11: the chat template does not show")
+    refused(
+        QWEN3.replace(
+            "{%- if add_generation_prompt %}", "{%- if add_generation_prompt and messages[-1].role != 'tool' %}"
+        )
+        + "{%- if messages[-1].role == 'tool' %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}",
+        "opens reasoning after some messages only",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("content | trim", "stripped"), ("content.lstrip()", "left-stripped"), ("content | tojson", "a JSON string")],
+)
+def test_what_a_template_does_to_contents_is_found_by_probing(source: str, name: str) -> None:
+    tok = HFTokenizer(build(QWEN3.replace("{{- content }}", "{{- " + source + " }}")))
+    renderer = Renderer(tok)
+    assert renderer.certificate.passed
+    assert f"tool {name}" in next(check.detail for check in renderer.certificate.checks if check.check == "7 contents")
+    expected = {"stripped": 'a"b', "left-stripped": 'a"b ', "a JSON string": '" a\\"b "'}[name]
+    assert f"\n{expected}\n" in tok.decode(renderer.extend((), (text_message("tool", ' a"b '),), calls_before=0))

@@ -1,0 +1,86 @@
+"""The tokenizer over a Hugging Face checkpoint: loaded from a folder, nothing fetched."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.errors import RenderError
+from orl_core.render import Renderer
+from orl_rollout.tokenizer import HFTokenizer, load_tokenizer
+from transformers import ByT5Tokenizer
+
+from tests.core.render.conversations import CONTROL_STRINGS, hostile
+from tests.tokenizers import build, template, tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USER = [{"role": "user", "content": "Hi."}]
+
+
+def saved(folder: Path, source: str = "") -> Path:
+    build(source or template("qwen3")).save_pretrained(folder)
+    return folder
+
+
+def test_a_saved_checkpoint_renders_as_the_one_in_memory(tmp_path: Path) -> None:
+    loaded, built = load_tokenizer(saved(tmp_path)), tokenizer("qwen3")
+    assert dict(loaded.added_tokens) == dict(built.added_tokens)
+    assert loaded.stop_ids == (built.added_tokens["<|im_end|>"],)
+    messages: list[dict[str, Any]] = [*USER, {"role": "assistant", "content": "Yes."}, *USER]
+    text = loaded.apply_chat_template(messages, tools=None, add_generation_prompt=True)
+    assert text == built.apply_chat_template(messages, tools=None, add_generation_prompt=True)
+    assert loaded.encode_joint(text) == built.encode_joint(text)
+    assert loaded.decode(loaded.encode_joint(text)) == text
+    assert Renderer(loaded).certificate.passed
+
+
+@pytest.mark.parametrize("eos", [7, [7, 9]])
+def test_the_generation_configs_stops_count(tmp_path: Path, eos: int | list[int]) -> None:
+    (saved(tmp_path) / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    end = tokenizer("qwen3").added_tokens["<|im_end|>"]
+    assert load_tokenizer(tmp_path).stop_ids == (*([eos] if isinstance(eos, int) else eos), end)
+
+
+def test_thinking_reaches_the_template(tmp_path: Path) -> None:
+    saved(tmp_path)
+    prompts = [
+        load_tokenizer(tmp_path, thinking=thinking).apply_chat_template(USER, tools=None, add_generation_prompt=True)
+        for thinking in (False, True)
+    ]
+    assert [prompt.endswith("</think>\n\n") for prompt in prompts] == [True, False]
+
+
+def test_the_clock_is_pinned_when_the_tokenizer_is_made() -> None:
+    tok = HFTokenizer(build("{{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }} {{ date_string }}"))
+    shown = {tok.apply_chat_template(USER, tools=None, add_generation_prompt=True) for _ in range(3)}
+    assert len(shown) == 1
+    assert shown.pop().startswith("20")
+
+
+def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(RenderError, match="ByT5Tokenizer is a slow tokenizer; rendering needs the fast form"):
+        HFTokenizer(ByT5Tokenizer())  # type: ignore[arg-type]
+    with pytest.raises(RenderError, match="has no chat template"):
+        HFTokenizer(build(""))
+    with pytest.raises(RenderError, match=r"loading the tokenizer of .*nowhere"):
+        load_tokenizer(tmp_path / "nowhere")
+    with pytest.raises(RenderError, match="compiling the chat template"):
+        HFTokenizer(build("{% if %}"))
+
+
+@given(hostile | st.text())
+def test_no_text_becomes_an_added_token(text: str) -> None:
+    tok = tokenizer("qwen3")
+    (ids,) = tok.encode([text])
+    assert not set(ids) & set(tok.added_tokens.values())
+
+
+def test_the_joint_encoder_makes_them_which_is_why_there_are_two() -> None:
+    tok = tokenizer("qwen3")
+    for text in CONTROL_STRINGS:
+        assert tok.encode_joint(text) == [tok.added_tokens[text]]

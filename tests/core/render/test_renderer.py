@@ -1,0 +1,202 @@
+"""The renderer on published ChatML templates: what it appends is what the template would have printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orl_core.errors import RenderError
+from orl_core.messages import ImageBlock, Message, ParseFailure, TextBlock, ToolCall, ToolSpec, text_message
+from orl_core.render import Renderer
+from orl_core.render.conversation import for_template
+from orl_rollout.tokenizer import HFTokenizer
+
+from tests.core.render.conversations import TEMPLATES, harmless, rounds
+from tests.tokenizers import build, tokenizer
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+RENDERERS = {name: Renderer(tokenizer(name)) for name in TEMPLATES}
+THINKING = Renderer(tokenizer("qwen3", thinking=True))
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"who": {"type": "string", "description": "a <name>"}}}
+TOOLS = (ToolSpec(name="accuse", description="Name the culprit.", parameters=SCHEMA), ToolSpec(name="look"))
+USER = text_message("user", "Who did it?")
+RESULTS = (text_message("tool", "A knife.\n", name="look"), text_message("tool", '{"alibi": null}', name="ask"))
+
+
+def ids_of(name: str, text: str) -> tuple[int, ...]:
+    return tuple(tokenizer(name).encode_joint(text))
+
+
+def text(tok: HFTokenizer, messages: list[Message], *, prompt: bool, tools: Any = None) -> str:
+    return tok.apply_chat_template(for_template(messages, str), tools=tools, add_generation_prompt=prompt)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_golden_opening_and_extensions(name: str) -> None:
+    """The wire format of every family, as text, in tests/golden."""
+    renderer, tok = RENDERERS[name], tokenizer(name)
+    closed = ids_of(name, "<|im_end|>")
+    shown = {
+        "open": renderer.open((text_message("system", "Be brief."), USER), TOOLS),
+        "open without tools": renderer.open((USER,), ()),
+        "two results": renderer.extend(closed, RESULTS, calls_before=0),
+        "result and user": renderer.extend(closed, (RESULTS[0], USER), calls_before=0),
+        "user": renderer.extend(closed, (USER,), calls_before=0),
+        "user after an action cut short": renderer.extend((1, 2), (USER,), calls_before=0),
+    }
+    expected = json.loads((GOLDEN / f"render_{name}.json").read_text(encoding="utf-8"))
+    assert {what: tok.decode(ids) for what, ids in shown.items()} == expected
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3_instruct_2507"])
+@given(first=harmless, system=st.none() | harmless, played=st.lists(rounds(), min_size=1, max_size=4))
+@settings(max_examples=60)
+def test_a_conversation_appended_is_the_conversation_rendered_whole(
+    name: str, first: str, system: str | None, played: list[tuple[Message, tuple[Message, ...]]]
+) -> None:
+    """These templates keep history as it is, so every id of opening, actions and extensions can be compared."""
+    renderer, tok = RENDERERS[name], tokenizer(name)
+    history = [*([text_message("system", system)] if system is not None else []), text_message("user", first)]
+    ids = list(renderer.open(tuple(history), ()))
+    for action, answers in played:
+        said = text(tok, [*history, action], prompt=False).removeprefix(text(tok, history, prompt=True))
+        action_ids = tok.encode_joint(said.removesuffix("\n"))
+        ids += [*action_ids, *renderer.extend(action_ids, answers, calls_before=0)]
+        history += [action, *answers]
+    assert ids == tok.encode_joint(text(tok, history, prompt=True))
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+@given(played=st.lists(rounds(), min_size=1, max_size=4))
+@settings(max_examples=60)
+def test_extensions_end_the_full_rendering_where_the_template_rewrites_history(
+    thinking: bool, played: list[tuple[Message, tuple[Message, ...]]]
+) -> None:
+    tok = tokenizer("qwen3", thinking=thinking)
+    renderer = THINKING if thinking else RENDERERS["qwen3"]
+    history = [USER]
+    for action, answers in played:
+        history += [action, *answers]
+        ids = renderer.extend((), answers, calls_before=0)
+        assert tok.encode_joint(text(tok, history, prompt=True))[-len(ids) :] == list(ids)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@given(first=harmless, description=harmless, system=st.none() | harmless)
+def test_an_opening_of_harmless_text_is_the_templates_own(
+    name: str, first: str, description: str, system: str | None
+) -> None:
+    tok = tokenizer(name)
+    messages = [*([text_message("system", system)] if system is not None else []), text_message("user", first)]
+    tools = [{"type": "function", "function": {"name": "f", "description": description, "parameters": SCHEMA}}]
+    expected = tok.encode_joint(text(tok, messages, prompt=True, tools=tools))
+    spec = ToolSpec(name="f", description=description, parameters=SCHEMA)
+    assert RENDERERS[name].open(tuple(messages), (spec,)) == tuple(expected)
+
+
+def test_the_closing_is_dropped_once_where_the_action_has_it() -> None:
+    renderer, tok = RENDERERS["qwen3"], tokenizer("qwen3")
+    end, eot = renderer.stop_ids
+    assert (end, eot) == (tok.added_tokens["<|im_end|>"], tok.added_tokens["<|endoftext|>"])
+    whole = renderer.extend((), RESULTS, calls_before=0)
+    assert whole[0] == end
+    assert renderer.extend((7, end), RESULTS, calls_before=0) == whole[1:]
+    assert renderer.extend((7,), RESULTS, calls_before=0) == whole
+    assert renderer.extend((7, eot), RESULTS, calls_before=0) == whole
+
+
+def test_an_image_is_refused_by_its_place() -> None:
+    image = ImageBlock(data="aGk=", mime_type="image/png")
+    shown = Message(role="tool", name="look", content=(TextBlock(text="See:"), image))
+    with pytest.raises(RenderError, match=r"block 1 of message 0 \(tool `look`\) is an image \(image/png\)"):
+        RENDERERS["qwen3"].extend((), (shown,), calls_before=0)
+    with pytest.raises(RenderError, match=r"block 0 of message 1 \(user\) is an image"):
+        RENDERERS["qwen3"].open((USER, Message(role="user", content=(image,))), ())
+
+
+@pytest.mark.parametrize("messages", [(), (text_message("system", "x"),), (text_message("assistant", "x"),)])
+def test_what_cannot_follow_an_action_is_refused(messages: tuple[Message, ...]) -> None:
+    with pytest.raises(RenderError, match="an action is followed by tool results and user messages, not by"):
+        RENDERERS["qwen3"].extend((), messages, calls_before=0)
+
+
+def test_an_opening_without_messages_is_refused() -> None:
+    with pytest.raises(RenderError, match="at least one message"):
+        RENDERERS["qwen3"].open((), TOOLS)
+
+
+def test_lone_surrogates_are_replaced() -> None:
+    renderer, tok = RENDERERS["qwen3"], tokenizer("qwen3")
+    bad = ToolSpec(name="f", description="\ud800", parameters={"type": "object", "properties": {"\udfff": {}}})
+    assert "a\ufffdb" in tok.decode(renderer.open((text_message("user", "a\ud800b"),), (bad,)))
+    assert "a\ufffdb" in tok.decode(renderer.extend((), (text_message("tool", "a\udc00b"),), calls_before=0))
+    assert renderer.cut("a\ud800b", 100) == "a\ufffdb"
+
+
+def test_a_system_prompt_template_replaces_the_templates_tools() -> None:
+    tok = tokenizer("qwen3")
+    renderer = Renderer(
+        tok, system_prompt_template="Tools, one {{line}} each:\n{tools}\nCall: <tool_call>…</tool_call>"
+    )
+    ids = renderer.open((text_message("system", "Extra <tool_call>."), USER), TOOLS)
+    shown = tok.decode(ids)
+    assert shown.startswith(
+        '<|im_start|>system\nTools, one {line} each:\n{"name": "accuse", "arguments_schema": {"type": "object", '
+    )
+    assert "Call: <tool_call>…</tool_call>\n\nExtra <tool_call>.<|im_end|>\n<|im_start|>user" in shown
+    assert "# Tools" not in shown
+    # The run's own template may use control tokens; a text from the environment may not.
+    assert ids.count(tok.added_tokens["<tool_call>"]) == 1
+
+
+def test_an_empty_think_block_belongs_to_the_prompt() -> None:
+    tok = tokenizer("qwen3")
+    assert tok.decode(RENDERERS["qwen3"].open((USER,), ())).endswith("<think>\n\n</think>\n\n")
+    assert tok.decode(THINKING.open((USER,), ())).endswith("<|im_start|>assistant\n")
+
+
+def test_parse_reads_calls_text_and_reasoning() -> None:
+    said = (
+        '<think>\nHm.\n</think>\n\nSo:\n<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call><tool_call>{'
+    )
+    for name in TEMPLATES:
+        for stop in ("", "<|im_end|>", "<|endoftext|>"):
+            action = RENDERERS[name].parse(ids_of(name, said + stop))
+            assert (action.text, action.reasoning) == ("So:", "Hm.")
+            call, failure = action.calls
+            assert call == ToolCall(name="look", arguments={"x": 1})
+            assert isinstance(failure, ParseFailure)
+
+
+def test_parse_starts_inside_reasoning_where_the_prompt_opened_it() -> None:
+    tok = HFTokenizer(build((GOLDEN / "opens_think.jinja").read_text(encoding="utf-8")))
+    renderer = Renderer(tok, system_prompt_template="{tools}")
+    assert tok.decode(renderer.open((USER,), TOOLS)).endswith("<|im_start|>assistant\n<think>\n")
+    action = renderer.parse(tok.encode_joint('Hm.\n</think>\n\nYes.<tool_call>{"name": "a"}</tool_call>'))
+    assert (action.reasoning, action.text, len(action.calls)) == ("Hm.", "Yes.", 1)
+
+
+@given(st.lists(st.integers(0, 2**20)))
+def test_parse_is_total(ids: list[int]) -> None:
+    RENDERERS["qwen3"].parse(ids)
+
+
+@given(st.text(max_size=300), st.integers(1, 120))
+def test_cut_keeps_what_fits_and_marks_what_does_not(said: str, budget: int) -> None:
+    renderer, tok = RENDERERS["qwen3"], tokenizer("qwen3")
+    kept = renderer.cut(said, budget)
+    if len(tok.encode([said])[0]) <= budget:
+        assert kept == said
+    else:
+        _, marker, rest = kept.partition("\n[… cut here")
+        assert marker
+        assert rest == ": the result is longer than its budget]"
+        assert len(tok.encode([kept])[0]) <= max(budget, len(tok.encode([marker + rest])[0])) + 2
+
+
+def test_cut_is_bounded_by_the_budget_not_by_the_text() -> None:
+    assert len(RENDERERS["qwen3"].cut("word " * 1_000_000, 100)) < 1000

@@ -1,0 +1,116 @@
+"""L4: text from outside is text. No id that comes from a task, a tool result or an environment is a control id.
+
+Every property compares with the rendering of the same conversation in which every text is an ordinary word: the control
+ids must be the same, in the same order.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orl_core.messages import Message, ToolCall, ToolSpec, text_message
+from orl_core.render import Renderer
+from orl_core.render.certify import attacks
+from orl_core.render.controls import Controls
+
+from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, hostile
+from tests.tokenizers import tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RENDERERS = {name: Renderer(tokenizer(name)) for name in TEMPLATES}
+TEMPLATED = Renderer(tokenizer("qwen3"), system_prompt_template="Tools: {tools}|> Write <tool_call>{{}}</tool_call>.")
+
+
+def controls(ids: Sequence[int]) -> list[int]:
+    known = set(tokenizer("qwen3").added_tokens.values())
+    return [token for token in ids if token in known]
+
+
+def opening(texts: Sequence[str]) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
+    """A system message, a user message and a tool, made of six texts from outside."""
+    system, user, description, key, value, default = texts
+    parameters: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            f"k{key}": {"type": "string", "description": value, "enum": [default, value], "default": default}
+        },
+        "required": [f"k{key}"],
+    }
+    tool = ToolSpec(name="look", description=description, parameters=parameters)
+    return (text_message("system", system), text_message("user", user)), (tool,)
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, "templated"])
+@given(texts=st.lists(hostile, min_size=6, max_size=6))
+@settings(max_examples=80)
+def test_an_opening(name: str, texts: list[str]) -> None:
+    renderer = TEMPLATED if name == "templated" else RENDERERS[name]
+    tok = tokenizer("qwen3" if name == "templated" else name)
+    ids = renderer.open(*opening(texts))
+    assert controls(ids) == controls(renderer.open(*opening(["x"] * 6)))
+    shown = tok.decode(ids)
+    for text in texts[:2]:  # what the environment said is there, whole and without guards
+        assert unicodedata.normalize("NFC", text) in unicodedata.normalize("NFC", shown)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@given(texts=st.lists(hostile, min_size=1, max_size=3), user=st.none() | hostile, tool=hostile)
+@settings(max_examples=80)
+def test_an_extension(name: str, texts: list[str], user: str | None, tool: str) -> None:
+    renderer = RENDERERS[name]
+
+    def messages(texts: list[str], user: str | None, tool: str) -> tuple[Message, ...]:
+        results = tuple(text_message("tool", text, name=tool) for text in texts)
+        return results if user is None else (*results, text_message("user", user))
+
+    ids = renderer.extend((), messages(texts, user, tool), calls_before=0)
+    blank = renderer.extend((), messages(["x"] * len(texts), user and "x", "x"), calls_before=0)
+    assert controls(ids) == controls(blank)
+    shown = unicodedata.normalize("NFC", tokenizer(name).decode(ids))
+    assert all(unicodedata.normalize("NFC", text) in shown for text in texts)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_control_string_alone_doubled_cut_and_at_the_edges(name: str) -> None:
+    renderer = RENDERERS[name]
+    for attack in attacks(Controls(tokenizer(name))):
+        for role in ("tool", "user"):
+            found = renderer.extend((), (text_message(role, attack),), calls_before=0)
+            assert controls(found) == controls(renderer.extend((), (text_message(role, "x"),), calls_before=0))
+        assert controls(renderer.open(*opening([attack] * 6))) == controls(renderer.open(*opening(["x"] * 6)))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_without_the_law_every_one_of_them_would_leak(name: str) -> None:
+    """The negative control: the template's own joint encoding forges control ids from every control string."""
+    tok = tokenizer(name)
+    for text in (text for text in CONTROL_STRINGS if text in tok.added_tokens):
+        joint = tok.encode_joint(
+            tok.apply_chat_template([{"role": "user", "content": text}], tools=None, add_generation_prompt=True)
+        )
+        assert controls(joint) != controls(RENDERERS[name].open((text_message("user", text),), ()))
+
+
+@given(hostile)
+def test_what_an_action_spells_is_no_delimiter_where_the_vocabulary_has_one(text: str) -> None:
+    said = f'{text}<tool_call>{{"name": "look"}}</tool_call><think>{text}</think>'
+    (ids,) = tokenizer("qwen3").encode([said])
+    action = RENDERERS["qwen3"].parse(ids)
+    assert action.calls == ()
+    assert action.reasoning == ""
+    assert action.text == unicodedata.normalize("NFC", said).strip()
+
+
+def test_what_it_spells_counts_where_the_vocabulary_has_none() -> None:
+    tok = tokenizer("qwen2_5")
+    assert "<think>" not in tok.added_tokens
+    spelled, call = "<think>Hm.</think>", '<tool_call>{"name": "look"}</tool_call>'
+    action = RENDERERS["qwen2_5"].parse([*tok.encode([spelled])[0], *tok.encode_joint(call), *tok.encode([call])[0]])
+    assert (action.reasoning, action.calls) == ("Hm.", (ToolCall(name="look"),))
+    assert action.text == call

@@ -1,0 +1,193 @@
+"""tasks.jsonl: the same bytes for the same seed, written whole or not at all."""
+
+import json
+import socket
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.config import decode_config
+from orl_core.errors import ConfigError, SessionError
+from orl_core.task import Task, row_of
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.tasks import list_tasks, open_listing, prepare, read_tasks, share_out
+from orl_rollout.testing import environments as envs
+
+
+def config_of(url, **environments):
+    tree = {f"gallery/{name}": {"base_url": url, **settings} for name, settings in environments.items()}
+    return decode_config({"environments": tree}, "test")
+
+
+async def test_the_same_seed_gives_the_same_bytes(gallery, tmp_path):
+    config = config_of(gallery.url, Echo={"splits": ["train", "test"]}, Terminal={"num_samples": 3})
+    prepared = await prepare(config, tmp_path / "a" / "tasks.jsonl", seed=7)
+    assert prepared.counts == {"gallery/Echo": 9, "gallery/Terminal": 3}
+    await prepare(config, tmp_path / "b.jsonl", seed=7)
+    await prepare(config, tmp_path / "c.jsonl", seed=8)
+    first, again, other = [(tmp_path / name).read_bytes() for name in ("a/tasks.jsonl", "b.jsonl", "c.jsonl")]
+    assert first == again
+    assert sorted(first.splitlines()) != first.splitlines()
+    assert first != other
+
+
+async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):
+    output = tmp_path / "tasks.jsonl"
+    await prepare(config_of(gallery.url, Echo={}), output)
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    tasks = list(read_tasks(output))
+    assert [row["prompt"] for row in rows] == [task.key for task in tasks]
+    assert all(isinstance(row["metadata"], dict) and row["label"] == "" for row in rows)
+    task = min(tasks, key=lambda task: task.index or 0)
+    assert task == Task(
+        env_name="gallery/Echo",
+        deployment_name="gallery/Echo",
+        server_name="Echo",
+        environment_name="echo",
+        namespace="gallery",
+        index=0,
+        task_spec={"number": 0, "split": "train"},
+    )
+
+
+async def test_duplicates_are_left_out_and_replaced(gallery, tmp_path):
+    output = tmp_path / "tasks.jsonl"
+    prepared = await prepare(config_of(gallery.url, Duplicates={}), output)
+    assert (prepared.total, prepared.duplicates) == (4, 4)
+    prepared = await prepare(config_of(gallery.url, Duplicates={}), output, max_tasks=4)
+    keys = [task.key for task in read_tasks(output)]
+    assert prepared.total == len(set(keys)) == 4
+
+
+async def test_weights_share_out_a_capped_mix(gallery, tmp_path):
+    config = config_of(gallery.url, Echo={"weight": 3}, Terminal={"weight": 1})
+    prepared = await prepare(config, tmp_path / "tasks.jsonl", max_tasks=8)
+    assert prepared.counts == {"gallery/Echo": 6, "gallery/Terminal": 2}
+    assert (await prepare(config, tmp_path / "tasks.jsonl")).total == 12
+
+
+async def test_eval_splits_are_prepared_apart(gallery, tmp_path):
+    config = config_of(gallery.url, Echo={"eval_splits": ["test"]}, Terminal={})
+    prepared = await prepare(config, tmp_path / "eval.jsonl", splits="eval_splits")
+    assert prepared.counts == {"gallery/Echo": 3, "gallery/Terminal": 0}
+    assert {task.split for task in read_tasks(tmp_path / "eval.jsonl")} == {"test"}
+
+
+async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):
+    pages = gallery.asked("/task_range")
+    prepared = await prepare(config_of(gallery.url, Endless={}), tmp_path / "tasks.jsonl")
+    assert prepared.total == 5_000
+    assert gallery.asked("/task_range") - pages == 1 + 5
+
+
+class Old:
+    """A server from before the listing by index."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        if scope.get("path", "").endswith(("/num_tasks", "/task_range")):
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            return await send({"type": "http.response.body", "body": b"{}"})
+        return await self.app(scope, receive, send)
+
+
+async def test_a_server_that_only_lists_is_listed(tmp_path):
+    with envs.serve(envs.Echo, wrap=Old) as served:
+        config = config_of(served.url, Echo={})
+        async with OpenRewardClient(config) as client:
+            listing = await open_listing(client, "gallery/Echo", "train")
+            tasks = [task async for task in list_tasks(client, listing, [1, 0])]
+        assert [(task.index, task.task_spec["number"]) for task in tasks] == [(None, 0), (None, 1)]
+        assert (await prepare(config, tmp_path / "tasks.jsonl", max_tasks=2)).total == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "message"),
+    [
+        ("Nowhere", {}, "no environment `nowhere`"),
+        ("Echo", {"variant": "nowhere"}, "no environment `nowhere`"),
+        ("Echo", {"splits": ["trian"]}, "no split `trian`; its splits are: train, test"),
+    ],
+)
+async def test_a_bad_name_leaves_the_old_file(gallery, tmp_path, environment, settings, message):
+    output = tmp_path / "tasks.jsonl"
+    output.write_text("old")
+    with pytest.raises((ConfigError, SessionError), match=message) as caught:
+        await prepare(config_of(gallery.url, **{environment: settings}), output)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
+    assert output.read_text() == "old"
+
+
+async def test_a_dead_server_leaves_the_old_file(tmp_path):
+    output = tmp_path / "tasks.jsonl"
+    output.write_text("old")
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(SessionError, match=r"^listing the tasks of gallery/Echo: .*127\.0\.0\.1") as caught:
+            await prepare(config_of(url, Echo={}), output)
+    assert "\n" not in str(caught.value)
+    assert output.read_text() == "old"
+
+
+class DiesMidway(Old):
+    """Fails at the third page."""
+
+    def __init__(self, app):
+        super().__init__(app)
+        self.pages = 0
+
+    async def __call__(self, scope, receive, send):
+        self.pages += scope.get("path", "").endswith("/task_range")
+        if self.pages > 3:
+            await send({"type": "http.response.start", "status": 500, "headers": []})
+            return await send({"type": "http.response.body", "body": b"out of memory"})
+        return await self.app(scope, receive, send)
+
+
+async def test_a_server_that_dies_midway_leaves_the_old_file(tmp_path):
+    output = tmp_path / "tasks.jsonl"
+    output.write_text("old")
+    with (
+        envs.serve(envs.Endless, wrap=DiesMidway) as served,
+        pytest.raises(SessionError, match="HTTP 500: out of memory"),
+    ):
+        await prepare(config_of(served.url, Endless={}), output)
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
+    assert output.read_text() == "old"
+
+
+async def test_no_task_at_all_is_refused(gallery, tmp_path):
+    with pytest.raises(ConfigError, match="`eval_splits` name none"):
+        await prepare(config_of(gallery.url, Echo={}), tmp_path / "eval.jsonl", splits="eval_splits")
+
+
+def test_a_bad_row_is_named_by_file_and_line(tmp_path):
+    path = tmp_path / "tasks.jsonl"
+    row = msgspec.json.encode(row_of(Task(env_name="a/b", deployment_name="a/b", index=1)))
+    path.write_bytes(row + b"\n" + row.replace(b'"metadata"', b'"metadatum"') + b"\n")
+    tasks = read_tasks(path)
+    assert next(tasks).index == 1
+    with pytest.raises(ConfigError, match=r"tasks\.jsonl:2: .*metadat"):
+        next(tasks)
+    with pytest.raises(ConfigError, match=r"missing\.jsonl"):
+        next(read_tasks(tmp_path / "missing.jsonl"))
+
+
+@given(
+    st.integers(0, 200),
+    st.lists(st.tuples(st.floats(0.1, 10), st.integers(0, 80)), min_size=1, max_size=5),
+)
+def test_shares_fill_up_and_keep_to_caps_and_weights(total, members):
+    weights, caps = zip(*members, strict=True)
+    shares = share_out(total, weights, caps)
+    assert sum(shares) == min(total, sum(caps))
+    assert all(0 <= share <= cap for share, cap in zip(shares, caps, strict=True))
+    for share, weight, cap in zip(shares, weights, caps, strict=True):
+        for other, other_weight in zip(shares, weights, strict=True):
+            if share < cap and other:
+                assert (share + 1) / weight >= other / other_weight - 1e-9
