@@ -102,7 +102,7 @@ def make_run(folder: Path, *, steps: int = 30, finished: bool = True, prompt: st
             share = 0.31 + 0.53 * (1 - math.exp(-step / 14))
             kinds = (["eval"] if step in (0, steps // 2, steps) else []) + (["train"] if step else [])
             for kind in kinds:
-                point = {"step": step, "kind": kind, "seconds": 4.2 * step, **make_metrics(step, share, rng)}
+                point = {"step": step, "kind": kind, "seconds": 4.2, **make_metrics(step, share, rng)}
                 lines.write(json.dumps(point) + "\n")
     tokenizer = make_tokenizer()
     with (folder / "journal.jsonl").open("wb") as journal:

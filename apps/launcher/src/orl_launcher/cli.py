@@ -46,11 +46,12 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: with the nearest option, where one is unknown.
         """
-        arguments, unknown = self.parse_known_args(argv)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            self.error(f"unknown argument {unknown[0]}{suggestion(unknown[0].partition('=')[0], known)}")
-        return arguments
+        known = [option for action in self._actions for option in action.option_strings]
+        for word in argv:
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in known:
+                self.error(f"unknown option {option}{suggestion(option, known)}")
+        return self.parse_args(argv)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

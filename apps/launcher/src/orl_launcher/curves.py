@@ -122,6 +122,8 @@ def _style() -> AbstractContextManager[None]:
 
 
 def _draw(axes: Axes, chart: Chart, palette: dict[str, str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     if chart.train.steps:
         smooth = len(chart.train.steps) >= SMOOTHED_FROM
         raw: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.45} if smooth else {"linewidth": 1.8}
@@ -141,6 +143,7 @@ def _draw(axes: Axes, chart: Chart, palette: dict[str, str]) -> None:
         axes.set_ylim(0, 1.03)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     axes.margins(x=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step", color=palette["muted"], fontsize=9)
     axes.grid(axis="y", color=palette["grid"], linewidth=0.8)
     axes.tick_params(colors=palette["muted"], labelsize=9, length=0)

@@ -67,9 +67,14 @@ def overrides_of(arguments: argparse.Namespace) -> list[str]:
     hints = get_type_hints(TrainerConfig, include_extras=True)
     given = {name: value for name in MEANINGS if (value := getattr(arguments, name)) is not None}
     return [
-        f"trainer.{name}={json.dumps(value) if str in _members(hints[name]) else value}"
-        for name, value in given.items()
+        f"trainer.{name}={quoted(value) if str in _members(hints[name]) else value}" for name, value in given.items()
     ]
+
+
+def quoted(text: str) -> str:
+    """`text` as a YAML string: JSON's, with everything beyond printable ASCII escaped the way that YAML reads."""
+    written = json.dumps(text, ensure_ascii=False)
+    return "".join(character if " " <= character <= "~" else f"\\U{ord(character):08X}" for character in written)
 
 
 def _members(hint: object) -> tuple[object, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orl_rollout.journal import Entry
 
 CLASSES = {Role.TRAINED: "t", Role.UNTRAINED: "n"}
+KEPT = 300  # characters of a long observation that stay in sight
 UNLIKELY = 0.5  # the probability below which a sampled id is underlined
 
 
@@ -73,9 +74,9 @@ def charts_html(charts: Sequence[Chart]) -> str:
 
 
 LEGEND = (
-    '<ul class="key"><li><i class="swatch t"></i>sampled by the model, trained (loss mask 1)</li>'
-    '<li><i class="swatch n"></i>sampled, not trained</li>'
-    '<li><i class="swatch"></i>shown to the model (loss mask 0)</li>'
+    '<ul class="key"><li><i class="swatch t"></i>sampled by the model: loss mask 1</li>'
+    '<li><i class="swatch n"></i>sampled, but does not train: loss mask 0</li>'
+    '<li><i class="swatch"></i>shown to the model: loss mask 0</li>'
     f'<li><span class="low">underlined</span>&nbsp;sampled with a probability below {UNLIKELY:g}</li>'
     '<li class="muted">hover an id for its number and logprob</li></ul>'
 )
@@ -105,7 +106,7 @@ def _turn(position: int, turn: Turn, decoder: Decoder | None, *, trains: bool) -
     if turn.reward is not None:
         meta += f" · reward {number(turn.reward)}"
     if decoder and turn.action_ids:
-        said = f"<pre>{''.join(map(_piece, pieces_of(turn, decoder, trains=trains)))}</pre>"
+        said = _ids(pieces_of(turn, decoder, trains=trains))
     else:
         said = "".join(
             f"<blockquote>{text(part)}</blockquote>" for part in (turn.action.reasoning, turn.action.text) if part
@@ -114,6 +115,19 @@ def _turn(position: int, turn: Turn, decoder: Decoder | None, *, trains: bool) -
     results = "".join(f"<li>{_result(result)}</li>" for result in turn.results)
     acts = f'<ul class="calls">{calls}{results}</ul>' if calls or results else ""
     return f'<li class="turn"><div class="meta">{meta}</div>{said}{acts}</li>'
+
+
+def _ids(pieces: Sequence[Piece]) -> str:
+    """All ids of a turn; the beginning of a long observation is folded away, so that what was sampled is in sight."""
+    shown = [piece for piece in pieces if piece.role is Role.SHOWN]
+    kept = len(shown)
+    while kept and sum(len(piece.text) for piece in shown[kept:]) < KEPT:
+        kept -= 1
+    fold = kept if sum(len(piece.text) for piece in shown[:kept]) > KEPT else 0
+    first, rest = "".join(map(_piece, pieces[:fold])), "".join(map(_piece, pieces[fold:]))
+    count = sum(len(piece.ids) for piece in pieces[:fold])
+    head = f"<details><summary>the first {count} ids</summary><pre>{first}</pre></details>" if fold else ""
+    return f"{head}<pre>{rest}</pre>"
 
 
 def _piece(piece: Piece) -> str:
@@ -149,7 +163,7 @@ def flat(tree: dict[str, Any], path: str = "") -> list[tuple[str, str]]:
         name = f"{path}.{key}" if path else key
         if isinstance(value, dict):
             leaves += flat(cast("dict[str, Any]", value), name)
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             members = cast("list[object]", value)
             leaves += [(name, ", ".join(map(_scalar, members)))] if members else []
         elif value is not None:

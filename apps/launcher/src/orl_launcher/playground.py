@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
-from orl_core.errors import SessionError, boundary
+from orl_core.errors import ConfigError, SessionError, boundary
 
 from orl_launcher import cli
+from orl_launcher.progress import counting
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -47,7 +48,7 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
     if not names:
         yield config
         return
-    _require("orl_playground", "orl-playground", "the playground's environments")
+    require("orl_playground", "orl-playground", "the playground's environments")
     from orl_playground.server import serving
 
     with ExitStack() as stack:
@@ -68,25 +69,31 @@ def cache_folder() -> Path:
 def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     """`config` with a checkpoint's path for a model of the playground, made where it is not in the cache yet.
 
-    Returns facts for summary.json beside it: the seconds of the warm start, whether this run paid them, the random
-    baseline. Another model is left as it is, without facts.
+    Returns facts for summary.json beside it: the seconds that the warm start took and whether it was in the cache.
+    Another model is left as it is, without facts.
 
     Raises:
         UsageError: what makes models is not installed.
+        ConfigError: there is no such model, or it cannot be made.
     """
     model = config.trainer.model or ""
     if not model.startswith(ORGANISATION):
         return config, {}
-    _require("torch", "orl-playground[model]", f"the model {model}")
+    require("torch", "orl-playground[model]", "models of the playground")
     from orl_playground.warm_start import ensure
 
-    cache, name = cache_folder(), model.removeprefix(ORGANISATION)
-    before = set(cache.rglob("warm_start.json")) if cache.is_dir() else set[Path]()
-    checkpoint = ensure(name, cache, config.trainer.seed)
-    made = checkpoint / "warm_start.json"
-    facts: dict[str, Any] = {"model": model, "warm_start_cached": made in before}
-    told = json.loads(made.read_text(encoding="utf-8"))
-    facts["seconds_warm_start"] = told.get("seconds")
+    steps: list[int] = []
+    with counting(f"making {model}: once, it is kept in {cache_folder()}", cli.console()) as told:
+
+        def count(step: int, total: int) -> None:
+            steps.append(step)
+            told(step, total)
+
+        with boundary(ConfigError, f"making the model {model}"):
+            name = model.removeprefix(ORGANISATION).lower()  # as the playground names its environments
+            checkpoint = ensure(name, cache_folder(), config.trainer.seed, progress=count)
+    made = json.loads((checkpoint / "warm_start.json").read_text(encoding="utf-8"))
+    facts = {"model": model, "warm_start_cached": not steps, "seconds_warm_start": made["seconds"]}
     trainer = structs.replace(config.trainer, model=str(checkpoint))
     return structs.replace(config, trainer=trainer), facts
 
@@ -100,6 +107,13 @@ def baseline(config: RunConfig) -> dict[str, float]:
     return {"random_consistent_baseline": consistent_baseline()}
 
 
-def _require(module: str, package: str, what: str) -> None:
+def require(module: str, package: str, what: str) -> None:
+    """Check that an optional package is installed.
+
+    Raises:
+        UsageError: it is not; names the package that brings it.
+    """
     if find_spec(module) is None:
-        raise cli.UsageError(f"{package}: not in this environment, and {what} need it: pip install '{package}'")
+        raise cli.UsageError(
+            f"{module}: not in this environment, and {what} need it: pip install '{package}' brings it"
+        )

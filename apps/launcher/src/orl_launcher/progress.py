@@ -7,7 +7,7 @@ then. The reader is a thread of its own, because trainers take the main one; it 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,6 +78,22 @@ def following(path: Path, steps: int | None, console: Console) -> Generator[None
         finally:
             follower.ended.set()
             thread.join()
+
+
+@contextmanager
+def counting(what: str, console: Console) -> Generator[Callable[[int, int], None]]:
+    """A bar for work that tells `(done, total)` of its progress; `what` is printed once, when it first does."""
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=None, visible=False)
+
+        def told(done: int, total: int) -> None:
+            if not progress.tasks[bar].visible:
+                console.print(what, soft_wrap=True)
+            progress.update(bar, completed=done, total=total, visible=True)
+
+        yield told
 
 
 def line_of(point: Point, steps: int | None) -> str:

@@ -21,7 +21,7 @@ RECENT = 5  # steps that a mean over the end (or the beginning) of training take
 
 
 class Point(Struct, frozen=True, kw_only=True):
-    """One line of metrics.jsonl: the metrics of one step's training batch, or of one evaluation."""
+    """One line of metrics.jsonl: the metrics of one step's training batch, or of one evaluation, and what it took."""
 
     step: int
     kind: Kind
@@ -45,7 +45,7 @@ class Record(Struct, frozen=True, kw_only=True):
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        return bool(self.summary)
+        return bool(self.summary) and not self.summary.keys() & {"interrupted", "error"}
 
     @property
     def baseline(self) -> float | None:

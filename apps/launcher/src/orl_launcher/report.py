@@ -90,9 +90,8 @@ def _sentence(record: Record) -> str:
 
 
 def _seconds(record: Record) -> float:
-    longest = max((point.seconds for point in record.points), default=0.0)
     total = record.summary.get("seconds_total")
-    return float(total) if isinstance(total, int | float) else longest
+    return float(total) if isinstance(total, int | float) else sum(point.seconds for point in record.points)
 
 
 def _headline(record: Record) -> str:
@@ -142,13 +141,20 @@ def _metrics(record: Record) -> Iterator[str]:
     for points, label in ((record.of_kind("eval"), "held-out"), (record.of_kind("train"), "training")):
         columns += [(f"{label}, step {point.step}", point) for point in (*points[:1], *points[1:][-1:])]
     names = sorted({name for _, point in columns for name in point.metrics})
-    if names:
-        yield "<h2>Metrics</h2>"
-        rows = (
-            [text(name), *(number(point.metrics[name]) if name in point.metrics else "-" for _, point in columns)]
-            for name in names
-        )
-        yield table(["metric", *(label for label, _ in columns)], rows, numbers=True)
+    if not names:
+        return
+    head = ["metric", *(label for label, _ in columns)]
+    rows = {
+        name: [text(name), *(number(point.metrics[name]) if name in point.metrics else "-" for _, point in columns)]
+        for name in names
+    }
+    ours = [name for name in names if name.startswith(tuple(f"{prefix}/" for prefix in ("all", *record.environments)))]
+    yield "<h2>Metrics</h2>"
+    if ours:
+        yield table(head, [rows[name] for name in ours], numbers=True)
+    others = [rows[name] for name in names if name not in ours]
+    if others:
+        yield f"<details><summary>The trainer's own metrics</summary>{table(head, others, numbers=True)}</details>"
 
 
 def _settings(record: Record) -> Iterator[str]:

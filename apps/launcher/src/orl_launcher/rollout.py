@@ -10,23 +10,27 @@ import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_launcher import cli
-from orl_launcher.playground import playground, warm_model
+from orl_launcher.options import quoted
+from orl_launcher.playground import playground, require, warm_model
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_core.task import Task
     from orl_rollout.engine import Engine
     from orl_rollout.outcome import Outcome
+    from orl_rollout.runtime import Runtime
     from rich.progress import Progress
+    from transformers import PreTrainedModel
 
 DESCRIPTION = """\
 Play tasks with a model, without training: metrics for each environment, pass@k, a journal of all episodes.
@@ -59,14 +63,16 @@ def parser() -> cli.Parser:
     made.add_argument("--task-data", metavar="FILE", type=Path, help="tasks.jsonl; listed anew where left out")
     made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="at most so many tasks")
     made.add_argument("--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)")
-    made.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="rollouts at once (default: 64)")
+    made.add_argument(
+        "--concurrency", type=cli.positive, default=64, metavar="N", help="rollouts at once (default: 64)"
+    )
     made.add_argument("--output", metavar="DIR", type=Path, help="where the journal goes (default: in runs/)")
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Play, and print what came of it."""
-    model = [f"trainer.model={msgspec.json.encode(arguments.model).decode()}"] if arguments.model else []
+    model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
     config = cli.config_of(arguments, model)
     if not config.trainer.model:
         raise cli.UsageError("no model: give --model, or trainer.model in the file")
@@ -74,12 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.output or default
     if (folder / "journal.jsonl").exists():
         raise cli.UsageError(f"{folder} holds a journal already: choose another --output")
-    with playground(config) as reachable:
-        tasks = _tasks(reachable, folder, arguments.task_data, arguments.max_tasks)
-        reachable, _ = warm_model(reachable)
+    with playground(warm_model(config)[0]) as reachable:
         plan = Plan(
             config=reachable,
-            tasks=tasks,
+            tasks=_tasks(reachable, folder, arguments.task_data, arguments.max_tasks),
             samples=arguments.samples,
             concurrency=arguments.concurrency,
             folder=folder,
@@ -111,6 +115,24 @@ def _against(url: str, plan: Plan) -> list[Outcome]:
     return asyncio.run(played())
 
 
+def _in_process(plan: Plan) -> list[Outcome]:
+    """Play against a model on this thread, the rollouts' loop on another."""
+    require("orl_trl", "orl-launcher[trl]", "rollouts without --engine")
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    # By name: the launcher depends on no adapter.
+    engines: Any = import_module("orl_trl.engine")
+    loops: Any = import_module("orl_trl.loop_thread")
+    name = str(plan.config.trainer.model)
+    with boundary(ConfigError, f"loading the model {name}"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="auto", device_map="auto")  # pyright: ignore[reportUnknownMemberType]
+    engine: Any = engines.InProcessEngine(model.eval())
+    with loops.LoopThread() as loop:
+        return engine.serve(until=loop.submit(play(plan, engine)))
+
+
 async def play(plan: Plan, engine: Engine) -> list[Outcome]:
     """Play everything that is planned; the outcomes in the order in which they ended.
 
@@ -123,6 +145,7 @@ async def play(plan: Plan, engine: Engine) -> list[Outcome]:
     from orl_rollout.openreward import OpenRewardClient
     from orl_rollout.runtime import Runtime
     from orl_rollout.tokenizer import load_tokenizer
+    from orl_rollout.upload import Uploader
     from rich.progress import Progress
 
     config = plan.config
@@ -130,8 +153,9 @@ async def play(plan: Plan, engine: Engine) -> list[Outcome]:
     renderer = Renderer(tokenizer, system_prompt_template=config.system_prompt_template)
     breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=plan.samples)
     console = cli.console()
-    async with OpenRewardClient(config) as client:
-        with Journal(plan.folder / "journal.jsonl", config) as journal:
+    journal_path = plan.folder / "journal.jsonl"
+    with Uploader(config) as uploader, Journal(journal_path, config, then=uploader.submit) as journal:
+        async with OpenRewardClient(config) as client:
             runtime = Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
             with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
                 return await _play_all(plan, runtime, engine, progress)

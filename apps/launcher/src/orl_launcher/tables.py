@@ -96,11 +96,10 @@ def closing_table(record: Record) -> Table:
 
 def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:
     """One row for each episode."""
-    table = plain_table("", "step", "", "reward", "turns", "ids", "stopped", "time", "task")
-    table.columns[-1].justify = "left"
+    table = plain_table("", "step", "", "reward", "turns", "stopped", "task")
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", True
     for place, entry in numbered:
         word, trajectory = verdict(entry), entry.trajectory
-        shown, sampled = counts(trajectory)
         kind = " eval" if trajectory.job.evaluation else ""
         table.add_row(
             str(place),
@@ -108,22 +107,28 @@ def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:
             Text(word, style=VERDICTS[word]),
             number(entry.reward),
             str(len(trajectory.turns)),
-            f"{shown}+{sampled}",
             trajectory.stop_reason.value,
-            duration(trajectory.seconds),
-            Text(visible(trajectory.job.task.key)),
+            Text(visible(_short(trajectory.job.task.key))),
         )
     return table
+
+
+def _short(key: str) -> str:
+    """A task's key without organisation and most of its hash: GuessNumber/test/17f07f."""
+    place, _, digest = key.rpartition("/")
+    return f"{place.partition('/')[2]}/{digest[:6]}"
 
 
 def episode_view(place: int, entry: Entry, decoder: Decoder | None) -> RenderableType:
     """One episode, turn by turn."""
     trajectory, word = entry.trajectory, verdict(entry)
+    shown, sampled = counts(trajectory)
     head = Text.assemble(
         (f"episode {place}", "bold"),
         "  ",
         (word, VERDICTS[word]),
-        f"  reward {number(entry.reward)}, stopped: {trajectory.stop_reason.value}, {duration(trajectory.seconds)}",
+        f"  reward {number(entry.reward)}, stopped: {trajectory.stop_reason.value}, {shown} ids shown, "
+        f"{sampled} sampled, {duration(trajectory.seconds)}",
     )
     key = Text(f"{visible(trajectory.job.task.key)}  rollout {visible(entry.key)}", style="dim")
     parts: list[RenderableType] = [head, key]
@@ -132,8 +137,8 @@ def episode_view(place: int, entry: Entry, decoder: Decoder | None) -> Renderabl
     for position, turn in enumerate(trajectory.turns, start=1):
         parts += _turn_view(position, turn, decoder, trains=trajectory.trains)
     if decoder:
-        legend = (("dim: shown", "dim"), "   ", ("green: sampled and trained", "green"))
-        parts.append(Text.assemble("\n", *legend, "   ", ("yellow: sampled, not trained", "yellow")))
+        legend = (("dim: shown", "dim"), "   ", ("green: sampled, loss mask 1", "green"))
+        parts.append(Text.assemble("\n", *legend, "   ", ("yellow: sampled, does not train", "yellow")))
     return Group(*parts)
 
 

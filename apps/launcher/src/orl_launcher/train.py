@@ -59,7 +59,7 @@ def parser() -> cli.Parser:
     made.add_argument("backend", nargs="?", choices=backends, help="the trainer (default: trainer.backend in the file)")
     cli.add_config(made, default=DEFAULT_CONFIG)
     made.add_argument(
-        "--name", metavar="NAME", help="the run's folder in runs/ (default: the file's name and the time)"
+        "--name", metavar="NAME", help="the run's folder in runs/ (default: openreward_run_name and the time)"
     )
     made.add_argument("--dry-run", action="store_true", help="check everything, show what would be done, do nothing")
     options.add_trainer_options(made)
@@ -79,8 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     folder = make_folder(arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}")
     try:
-        with playground(config) as reachable:
-            _train(reachable, adapter, folder, arguments.extra)
+        _train(config, adapter, folder, arguments.extra)
     except KeyboardInterrupt:
         _conclude(folder)
         raise
@@ -99,11 +98,8 @@ def find_adapter(backend: str) -> EntryPoint:
     """
     found = entry_points(group=GROUP, name=backend)
     if not found:
-        extra = f"orl-launcher[{backend}]"
-        raise cli.UsageError(
-            f"orl-{backend}: not in this environment: pip install '{extra}' brings it, in a checkout "
-            f"`uv run --extra {backend} orl train {backend}`"
-        )
+        brings = f"pip install 'orl-launcher[{backend}]' brings it"
+        raise cli.UsageError(f"orl-{backend}: not in this environment: {brings}")
     return next(iter(found))
 
 
@@ -133,21 +129,20 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, extra: tuple[st
     console = cli.console()
     console.print(f"run {folder}", style="bold", soft_wrap=True)
     _write_config(config, folder)
-    task_data, eval_data = _tasks(config, folder)
-    if (config.trainer.model or "").startswith("playground/"):
-        console.print("making the tiny model, or taking it from the cache", style="dim")
-    config, facts = warm_model(config)
-    trainer = cast("Trainer", adapter.load())
-    made = Run(
-        config=config,
-        folder=folder,
-        task_data=task_data,
-        eval_data=eval_data,
-        extra=extra,
-        facts={**facts, **baseline(config)},
-    )
-    with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
-        trainer(made)
+    warm, facts = warm_model(config)
+    with playground(warm) as reachable:
+        task_data, eval_data = _tasks(reachable, folder)
+        trainer = cast("Trainer", adapter.load())
+        made = Run(
+            config=reachable,
+            folder=folder,
+            task_data=task_data,
+            eval_data=eval_data,
+            extra=extra,
+            facts={**facts, **baseline(config)},
+        )
+        with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
+            trainer(made)
 
 
 def _write_config(config: RunConfig, folder: Path) -> None:
@@ -191,7 +186,7 @@ def _conclude(folder: Path) -> None:
     console = cli.console()
     console.print(closing_table(record))
     seconds = record.summary.get("seconds_total")
-    took = f" in {duration(seconds)}" if isinstance(seconds, int | float) else " so far"
+    took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
     steps = max(point.step for point in record.points)
     console.print(f"{steps} steps{took}; the report: {page}", soft_wrap=True)
     console.print(f"the episodes: orl show {folder}", style="dim", soft_wrap=True)
@@ -204,6 +199,7 @@ def _print_plan(config: RunConfig, extra: tuple[str, ...]) -> None:
     from orl_launcher.tables import plain_table
 
     table = plain_table("setting", "value")
+    table.columns[1].justify = "left"
     public: dict[str, Any] = config.public()
     for name, value in flat({key: public[key] for key in ("trainer", "environments", "eval")}):
         table.add_row(Text(name), Text(value))

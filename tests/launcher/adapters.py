@@ -1,0 +1,36 @@
+"""Trainers' adapters that train nothing: they write the files of a run as real ones do."""
+
+from __future__ import annotations
+
+import json
+
+from orl_core.errors import RunAborted
+from orl_rollout.run import Run
+
+
+def _write_metrics(run: Run, steps: int) -> None:
+    with (run.folder / "metrics.jsonl").open("a", encoding="utf-8") as lines:
+        for step in range(steps + 1):
+            kind = "train" if step % 3 else "eval"
+            point = {"step": step, "kind": kind, "seconds": 0.1 * step, "Org/Env/success": 0.2 * step}
+            lines.write(json.dumps({**point, "Org/Env/reward": 0.1 * step, "Org/Env/rollouts": 4}) + "\n")
+
+
+def train_well(run: Run) -> None:
+    """Three steps, before and after."""
+    _write_metrics(run, 3)
+    (run.folder / "extra").write_text("|".join(run.extra), encoding="utf-8")
+    summary = {"success_before": 0.0, "success_after": 0.6, "seconds_total": 0.3, **run.facts}
+    (run.folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+
+
+def train_until_interrupted(run: Run) -> None:
+    """As if Ctrl-C came."""
+    _write_metrics(run, 2)
+    raise KeyboardInterrupt
+
+
+def train_until_aborted(run: Run) -> None:
+    """As if the breaker ended the run."""
+    _write_metrics(run, 2)
+    raise RunAborted("the engine is gone")

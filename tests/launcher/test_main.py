@@ -1,0 +1,210 @@
+"""The command line: help that teaches, errors in one line with an exit code, nothing imported before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from orl_launcher import train
+from orl_launcher.main import COMMANDS, main
+
+LOCAL = str(Path(__file__).parents[2] / "configs" / "local.yaml")
+WHODUNIT = str(Path(__file__).parents[2] / "configs" / "whodunit.yaml")
+
+Capture = pytest.CaptureFixture[str]
+
+
+def fails(capsys: Capture, code: int, *argv: str) -> str:
+    """The one line that `argv` fails with."""
+    assert main(argv) == code
+    printed = capsys.readouterr()
+    assert printed.err.startswith("orl: error: ")
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+@pytest.fixture
+def no_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "GROUP", "orl.nothing")
+
+
+def test_help_names_every_command_and_how_to_begin(capsys: Capture) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {name}" in shown for name in COMMANDS)
+    assert "orl train trl" in shown
+
+
+def test_help_answers_within_a_quarter_of_a_second_and_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from orl_launcher.main import main; main(['--help'])\n"
+        "sys.exit('rich' in sys.modules or 'msgspec' in sys.modules)"
+    )
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=20)
+    first = time.perf_counter() - started
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=20)
+    assert first - (time.perf_counter() - started) < 0.25
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_commands_help_has_examples_and_no_heavy_import(command: str) -> None:
+    program = (
+        "import sys; from orl_launcher.main import main\n"
+        f"try: main(['{command}', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'openreward', 'matplotlib', 'aiohttp', 'tokenizers'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"examples:\n  orl {command} " in done.stdout
+
+
+def test_version(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("orl 0.")
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["trian"], "did you mean train?"),
+        (["train", "trl", "--lrr", "3"], "did you mean --lr?"),
+        (["train", "--num-rollouts=3"], "did you mean --num-rollout?"),
+        (["prepare", "--config", LOCAL, "--out", "x"], "did you mean --output?"),
+        (["prepare", "--config", LOCAL], "--output"),
+        (["prepare", "--config", LOCAL, "--output", "x", "--max-tasks", "0"], "at least 1"),
+        (["train", "verl"], "slime"),
+        (["train", "--conf", LOCAL], "did you mean --config?"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_suggests(capsys: Capture, argv: list[str], hint: str) -> None:
+    assert hint in fails(capsys, 2, *argv)
+
+
+def test_a_broken_configuration_is_one_line_with_file_and_path(capsys: Capture, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("environments: {Org/Env: {max_turns: 0}}\n", encoding="utf-8")
+    line = fails(capsys, 1, "train", "trl", "--config", str(broken))
+    assert str(broken) in line
+    assert "max_turns" in line
+
+
+def test_a_missing_configuration(capsys: Capture) -> None:
+    assert "nowhere.yaml" in fails(capsys, 1, "train", "trl", "--config", "nowhere.yaml")
+
+
+def test_an_override_of_the_wrong_type(capsys: Capture) -> None:
+    assert "$.trainer.lr" in fails(capsys, 1, "train", "trl", "--config", LOCAL, "--lr", "fast")
+
+
+@pytest.mark.usefixtures("no_adapters")
+@pytest.mark.parametrize("backend", ["slime", "miles", "trl"])
+def test_a_missing_adapter_is_one_line_that_names_its_package(capsys: Capture, backend: str) -> None:
+    line = fails(capsys, 2, "train", backend, "--config", WHODUNIT)
+    assert f"orl-{backend}: not in this environment" in line
+    assert f"orl-launcher[{backend}]" in line
+
+
+def test_slime_without_a_config_says_which(capsys: Capture) -> None:
+    assert "configs/whodunit.yaml" in fails(capsys, 2, "train", "slime")
+
+
+@pytest.fixture
+def fake_adapter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Make a function of tests.launcher.adapters the adapter, and an empty folder the working one."""
+    monkeypatch.chdir(tmp_path)
+
+    def choose(name: str) -> None:
+        entry = EntryPoint(name="trl", value=f"tests.launcher.adapters:{name}", group=train.GROUP)
+        monkeypatch.setattr(train, "find_adapter", lambda _backend: entry)
+
+    return choose
+
+
+def test_a_dry_run_shows_the_settings_and_does_nothing(
+    capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path
+) -> None:
+    fake_adapter("train_well")
+    argv = ["train", "trl", "--config", LOCAL, "--dry-run", "--lr", "2e-4", "--wandb-run", "yes", "--", "--x", "1 2"]
+    assert main(argv) == 0
+    shown = capsys.readouterr().out
+    for told in ("0.0002", "playground/GuessNumber", "would train with trl", "--x 1 2"):
+        assert told in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    path = tmp_path / "given.jsonl"
+    path.write_text("", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A configuration that needs neither playground nor evaluation."""
+    path = tmp_path / "elsewhere.yaml"
+    path.write_text(
+        "environments: {Org/Env: {}}\nsecrets: {token: hush}\ntrainer: {model: some/model, num_rollout: 3}\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def train_in(name: str, tasks: Path, config: Path) -> list[str]:
+    return ["train", "trl", "--config", str(config), "--name", name, "--task-data", str(tasks)]
+
+
+def test_a_run_leaves_its_files_and_a_report(
+    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
+) -> None:
+    fake_adapter("train_well")
+    assert main([*train_in("one", tasks, elsewhere), "--", "--flag", "a b"]) == 0
+    folder = Path("runs/one")
+    assert {"config.json", "metrics.jsonl", "report.html", "curve.png"} <= {path.name for path in folder.iterdir()}
+    assert "hush" not in (folder / "config.json").read_text(encoding="utf-8")
+    assert (folder / "extra").read_text(encoding="utf-8") == "--flag|a b"
+    shown = capsys.readouterr().out
+    assert "held-out at step 0/3" in shown
+    assert "report.html" in shown
+
+
+def test_a_name_is_never_used_twice(
+    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
+) -> None:
+    fake_adapter("train_well")
+    Path("runs/one").mkdir(parents=True)
+    assert "--name" in fails(capsys, 2, *train_in("one", tasks, elsewhere))
+    assert "without a path" in fails(capsys, 2, *train_in("../one", tasks, elsewhere))
+
+
+def test_an_interrupted_run_is_reported_and_exits_with_130(
+    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
+) -> None:
+    fake_adapter("train_until_interrupted")
+    assert main(train_in("two", tasks, elsewhere)) == 130
+    assert "did not come to its end" in Path("runs/two/report.html").read_text(encoding="utf-8")
+    assert "so far" in capsys.readouterr().out
+
+
+def test_a_run_that_fails_is_reported_and_says_why(
+    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
+) -> None:
+    fake_adapter("train_until_aborted")
+    assert "the engine is gone" in fails(capsys, 1, *train_in("three", tasks, elsewhere))
+    assert Path("runs/three/report.html").is_file()
+
+
+def test_tasks_that_are_not_there(
+    capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path, elsewhere: Path
+) -> None:
+    fake_adapter("train_well")
+    assert "orl prepare" in fails(capsys, 1, *train_in("four", tmp_path / "none.jsonl", elsewhere))

@@ -1,0 +1,211 @@
+"""The report: complete from the folder alone, self-contained, well-formed, and deaf to what episodes say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from orl_core.errors import ConfigError
+from orl_launcher.report import write_report
+
+from tests.launcher.synthetic import make_run
+
+HOSTILE = '</pre><script>alert("1")</script><img src=x onerror=alert(1)> & \x1b[31m \u202e \x00 é漢😀'
+VOID = {"meta", "link", "br", "img", "use", "path"}
+
+
+class Outline(HTMLParser):
+    """What a page is made of; fails on tags that are not closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.headings: list[str] = []
+        self.titles: list[str] = []
+        self.classes: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), name
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href", "action"):
+                self.addresses.append(value or "")
+            if name == "title" and tag == "span":
+                self.titles.append(value or "")
+            if name == "class":
+                self.classes.update((value or "").split())
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("h1", "h2", "h3"):
+            self.headings.append(data)
+
+
+def outline_of(page: str) -> Outline:
+    """Parse, and check what every page of ours must be."""
+    outline = Outline()
+    outline.feed(page)
+    outline.close()
+    assert outline.open == []
+    assert page.startswith("<!DOCTYPE html>")
+    assert outline.tags["script"] == outline.tags["img"] == outline.tags["iframe"] == 0
+    assert len(outline.ids) == len(set(outline.ids))
+    assert all(address.startswith(("#", "data:")) for address in outline.addresses)
+    assert {address[1:] for address in outline.addresses if address[0] == "#"} <= set(outline.ids)
+    assert not re.search(r"https?://|//[a-z]|@import|url\((?!#)", page)
+    return outline
+
+
+def report_of(folder: Path) -> tuple[str, Outline]:
+    page = write_report(folder).read_text(encoding="utf-8")
+    return page, outline_of(page)
+
+
+def test_a_whole_run(tmp_path: Path) -> None:
+    page, outline = report_of(make_run(tmp_path / "demo"))
+    assert outline.headings == [
+        "demo",
+        "Over training",
+        "One episode, before and after",
+        "Before, step 0",
+        "After, step 30",
+        "Metrics",
+        "Settings",
+    ]
+    assert outline.tags["svg"] == 4
+    assert outline.tags["article"] == 2
+    assert "A player that guesses at random, but heeds every reply, wins 68" in page
+    assert "363\u202f312" in page
+    assert "The same held-out task: the first that was lost before training and won after it." in page
+    assert "<code>guess(number=22)</code>" in page
+    assert (tmp_path / "demo" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_sampled_id_is_marked_and_says_its_number_and_logprob(tmp_path: Path) -> None:
+    _, outline = report_of(make_run(tmp_path / "demo"))
+    assert outline.classes["n"] == 0 + 1  # the legend's swatch
+    assert outline.classes["t"] == 4 * 51 + 1  # four turns of 51 ids, and the legend's swatch
+    sampled = [title for title in outline.titles if "logprob" in title]
+    assert len(sampled) == 4 * 51
+    assert all(re.fullmatch(r"id \d+ · logprob -\d+\.\d{3}", title) for title in sampled)
+    assert len(outline.titles) == 2 * (74 + 35) + 4 * 51
+
+
+def test_a_long_prompt_is_folded_and_what_was_sampled_stays_in_sight(tmp_path: Path) -> None:
+    page, outline = report_of(make_run(tmp_path / "demo", prompt="word " * 400))
+    assert page.count("<summary>the first ") == 2
+    assert outline.classes["t"] == 4 * 51 + 1
+    folded = re.findall(r"<details><summary>the first \d+ ids</summary>(.*?)</details>", page, re.DOTALL)
+    assert all('class="t' not in part for part in folded)
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    page, _ = report_of(make_run(tmp_path / "demo", prompt=HOSTILE))
+    for raw in ("\x1b", "\x00", "\u202e", "<script", "<img"):
+        assert raw not in page
+    for seen in ("\u241b", "\u2400", "\u27e8U+202E\u27e9", "漢", "😀"):
+        assert seen in page
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "<b>&")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["openreward_run_name"] = HOSTILE
+    config["trainer"]["model"] = HOSTILE
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    metrics = {"step": 31, "kind": "train", HOSTILE: 1.0}
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(metrics) + "\n")
+    page, outline = report_of(folder)
+    assert outline.headings[0] == "<b>&"
+    assert page.count("&lt;script&gt;") == 4  # the model twice
+
+
+def test_an_interrupted_run_with_torn_files(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "demo", finished=False)
+    for name in ("metrics.jsonl", "journal.jsonl"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[:-40])
+    (folder / "summary.json").write_text("{", encoding="utf-8")
+    page, outline = report_of(folder)
+    assert "This run did not come to its end" in page
+    assert "One episode, before and after" in outline.headings
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "journal.jsonl", "checkpoint/tokenizer.json"])
+def test_a_folder_that_lacks_a_file(tmp_path: Path, name: str) -> None:
+    folder = make_run(tmp_path / "demo")
+    (folder / name).unlink()
+    page, outline = report_of(folder)
+    assert "Settings" in outline.headings
+    assert ("Over training" in outline.headings) == (name != "metrics.jsonl")
+    assert ("<article" in page) == (name != "journal.jsonl")
+    assert bool(outline.titles) == (name == "metrics.jsonl")
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run here"):
+        write_report(tmp_path)
+
+
+def test_the_same_folder_gives_the_same_page(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "demo")
+    first = write_report(folder).read_bytes()
+    assert write_report(folder).read_bytes() == first
+
+
+def test_colours_read_well_in_light_and_dark() -> None:
+    import orl_launcher
+
+    style = (Path(orl_launcher.__file__).parent / "style.css").read_text(encoding="utf-8")
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in style.split("@media (prefers")[:2]
+    )
+    assert set(light) == set(dark)
+    for palette in (light, dark):
+        for ink, paper, ratio in (
+            ("ink", "page", 7),
+            ("ink", "card", 7),
+            ("muted", "page", 4.5),
+            ("muted", "card", 4.5),
+            ("muted", "code", 4.5),
+            ("trained-ink", "trained", 7),
+            ("untrained-ink", "untrained", 7),
+            ("won", "card", 4.5),
+            ("lost", "card", 4.5),
+            ("eval", "card", 4.5),
+            ("train", "card", 3),
+            ("baseline", "card", 3),
+        ):
+            assert contrast(palette[ink], palette[paper]) >= ratio, (ink, paper)
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

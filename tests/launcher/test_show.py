@@ -1,0 +1,182 @@
+"""`orl show`: what the terminal tells of a run, a journal, one episode; and the page of episodes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.trajectory import StopReason
+from orl_launcher.examples import examples_of
+from orl_launcher.main import main
+from orl_launcher.pieces import load_decoder
+from orl_launcher.progress import following
+from orl_launcher.record import read_record
+from orl_launcher.tables import BARS, episode_view, sparkline
+from orl_launcher.wording import duration, number
+from orl_rollout.journal import Entry, read_journal
+from rich.console import Console
+
+from tests.launcher.synthetic import make_run, make_tokenizer, make_trajectory
+from tests.launcher.test_report import HOSTILE, outline_of
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "demo")
+
+
+def shown(capsys: Capture, *argv: str) -> str:
+    assert main(["show", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> None:
+    page = shown(capsys, str(run))
+    for told in (
+        "success, held-out",
+        "consistent random player",
+        "held-out  ▁▆█",
+        "GuessNumber/test/",
+        "0 eval",
+        "won",
+    ):
+        assert told in page
+
+
+def test_a_journal_alone(capsys: Capture, run: Path) -> None:
+    page = shown(capsys, str(run / "journal.jsonl"), "--failed")
+    assert page.count("lost") == 3
+    assert "won" not in page
+
+
+def test_one_episode(capsys: Capture, run: Path) -> None:
+    page = shown(capsys, str(run), "--episode", "5")
+    for told in ("episode 5  won", "turn 1: 74 ids shown, 51 sampled", "calls guess(number=22)", "ends the episode"):
+        assert told in page
+    assert shown(capsys, str(run), "--episode", "-2") == page
+
+
+def test_an_episode_without_a_tokenizer_shows_what_was_parsed(capsys: Capture, run: Path) -> None:
+    (run / "checkpoint" / "tokenizer.json").unlink()
+    page = shown(capsys, str(run), "--episode", "1")
+    assert "calls guess(number=19)" in page
+    assert "<|im_start|>" not in page
+
+
+@pytest.mark.parametrize("episode", ["0", "7", "-7"])
+def test_an_episode_that_is_not_there(capsys: Capture, run: Path, episode: str) -> None:
+    assert main(["show", str(run), "--episode", episode]) == 2
+    assert f"there is no episode {episode}" in capsys.readouterr().err
+
+
+def test_a_folder_or_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:
+    assert main(["show", str(tmp_path)]) == 1
+    assert "no run here" in capsys.readouterr().err
+    assert main(["show", str(tmp_path / "none.jsonl")]) == 1
+    assert "no such journal" in capsys.readouterr().err
+
+
+def test_a_page_of_episodes(capsys: Capture, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "failed.html"
+    assert "3 episodes" in shown(capsys, str(run), "--failed", "--html", str(out))
+    outline = outline_of(out.read_text(encoding="utf-8"))
+    assert outline.tags["article"] == 3
+    assert outline.tags["svg"] == 4
+
+
+def test_a_page_that_cannot_be_written(capsys: Capture, run: Path, tmp_path: Path) -> None:
+    assert main(["show", str(run), "--html", str(tmp_path / "none" / "x.html")]) == 1
+    assert "writing" in capsys.readouterr().err
+
+
+def entry_of(key: str, *, won: bool, step: int, index: int = 0, evaluation: bool = True, prompt: str = "") -> Entry:
+    trajectory = make_trajectory(make_tokenizer(), key, won=won, index=index, evaluation=evaluation, prompt=prompt)
+    return Entry(key=key, time=0.0, reward=float(won), success=won, step=step, trajectory=trajectory)
+
+
+def test_an_episode_cannot_steer_the_terminal(run: Path) -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=False, width=100)
+    hostile = entry_of("[bold]x\x1b[2J", won=True, step=0, prompt=HOSTILE + "[red]markup[/red]")
+    console.print(episode_view(1, hostile, load_decoder(run)))
+    assert "\x1b" not in out.getvalue()
+    assert "[red]markup[/red]" in out.getvalue()
+    assert "[bold]x" in out.getvalue()
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(1, 60))
+def test_a_sparkline_has_a_bar_for_each_bin_and_spans_the_scale(values: list[float], width: int) -> None:
+    line = sparkline(values, width)
+    assert len(line) == min(width, len(values))
+    assert set(line) <= set(BARS)
+    if len(values) <= width and len(set(values)) > 1:
+        assert line[values.index(min(values))] == BARS[0]
+        assert line[values.index(max(values))] == BARS[-1]
+
+
+def test_examples_are_one_task_lost_and_won() -> None:
+    entries = [
+        entry_of("a", won=True, step=0, index=1),
+        entry_of("b", won=False, step=0, index=2),
+        entry_of("c", won=True, step=4, index=2),
+        entry_of("d", won=True, step=9, index=1),
+        entry_of("e", won=True, step=9, index=2),
+        entry_of("f", won=False, step=9, index=2),
+        entry_of("t", won=True, step=3, index=2, evaluation=False),
+    ]
+    for order in (entries, entries[::-1]):
+        examples = examples_of(order)
+        assert examples is not None
+        assert examples.before.key == "b"
+        assert examples.after.step == 9
+    assert (found := examples_of(entries)) is not None
+    assert found.after.key == "e"
+
+
+def test_examples_from_training_are_two_tasks_where_none_was_played_twice() -> None:
+    entries = [entry_of("a", won=False, step=1, index=1, evaluation=False)]
+    assert examples_of(entries) is None
+    entries.append(entry_of("b", won=True, step=2, index=2, evaluation=False))
+    examples = examples_of(entries)
+    assert examples is not None
+    assert (examples.before.key, examples.after.key) == ("a", "b")
+    assert examples.choice.startswith("Two training tasks")
+
+
+def test_the_run_and_its_journal_read_back(run: Path) -> None:
+    record = read_record(run)
+    assert record.environments == ("playground/GuessNumber",)
+    assert record.curve("success", "eval")[0] == (0, 15, 30)
+    assert record.change("success") == (record.curve("success", "eval")[1][0], record.curve("success", "eval")[1][-1])
+    assert record.change("nothing") is None
+    entries = list(read_journal(run / "journal.jsonl"))
+    assert len(entries) == 6
+    assert entries[0].trajectory.stop_reason is StopReason.FINISHED
+
+
+def test_a_run_is_followed_while_it_is_written(tmp_path: Path) -> None:
+    out = io.StringIO()
+    path = tmp_path / "metrics.jsonl"
+    with following(path, 9, Console(file=out, width=60)):
+        path.write_text('{"step": 0, "kind": "eval", "a/b/success": 0.25}\n{"step": 5, "kind": "train"}\n{"st')
+    assert out.getvalue() == "held-out at step 0/9  success 25\u00a0%  0 ms\nstep 5/9  0 ms\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0123, "12 ms"), (3.44, "3.4 s"), (59.94, "59.9 s"), (250, "4 min 10 s"), (7500, "2 h 5 min")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.25, "0.25"), (12.0, "12"), (3.14159, "3.142"), (-0.0001, "0"), (100, "100")]
+)
+def test_numbers(value: float, words: str) -> None:
+    assert number(value) == words
