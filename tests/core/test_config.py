@@ -132,6 +132,12 @@ def test_public_is_a_configuration_again(cookbook: Path):
     assert decode_config(config.public(), "orl_config") == config
 
 
+@pytest.mark.parametrize("tree", [3, [], {}, {"secrets": 3}, {"environments": 3}, {"environments": {"A/B": 3}}])
+def test_any_tree_is_refused_with_a_path(tree: object):
+    with pytest.raises(ConfigError, match=r"\$"):
+        decode_config(tree, "tree")
+
+
 @given(turns=st.integers(1, 100), low=st.floats(-1e9, 1e9), size=st.floats(0, 1e9))
 def test_round_trip(turns: int, low: float, size: float):
     tree = {"environments": {"A/B": {"max_turns": turns, "min_reward": low, "max_reward": low + size}}}

@@ -217,7 +217,12 @@ def decode_config(tree: object, source: str) -> RunConfig:
         return msgspec.convert(tree, RunConfig)
     except msgspec.ValidationError as exc:
         message = str(exc) if "`$" in str(exc) else f"{exc} - at `$`"
-        raise ConfigError(f"{source}: {message.replace('$.environments[...]', _broken_environment(tree))}") from exc
+        if _UNNAMED in message:
+            message = message.replace(_UNNAMED, _broken_environment(tree))
+        raise ConfigError(f"{source}: {message}") from exc
+
+
+_UNNAMED = "$.environments[...]"  # how msgspec writes the path into a mapping
 
 
 def _broken_environment(tree: object) -> str:
