@@ -10,27 +10,27 @@ import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from importlib import import_module
+from importlib.metadata import entry_points
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, OrlError
 
 from orl_launcher import cli
 from orl_launcher.options import quoted
-from orl_launcher.playground import playground, require, warm_model
+from orl_launcher.playground import playground, warm_model
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_core.task import Task
     from orl_rollout.engine import Engine
     from orl_rollout.outcome import Outcome
+    from orl_rollout.run import LocalEngine
     from orl_rollout.runtime import Runtime
     from rich.progress import Progress
-    from transformers import PreTrainedModel
 
 DESCRIPTION = """\
 Play tasks with a model, without training: metrics for each environment, pass@k, a journal of all episodes.
@@ -117,20 +117,11 @@ def _against(url: str, plan: Plan) -> list[Outcome]:
 
 def _in_process(plan: Plan) -> list[Outcome]:
     """Play against a model on this thread, the rollouts' loop on another."""
-    require("orl_trl", "orl-launcher[trl]", "rollouts without --engine")
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    # By name: the launcher depends on no adapter.
-    engines: Any = import_module("orl_trl.engine")
-    loops: Any = import_module("orl_trl.loop_thread")
-    name = str(plan.config.trainer.model)
-    with boundary(ConfigError, f"loading the model {name}"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="auto", device_map="auto")  # pyright: ignore[reportUnknownMemberType]
-    engine: Any = engines.InProcessEngine(model.eval())
-    with loops.LoopThread() as loop:
-        return engine.serve(until=loop.submit(play(plan, engine)))
+    found = next(iter(entry_points(group="orl.engines")), None)
+    if found is None:
+        raise cli.UsageError("orl rollout without --engine: pip install 'orl-launcher[trl]' brings an engine")
+    local = cast("LocalEngine", found.load())
+    return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 
 
 async def play(plan: Plan, engine: Engine) -> list[Outcome]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from importlib.metadata import EntryPoint, entry_points
@@ -126,6 +127,7 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, extra: tuple[st
 
     from orl_launcher.progress import following
 
+    started = time.monotonic()
     console = cli.console()
     console.print(f"run {folder}", style="bold", soft_wrap=True)
     _write_config(config, folder)
@@ -140,6 +142,7 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, extra: tuple[st
             eval_data=eval_data,
             extra=extra,
             facts={**facts, **baseline(config)},
+            started=started,
         )
         with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
             trainer(made)

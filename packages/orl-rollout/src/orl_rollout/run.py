@@ -1,4 +1,4 @@
-"""What the launcher hands to a trainer's adapter, found through the entry-point group `orl.trainers`.
+"""What the launcher hands to an adapter, found through the entry-point groups `orl.trainers` and `orl.engines`.
 
 The folder of a run holds, whichever trainer made it:
 
@@ -13,18 +13,25 @@ The folder of a run holds, whichever trainer made it:
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 from orl_core.config import RunConfig
+
+from orl_rollout.engine import Engine
+
+T = TypeVar("T")
 
 
 class Run(Struct, frozen=True, kw_only=True):
     """One training run. `extra` is what stood after `--`, for the trainer; `facts` goes into summary.json as it is.
 
     `config.environments` are ready to be reached (a `base_url` is filled in where the launcher serves one), and
-    `config.trainer.model` is a checkpoint's path or a hub's name.
+    `config.trainer.model` is a checkpoint's path or a hub's name. `started` is the monotonic clock when the command
+    began, in seconds: what was done before the trainer counts to the run.
     """
 
     config: RunConfig
@@ -33,6 +40,7 @@ class Run(Struct, frozen=True, kw_only=True):
     eval_data: Path | None = None
     extra: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    started: float = field(default_factory=time.monotonic)
 
 
 class Trainer(Protocol):
@@ -43,5 +51,19 @@ class Trainer(Protocol):
 
         Raises:
             OrlError: the run cannot start or was ended; one line says why.
+        """
+        ...
+
+
+class LocalEngine(Protocol):
+    """The entry point `orl.engines` of a package that runs a model in this process."""
+
+    def __call__(self, model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+        """Load the checkpoint `model` and answer `play`'s requests on this thread until it returns; its result.
+
+        `play` runs on an event loop of its own, on another thread.
+
+        Raises:
+            ConfigError: the model cannot be loaded.
         """
         ...

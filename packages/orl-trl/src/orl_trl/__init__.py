@@ -1,15 +1,18 @@
 """The embedded default trainer: TRL's GRPOTrainer on one machine, fed by orl's own loop through an in-process engine.
 
-Importing it costs nothing: torch, transformers and trl are imported when `train` is called.
+Importing it costs nothing: torch, transformers and trl are imported when one of its two functions is called.
 """
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from orl_rollout.engine import Engine
     from orl_rollout.run import Run
+
+T = TypeVar("T")
 
 
 def train(run: Run) -> None:
@@ -21,11 +24,17 @@ def train(run: Run) -> None:
         ConfigError: a setting, the model or the tasks cannot be used.
         RunAborted: too many rollouts ended in ERROR.
     """
-    # Both are read once, when the libraries load. Torch's threads share their cores with the environment's server:
-    # spinning while they wait would cost each of them a multiple of the work. And nobody is told of a run.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from orl_trl.trainer import train as train_now
 
     train_now(run)
+
+
+def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+    """Answer on this thread what `play` asks of the checkpoint `model`; see `orl_rollout.run.LocalEngine`.
+
+    Raises:
+        ConfigError: the model cannot be loaded.
+    """
+    from orl_trl.local import play_in_process as play_now
+
+    return play_now(model, play)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, boundary
 
 if TYPE_CHECKING:
     from orl_core.config import TrainerConfig
@@ -37,11 +37,13 @@ def tracking(run: Run) -> Generator[None]:
         return
     import wandb
 
-    with wandb.init(
-        project=config.wandb_project or "orl",
-        name=config.wandb_run or run.folder.name,
-        mode=config.wandb_mode or "online",
-        dir=str(run.folder),
-        config=run.config.public(),
-    ):
+    with boundary(ConfigError, "opening the run at Weights & Biases"):
+        tracked = wandb.init(
+            project=config.wandb_project or "orl",
+            name=config.wandb_run or run.folder.name,
+            mode=config.wandb_mode or "online",
+            dir=str(run.folder),
+            config=run.config.public(),
+        )
+    with tracked:
         yield

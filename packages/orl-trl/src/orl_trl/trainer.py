@@ -24,11 +24,12 @@ from orl_rollout.runtime import Runtime
 from orl_rollout.tasks import read_tasks
 from orl_rollout.tokenizer import load_tokenizer
 from orl_rollout.upload import Uploader
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from orl_trl.engine import InProcessEngine
+from orl_trl.local import load_model
 from orl_trl.rollouts import Plan, Player, Rollouts
 from orl_trl.settings import grpo_config, unused_options, updates_per_step
 from orl_trl.tracking import tracking
@@ -47,11 +48,8 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     unused = unused_options(run.config.trainer)
     if unused:
         logger.warning("trl trains on one machine and does not use: %s", ", ".join(unused))
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     disable_progress_bars()
-    with boundary(ConfigError, f"loading the model `{name}`"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="float32")
+    model = load_model(name)
     settings = grpo_config(run, parameters=model.num_parameters())
     plan = plan_of(run, settings)
     engine = InProcessEngine(model)
@@ -122,7 +120,7 @@ def quiet_trl() -> Generator[None]:
     """
 
     def keep(record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("All reward functions returned None")
+        return "All reward functions returned None" not in record.getMessage()
 
     trl_logger = logging.getLogger(GRPOTrainer.__module__)
     trl_logger.addFilter(keep)

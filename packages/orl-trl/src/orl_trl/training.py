@@ -32,7 +32,6 @@ class Training(TrainerCallback):
         self._metrics = MetricsLog(run.folder / "metrics.jsonl")
         self._logs: list[dict[str, Any]] = []
         self._measured = -1
-        self._started = time.monotonic()
 
     def train(self, trainer: GRPOTrainer) -> None:
         """Train to the end. Checkpoint and summary are written on every path, also on Ctrl-C and from the breaker."""
@@ -97,7 +96,7 @@ class Training(TrainerCallback):
             "model_params": model.num_parameters(),
             "steps": steps,
             **self._metrics.figures(),
-            "seconds_total": round(time.monotonic() - self._started, 1),
+            "seconds_total": round(time.monotonic() - self._run.started, 1),
             "seed": self._run.config.trainer.seed,
             "versions": versions(),
             **ending,

@@ -1,0 +1,37 @@
+"""A model in this process as an engine for whoever plays: no trainer, only the checkpoint, a thread and a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import torch
+import transformers
+from orl_core.errors import ConfigError, boundary
+from orl_rollout.engine import Engine
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from orl_trl.engine import InProcessEngine
+from orl_trl.loop_thread import LoopThread
+
+T = TypeVar("T")
+
+
+def load_model(name: str) -> PreTrainedModel:
+    """The causal language model `name`, in fp32, on the GPU where there is one.
+
+    Raises:
+        ConfigError: there is none, or it cannot be loaded.
+    """
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    with boundary(ConfigError, f"loading the model `{name}`"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="float32")
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
+
+
+def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+    """See `orl_trl.play_in_process`."""
+    engine = InProcessEngine(load_model(model).eval())
+    with LoopThread() as loop:
+        return engine.serve(until=loop.submit(play(engine)))

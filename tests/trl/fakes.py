@@ -1,0 +1,113 @@
+"""A player that asks the engine for two turns and ends each rollout as its script says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from orl_core.config import RunConfig, decode_config
+from orl_core.messages import Action, ToolResult
+from orl_core.task import Task, row_of
+from orl_core.trajectory import Job, StopReason, Trajectory, Turn
+from orl_rollout.engine import Engine
+from orl_rollout.outcome import Outcome, outcome_of
+from orl_rollout.run import Run
+
+ENVIRONMENT = "toy/Env"
+End = float | StopReason | Exception | Callable[[], float]
+
+
+class Player:
+    """`script` gets a rollout's key and says its reward, or how it fails; an ERROR has no turns, others have."""
+
+    def __init__(self, config: RunConfig, script: Callable[[str], End]) -> None:
+        self.opened = self.closed = self.running = self.cancelled = 0
+        self.keys: list[str] = []
+        self._config = config
+        self._script = script
+
+    @asynccontextmanager
+    async def open(self, run: Run, model: str) -> AsyncGenerator[Player]:
+        self.opened += 1
+        try:
+            yield self
+        finally:
+            assert self.running == 0
+            self.closed += 1
+
+    async def play(
+        self,
+        task: Task,
+        *,
+        key: str,
+        engine: Engine,
+        sampling: Mapping[str, Any],
+        context_tokens: int | None = None,
+        evaluation: bool = False,
+        step: int = 0,
+    ) -> Outcome:
+        self.running += 1
+        self.keys.append(key)
+        try:
+            return await self._play(
+                Job(task=task, key=key, sampling=dict(sampling), evaluation=evaluation), engine, self._script(key)
+            )
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def _play(self, job: Job, engine: Engine, end: End) -> Outcome:
+        if isinstance(end, Exception):
+            raise end
+        if end is StopReason.ERROR:
+            return self._outcome(job, (), end)
+        first = job.task.index or 0
+        await asyncio.sleep(0.001 * (hash(job.key) % 5))
+        sampling = {**job.sampling, "max_new_tokens": 3, "stop_token_ids": []}
+        shown = (10 + first, 11)
+        opening = await engine.generate(shown, sampling, key=job.key)
+        more = (*shown, *opening.ids, 12)
+        closing = await engine.generate(more, sampling, key=job.key)
+        reward = end() if callable(end) else end
+        paid = () if isinstance(reward, StopReason) else (ToolResult(name="act", reward=reward, finished=True),)
+        turns = (
+            Turn(observation=shown, generations=(opening,), action=Action(), results=(ToolResult(name="act"),)),
+            Turn(observation=(12,), generations=(closing,), action=Action(), results=paid),
+        )
+        return self._outcome(job, turns, reward if isinstance(reward, StopReason) else StopReason.FINISHED)
+
+    def _outcome(self, job: Job, turns: tuple[Turn, ...], reason: StopReason) -> Outcome:
+        trajectory = Trajectory(job=job, turns=turns, stop_reason=reason, error="x" if reason == "error" else "")
+        return outcome_of(trajectory, self._config.environments[ENVIRONMENT])
+
+
+def tasks(count: int, split: str = "train") -> list[Task]:
+    return [Task(env_name=ENVIRONMENT, deployment_name=ENVIRONMENT, split=split, index=n) for n in range(count)]
+
+
+def make_run(folder: Path, checkpoint: Path | str | None, *, held_out: int = 0, **trainer: Any) -> Run:
+    """A run of two groups of four, over four tasks, in `folder`."""
+    small = {"n_samples": 4, "rollout_batch_size": 2, "num_rollout": 2, "lr": 1e-3}
+    tree = {
+        "environments": {ENVIRONMENT: {}},
+        "secrets": {"token": "sesame-123"},
+        "eval": {"interval": 1},
+        "trainer": {"model": checkpoint and str(checkpoint), **small, **trainer},
+    }
+    folder.mkdir(exist_ok=True)
+    paths = folder / "tasks.jsonl", folder / "eval_tasks.jsonl"
+    for path, rows in zip(paths, (tasks(4), tasks(held_out, "test")), strict=True):
+        path.write_bytes(b"".join(msgspec.json.encode(row_of(task)) + b"\n" for task in rows))
+    return Run(
+        config=decode_config(tree, "test"),
+        folder=folder,
+        task_data=paths[0],
+        eval_data=paths[1] if held_out else None,
+        facts={"seconds_warm_start": 1.5},
+    )

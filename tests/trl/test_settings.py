@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from orl_core.errors import ConfigError
+from orl_trl.settings import grpo_config, unused_options, updates_per_step
+
+from tests.trl.fakes import make_run
+
+TINY = 400_000
+
+
+def settings(tmp_path: Path, *extra: str, parameters: int = TINY, **trainer: Any):
+    run = make_run(tmp_path, "m", **trainer)
+    return grpo_config(structs.replace(run, extra=extra), parameters=parameters)
+
+
+def test_shared_options_and_defaults(tmp_path: Path):
+    made = settings(tmp_path, n_samples=16, rollout_batch_size=8, num_rollout=50, temperature=0.8, seed=3)
+    assert (made.num_generations, made.generation_batch_size) == (16, 128)
+    assert (made.per_device_train_batch_size, made.steps_per_generation, made.gradient_accumulation_steps) == (64, 2, 1)
+    assert made.max_steps == 100
+    assert updates_per_step(made) == 2
+    assert (made.learning_rate, made.temperature, made.seed) == (1e-3, 0.8, 3)
+    assert (made.loss_type, made.beta, made.adam_beta2, made.weight_decay) == ("dapo", 0.0, 0.99, 0.0)
+    assert made.report_to == []
+
+
+def test_the_learning_rate_that_nobody_chose_fits_the_size_of_the_model(tmp_path: Path):
+    assert settings(tmp_path, lr=None).learning_rate == 4e-4
+    assert settings(tmp_path, lr=None, parameters=600_000_000).learning_rate == 1e-6
+
+
+def test_flags_pass_by_name_in_any_spelling_and_the_command_line_comes_last(tmp_path: Path):
+    flags = {"--loss-type": "grpo", "beta": 0.01, "--num_iterations": 2, "mask-truncated-completions": True}
+    made = settings(tmp_path, "--beta", "0.02", "--no-shuffle-dataset", flags={**flags, "epsilon_high": None})
+    assert (made.loss_type, made.beta, made.num_iterations) == ("grpo", 0.02, 2)
+    assert made.mask_truncated_completions is True
+    assert made.shuffle_dataset is False
+    assert made.epsilon_high is None
+    assert updates_per_step(made) == 4
+    assert made.max_steps == 8
+
+
+def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
+    made = settings(tmp_path, flags={"per_device_train_batch_size": 2})
+    assert (made.per_device_train_batch_size, made.steps_per_generation, made.gradient_accumulation_steps) == (2, 4, 2)
+    assert updates_per_step(made) == 2
+
+
+@pytest.mark.parametrize(
+    ("trainer", "extra", "said"),
+    [
+        ({"flags": {"los_type": "grpo"}}, (), "no `los_type`; did you mean `loss_type`?"),
+        ({}, ("--epsilon-hihg", "0.3"), "no `epsilon_hihg`; did you mean `epsilon_high`?"),
+        ({}, ("stray",), "no `stray`"),
+        ({"flags": {"beta": "much"}}, (), "beta: invalid float value: 'much'"),
+        ({"flags": {"max_steps": 3}}, (), "`max_steps` is orl's own; what sets it is `num_rollout`"),
+        ({"n_samples": 1}, (), "at least 2 generations"),
+        ({"flags": {"per_device_train_batch_size": 3}}, (), "8 rollouts, which 2 passes of 3 rows do not make"),
+        ({"flags": {"gradient_accumulation_steps": 4}}, (), "does not divide the 2 passes"),
+        ({"flags": {"steps_per_generation": 2, "generation_batch_size": 8}}, (), "`rollout_batch_size`"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, trainer: dict[str, Any], extra: tuple[str], said: str):
+    with pytest.raises(ConfigError) as refusal:
+        settings(tmp_path, *extra, **trainer)
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_options_of_clusters_are_named(tmp_path: Path):
+    assert unused_options(make_run(tmp_path, "m", tp=2, load="x").config.trainer) == ["tp", "load"]
+
+
+def test_wandb_is_used_where_there_is_a_key_or_the_mode_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert settings(tmp_path, wandb_mode="offline").report_to == ["wandb"]
+    assert settings(tmp_path).report_to == []
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    assert settings(tmp_path).report_to == ["wandb"]
+    assert settings(tmp_path, wandb_mode="disabled").report_to == []

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from orl_core.errors import ConfigError, RunAborted
+from orl_core.reward import group_advantages
+from orl_core.trajectory import StopReason
+from orl_rollout.run import Run
+from orl_trl.engine import InProcessEngine
+from orl_trl.rollouts import Rollouts
+from orl_trl.settings import grpo_config
+from orl_trl.trainer import plan_of, quiet_trl, train, trainer_of
+from transformers import AutoModelForCausalLM
+
+from tests.trl.fakes import End, Player, make_run
+
+REWARDS: list[End] = [1.0, 0.0, StopReason.ERROR, 0.5, 1.0, StopReason.TIMEOUT, StopReason.ERROR, StopReason.ABORTED]
+
+
+def by_row(key: str) -> End:
+    return REWARDS[int(key.rsplit("/", 1)[1]) % len(REWARDS)]
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in (run.folder / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def summary(run: Run) -> dict[str, Any]:
+    return msgspec.json.decode((run.folder / "summary.json").read_bytes())
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").state_dict()
+
+
+def test_what_does_not_train_stays_out_of_the_baseline(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
+    player = Player(run.config, by_row)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    settings = grpo_config(run, parameters=1)
+    rollouts = Rollouts(plan_of(run, settings), InProcessEngine(model), lambda: player.open(run, ""))
+    with quiet_trl(), rollouts:
+        trainer = trainer_of(model, str(checkpoint), settings, rollouts)
+        trainer.train()
+    expected = group_advantages(
+        [outcome.reward for outcome in rollouts.outcomes],
+        [row // 4 for row in range(8)],
+        list(range(8)),
+        [outcome.trajectory.trains for outcome in rollouts.outcomes],
+        center=True,
+        scale=True,
+    )
+    assert list(trainer._logs["advantages"]) == pytest.approx(expected, abs=1e-3)
+    assert expected[2] == expected[4] == expected[5] == 0.0
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert len(logs) == 2
+    assert all(log["grad_norm"] == log["grad_norm"] for log in logs)
+
+
+def test_a_run_leaves_its_files(checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = make_run(tmp_path / "run", checkpoint, held_out=3)
+    player = Player(run.config, by_row)
+    train(run, player.open)
+    kinds = [(row["kind"], row["step"]) for row in rows(run)]
+    assert kinds == [("eval", 0), ("train", 1), ("eval", 1), ("train", 2), ("eval", 2)]
+    first = rows(run)[1]
+    assert first["toy/Env/reward"] == pytest.approx((1.0 + 0.0 + 0.5 + 1.0) / 6)  # six of eight did not end in ERROR
+    assert {"loss", "grad_norm", "entropy", "learning_rate", "rollout_seconds", "train_seconds"} <= first.keys()
+    told = summary(run)
+    assert told["env"] == "toy/Env"
+    assert (told["steps"], told["rollouts"], told["episodes_before"]) == (2, 16 + 9, 3)
+    assert told["success_before"] == told["success_after"] == pytest.approx(0.5)
+    assert told["valid_call_rate"] > 0
+    assert told["seconds_total"] > told["seconds_per_step"] > 0
+    assert told["seconds_warm_start"] == 1.5
+    assert {"python", "torch", "transformers", "trl", "openreward", "orl-trl"} <= told["versions"].keys()
+    assert "interrupted" not in told
+    before, after = weights(checkpoint), weights(run.folder / "checkpoint")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    assert (run.folder / "checkpoint" / "tokenizer.json").is_file()
+    assert "returned None" not in caplog.text
+    assert "sesame" not in "".join(path.read_text("utf-8", "replace") for path in run.folder.rglob("*.json*"))
+
+
+def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
+    train(run, Player(run.config, lambda _: 1.0).open)
+    before, after = weights(checkpoint), weights(run.folder / "checkpoint")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_breaker_ends_training_and_loses_nothing(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint)
+    script = lambda key: RunAborted("the environment is gone") if key == "train/2/5" else by_row(key)  # noqa: E731
+    with pytest.raises(RunAborted, match="the environment is gone"):
+        train(run, Player(run.config, script).open)
+    assert summary(run)["error"] == "the environment is gone"
+    assert summary(run)["steps"] == 1
+    assert (run.folder / "checkpoint" / "model.safetensors").is_file()
+    assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint)
+
+    def script(key: str) -> End:
+        def interrupt() -> float:
+            os.kill(os.getpid(), signal.SIGINT)
+            return 0.0
+
+        return interrupt if key == "train/2/5" else by_row(key)
+
+    player = Player(run.config, script)
+    with pytest.raises(KeyboardInterrupt):
+        train(run, player.open)
+    assert (player.running, player.closed) == (0, 1)
+    assert summary(run)["interrupted"] is True
+    assert [row["step"] for row in rows(run)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("model", "trainer", "said"),
+    [
+        (None, {}, "`trainer.model` is empty"),
+        ("no/such/folder", {}, "loading the model `no/such/folder`"),
+        ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
+    ],
+)
+def test_a_run_that_cannot_start_says_why(
+    checkpoint: Path, tmp_path: Path, model: str | None, trainer: dict[str, Any], said: str
+):
+    run = make_run(tmp_path / "run", checkpoint if model == "" else model, **trainer)
+    with pytest.raises(ConfigError) as refusal:
+        train(run, Player(run.config, by_row).open)
+    assert said in str(refusal.value)
+
+
+def test_importing_the_package_imports_no_torch():
+    heavy = "('torch', 'transformers', 'trl', 'openreward', 'datasets')"
+    code = f"import sys, orl_trl; sys.exit(any(name in sys.modules for name in {heavy}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
