@@ -38,7 +38,7 @@ class Task(BaseModel):
 
 @cache
 def tasks(split: str) -> tuple[Task, ...]:
-    """All tasks of `train` or `test`: a fixed shuffle of every (low, secret) pair, cut once, so the splits are disjoint.
+    """All tasks of `train` or `test`: one fixed shuffle of every (low, secret) pair, cut once, so none is in both.
 
     Raises ValueError for another split.
     """
@@ -49,7 +49,7 @@ def tasks(split: str) -> tuple[Task, ...]:
         for low in range(LOWEST, LAST_LOW + 1)
         for offset in range(WIDTH)
     ]
-    random.Random(TASK_SEED).shuffle(every)
+    random.Random(TASK_SEED).shuffle(every)  # noqa: S311 - games need repeatable chance
     return tuple(every[:TEST_TASKS] if split == "test" else every[TEST_TASKS:])
 
 
@@ -85,7 +85,7 @@ class Game:
 
 
 class Guess(BaseModel):
-    """The arguments of `guess`."""
+    """One guess."""
 
     number: int = Field(description="an integer in the range")
 

@@ -1,8 +1,8 @@
 """Mystery: a miniature deduction after the country-house stories. Who did it, with what, and where?
 
 It must not know who plays it. A case is generated from its task's seed so that the evidence determines it: exactly
-one suspect has no alibi, exactly one weapon fits the wound and bears traces, exactly one room was used. Each question
-costs a turn, statements about oneself may be lies, and the accusation ends the episode with a share of the reward for
+one suspect has no alibi, exactly one weapon fits the wound, exactly one room shows traces. Each question costs a turn,
+what suspects say of themselves may be a lie, and the accusation ends the episode with a share of the reward for
 each part that is right.
 """
 
@@ -39,7 +39,7 @@ class Suspect(StrEnum):
 
 
 class Weapon(StrEnum):
-    """What was at hand; `WOUNDS` says what each leaves behind."""
+    """What was at hand."""
 
     CANDLESTICK = "candlestick"
     DAGGER = "dagger"
@@ -102,39 +102,40 @@ class Case:
 
 def case(seed: int) -> Case:
     """The case of a seed, always the same."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - games need repeatable chance
     culprit, weapon, place = rng.choice(list(Suspect)), rng.choice(list(Weapon)), rng.choice(list(Place))
     elsewhere = [room for room in Place if room is not place]
     others = [suspect for suspect in Suspect if suspect is not culprit]
-    # A witness is neither the suspect nor the culprit, and one room is enough for both: claims are made in pairs.
+    # The innocent were together in pairs, away from the scene, and each saw the other.
     rng.shuffle(others)
-    rooms = {suspect: rng.choice(elsewhere) for suspect in others[::2]}
-    claims = {suspect: rooms[others[index - index % 2]] for index, suspect in enumerate(others)}
-    witnesses = {suspect: others[index ^ 1] for index, suspect in enumerate(others)}
-    claims[culprit] = rng.choice(elsewhere)
+    claims = {culprit: rng.choice(elsewhere)}
+    witnesses: dict[Suspect, Suspect] = {}
+    for one, other in ((others[0], others[1]), (others[2], others[3])):
+        claims[one] = claims[other] = rng.choice(elsewhere)
+        witnesses[one], witnesses[other] = other, one
     return Case(culprit, weapon, place, rng.randint(6, 11), claims, witnesses)
 
 
 class Interview(BaseModel):
-    """The arguments of `interview`."""
+    """Whom to interview."""
 
     suspect: Suspect = Field(description="whom to ask")
 
 
 class Inspect(BaseModel):
-    """The arguments of `inspect_room`."""
+    """Where to look."""
 
     place: Place = Field(description="the room to look at")
 
 
 class Alibi(BaseModel):
-    """The arguments of `check_alibi`."""
+    """Whose alibi to check."""
 
     suspect: Suspect = Field(description="whose claim to check")
 
 
 class Accusation(BaseModel):
-    """The arguments of `accuse`."""
+    """Who did it, with what, and where."""
 
     suspect: Suspect
     weapon: Weapon
@@ -205,7 +206,7 @@ def _answer(text: str) -> ToolOutput:
 
 @cache
 def _tasks(split: str) -> tuple[JSONObject, ...]:
-    """Seeds whose cases differ within a split and between splits; ValueError for an unknown split."""
+    """One task for each seed of the split; ValueError for an unknown split."""
     if split not in TASKS:
         raise ValueError(f"no split named {split!r}: {', '.join(TASKS)}")
     first = FIRST_SEED[split]

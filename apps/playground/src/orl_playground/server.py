@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,14 +55,14 @@ def serving(environments: Sequence[str] = ENVIRONMENTS, *, start_seconds: float 
 
 def _address(child: subprocess.Popen[bytes], errors: IO[bytes], seconds: float) -> str:
     """The URL in the child's one line, awaited for at most `seconds`."""
-    assert child.stdout is not None
+    output = cast("IO[bytes]", child.stdout)
     deadline = time.monotonic() + seconds
     written = b""
     with selectors.DefaultSelector() as selector:
-        selector.register(child.stdout, selectors.EVENT_READ)
+        selector.register(output, selectors.EVENT_READ)
         while not written.endswith(b"\n"):
             ready = selector.select(max(0.0, deadline - time.monotonic()))
-            chunk = os.read(child.stdout.fileno(), 4096) if ready else b""
+            chunk = os.read(output.fileno(), 4096) if ready else b""
             if not chunk:
                 what = "ended before it was ready" if ready else f"was not ready within {seconds:g} s"
                 _end(child)
@@ -87,9 +87,9 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def environment_classes(names: Sequence[str]) -> list[type[Environment]]:
     """The classes behind `names`, which are the lower-cased class names (OpenReward's `variant`)."""
-    from orl_playground.guess_number import GuessNumber  # noqa: PLC0415
-    from orl_playground.mystery import Mystery  # noqa: PLC0415
-    from orl_playground.workshop import Workshop  # noqa: PLC0415
+    from orl_playground.guess_number import GuessNumber
+    from orl_playground.mystery import Mystery
+    from orl_playground.workshop import Workshop
 
     classes: dict[str, type[Environment]] = {"guessnumber": GuessNumber, "mystery": Mystery, "workshop": Workshop}
     return [classes[name] for name in names]
@@ -112,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _serve(classes: list[type[Environment]], listener: socket.socket) -> None:
-    import uvicorn  # noqa: PLC0415
-    from openreward.environments import Server  # noqa: PLC0415
+    import uvicorn
+    from openreward.environments import Server
 
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
 

@@ -1,10 +1,10 @@
-"""The warm start: the tiny model learns the form of play, and very little of the skill, from scripted games.
+"""The warm start: the tiny model learns the form of play, and little of the skill, from scripted games.
 
-It must not know the reinforcement learning that follows. TRL's SFTTrainer runs over transcripts that the model's own
-chat template rendered, with a loss on the assistant's actions alone. A curriculum makes two ways of play known to the
-model: it begins with mostly careful players and ends with mostly careless ones, so that the finished model plays
-badly, yet a careful way of play is within reach of its sampling. Learning with a constant, small share of careful
-players does not leave one.
+It must not know the reinforcement learning that follows. TRL's SFTTrainer runs over games that the model's own chat
+template rendered, with a loss on the assistant's actions alone. A curriculum makes two ways of play known to the
+model: most games are played well at first, so that it learns to find the middle of a range, and hardly any at last,
+so that the finished model plays badly and yet holds the better way within reach of its sampling. A constant small
+share of good games does not teach it.
 """
 
 from __future__ import annotations
@@ -18,79 +18,198 @@ import time
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from orl_playground.model import build_model
-from orl_playground.tokenizer import build_tokenizer, chat_template
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-    from orl_playground.guess_number import Game
+    Row = dict[str, list[int]]
 
-# Raise it when anything that shapes the checkpoint changes: it is part of the cache's key.
+# Part of the cache's key: raise it when anything that shapes the checkpoint changes.
 RECIPE = 1
-BATCH = 32
+ENVIRONMENT = "guessnumber"
+# The games of each player; the curriculum draws from them.
+GAMES = 2000
+IGNORED = -100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curriculum:
-    """How long to train, at which rate, and which share of the players is careful as it goes on."""
+    """How long to train, at which rate, and which share of the games is played well as it goes on."""
 
-    steps: int = 400
+    steps: int = 600
+    batch: int = 16
     learning_rate: float = 3e-3
-    careful_first: float = 0.7
-    careful_last: float = 0.12
-    anneal_from: float = 0.6
-    anneal_to: float = 0.85
+    well_first: float = 0.7
+    well_last: float = 0.1
+    anneal_from: float = 0.78
+    anneal_to: float = 0.83
 
-    def careful(self, progress: float) -> float:
-        """The share of careful players at `progress` in [0, 1]."""
+    def well(self, progress: float) -> float:
+        """The share of well played games at `progress` in [0, 1]."""
         done = (progress - self.anneal_from) / (self.anneal_to - self.anneal_from)
-        return self.careful_first + (self.careful_last - self.careful_first) * min(1.0, max(0.0, done))
+        return self.well_first + (self.well_last - self.well_first) * min(1.0, max(0.0, done))
 
 
-def careful(game: Game, rng: random.Random) -> int:
-    """A guess in the middle third of what remains."""
-    third = (game.high - game.low) // 3
-    return rng.randint(game.low + third, game.high - third)
+def ensure(
+    environment: str,
+    cache_dir: Path,
+    seed: int,
+    *,
+    curriculum: Curriculum | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The folder of a warm-started checkpoint (model, tokenizer, template, warm_start.json), made where it is missing.
+
+    The folder's name is a key of all inputs, and it appears whole or not at all. `progress(step, steps)` is told after
+    each step. Raises ValueError for an environment without scripted players.
+    """
+    if environment != ENVIRONMENT:
+        raise ValueError(f"no scripted players for {environment!r}: only {ENVIRONMENT} has a warm start")
+    from orl_playground.players import tools
+
+    plan = curriculum or Curriculum()
+    inputs = {"recipe": RECIPE, "environment": environment, "seed": seed, "curriculum": asdict(plan)}
+    # A model that was made for other words about the tools would read these as single bytes.
+    key = hashlib.sha256(json.dumps([inputs, tools()], sort_keys=True).encode()).hexdigest()[:12]
+    finished = cache_dir / f"{environment}-{seed}-{key}"
+    if finished.is_dir():
+        return finished
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=cache_dir))
+    try:
+        _make(unfinished, inputs, plan, seed, progress)
+        unfinished.rename(finished)
+    except OSError:
+        # Another process that made the same one may have been faster; its folder is as good.
+        if not finished.is_dir():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return finished
 
 
-def transcripts(curriculum: Curriculum, seed: int) -> list[list[dict[str, Any]]]:
-    """Scripted games on training tasks in training order, as chat messages that end with the last action."""
-    from orl_playground.guess_number import Game, tasks  # noqa: PLC0415
+def _make(
+    folder: Path,
+    inputs: dict[str, Any],
+    plan: Curriculum,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """Play, train and save into `folder`."""
+    from transformers.utils.logging import disable_progress_bar
 
-    rng = random.Random(seed)
-    rows: list[list[dict[str, Any]]] = []
-    total = curriculum.steps * BATCH
-    for place in range(total):
-        task = rng.choice(tasks("train"))
-        game = Game(low=task.low, high=task.high, secret=task.secret)
-        is_careful = rng.random() < curriculum.careful(place / total)
-        messages: list[dict[str, Any]] = [{"role": "user", "content": game.prompt}]
-        while not game.finished:
-            number = careful(game, rng) if is_careful else rng.randint(task.low, task.high)
-            messages.append(_call("guess", {"number": number}))
-            messages.append({"role": "tool", "content": game.guess(number)[0]})
-        rows.append(messages[:-1])
-    return rows
+    from orl_playground.model import build_model
+
+    started = time.monotonic()
+    tokenizer, well, badly = rendered_games(seed)
+    model = build_model(tokenizer, seed)
+    _train(model, tokenizer, _in_order(well, badly, plan, seed), plan, progress)
+    disable_progress_bar()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    facts = {
+        **inputs,
+        "steps": plan.steps,
+        "seconds": round(time.monotonic() - started, 1),
+        "params": model.num_parameters(),
+        "versions": {name: version(name) for name in ("torch", "transformers", "trl")},
+    }
+    (folder / "warm_start.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
-def _call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+def rendered_games(seed: int, games: int = GAMES) -> tuple[PreTrainedTokenizerFast, list[Row], list[Row]]:
+    """The tokenizer made for the games, and the rows (`input_ids`, `labels`) of those played well and badly."""
+    from orl_playground.players import END, MIDDLE, end, middle, play, tools
+    from orl_playground.tokenizer import build_tokenizer
+
+    rng = random.Random(seed)  # noqa: S311 - games need repeatable chance
+    played = [play(MIDDLE, middle, rng) for _ in range(games)] + [play(END, end, rng) for _ in range(games)]
+    # Rendering needs a tokenizer for its template, and the vocabulary needs what was rendered.
+    texts = cast("list[str]", build_tokenizer([]).apply_chat_template(played, tools=tools(), tokenize=False))
+    tokenizer = build_tokenizer(texts[::10])
+    encoded = cast("list[list[int]]", tokenizer(texts)["input_ids"])
+    rows = [row(ids, tokenizer) for ids in encoded]
+    return tokenizer, rows[:games], rows[games:]
 
 
-def tool_block() -> list[dict[str, Any]]:
-    """The environment's tools in the form that a chat template takes."""
-    from orl_playground.guess_number import GuessNumber  # noqa: PLC0415
+def row(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> Row:
+    """A row whose labels are the assistant's actions, each with the `<|im_end|>` that closes it."""
+    opening = tokenizer.encode("<|im_start|>assistant\n")
+    labels = [IGNORED] * len(ids)
+    inside = False
+    for place, token in enumerate(ids):
+        if inside:
+            labels[place] = token
+            inside = token != tokenizer.eos_token_id
+        elif token == opening[-1]:
+            inside = ids[place + 1 - len(opening) : place + 1] == opening
+    return {"input_ids": ids, "labels": labels}
 
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
-        }
-        for tool in GuessNumber.list_tools().tools
-    ]
+
+def _in_order(well: list[Row], badly: list[Row], plan: Curriculum, seed: int) -> list[Row]:
+    """The curriculum: for every place in the training a game, well or badly played."""
+    rng = random.Random(seed)  # noqa: S311 - games need repeatable chance
+    total = plan.steps * plan.batch
+    return [rng.choice(well if rng.random() < plan.well(place / total) else badly) for place in range(total)]
+
+
+def _train(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    rows: list[Row],
+    plan: Curriculum,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    """One pass of TRL's SFTTrainer over `rows`, in their order, on the CPU."""
+    import torch
+    from datasets import Dataset
+    from transformers import PrinterCallback, TrainerCallback
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    class Steps(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if progress is not None:
+                progress(state.global_step, plan.steps)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        config = SFTConfig(
+            output_dir=scratch,
+            max_steps=plan.steps,
+            per_device_train_batch_size=plan.batch,
+            learning_rate=plan.learning_rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=min(20, plan.steps),
+            adam_beta2=0.99,
+            weight_decay=0.0,
+            train_sampling_strategy="sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            max_length=None,
+            use_cpu=True,
+            bf16=False,
+            fp16=False,
+            activation_checkpointing=False,
+            dataloader_pin_memory=False,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = SFTTrainer(
+            model=model,
+            args=config,
+            train_dataset=Dataset.from_list(rows),
+            processing_class=tokenizer,
+            callbacks=[Steps()],
+        )
+        trainer.remove_callback(PrinterCallback)
+        threads = torch.get_num_threads()
+        # So small a model gains little from a second thread, and waits for it where other work shares the cores.
+        torch.set_num_threads(1)
+        try:
+            trainer.train()
+        finally:
+            torch.set_num_threads(threads)

@@ -1,0 +1,160 @@
+"""The environments behind their real server, played with the real OpenReward client over loopback."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from orl_playground import guess_number
+from orl_playground.mystery import WOUNDS, Place, Suspect, case
+from orl_playground.server import ENVIRONMENTS, ServerError, serving
+from orl_playground.workshop import order
+
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def base_url() -> Iterator[str]:
+    with serving() as url:
+        yield url
+
+
+@asynccontextmanager
+async def environment(base_url: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator:
+    monkeypatch.setenv("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
+    import openreward
+
+    client = openreward.AsyncOpenReward(api_key="none")
+    try:
+        async with asyncio.timeout(SECONDS):
+            yield client.environments.get("playground", variant=variant, base_url=base_url)
+    finally:
+        await client.environments.aclose()
+        client.rollout.close()
+
+
+def text(output) -> str:
+    return "".join(block.text for block in output.blocks)
+
+
+@pytest.mark.parametrize("variant", ENVIRONMENTS)
+async def test_tasks_are_listed_whole_by_index_and_by_range(base_url, variant, monkeypatch):
+    async with environment(base_url, variant, monkeypatch) as env:
+        assert await env.list_splits() == ["train", "test"]
+        every = await env.list_tasks("test")
+        assert await env.num_tasks("test") == len(every) >= 256
+        assert (await env.get_task("test", 7)).task_spec == every[7].task_spec
+        ranged = await env.get_task_range("test", start=5, stop=8)
+        assert [task.task_spec for task in ranged] == [task.task_spec for task in every[5:8]]
+
+
+async def test_guess_number_is_won_by_halving_and_lost_from_the_ends(base_url, monkeypatch):
+    async with environment(base_url, "guessnumber", monkeypatch) as env:
+        assert await env.terminal_tool() is None
+        secret = guess_number.tasks("test")[0]
+        async with env.session(split="test", index=0) as session:
+            prompt = text((await session.get_messages())[0])
+            low, high = map(int, re.findall(r"\d+", prompt)[:2])
+            assert (low, high) == (secret.low, secret.high)
+            while True:
+                output = await session.call_tool("guess", {"number": (low + high) // 2})
+                if output.finished:
+                    break
+                low, high = map(int, re.findall(r"\d+", text(output)))
+            assert output.reward == 1.0
+        async with env.session(split="test", index=0) as session:
+            outputs = [await session.call_tool("guess", {"number": secret.high + 1}) for _ in range(4)]
+            assert [output.finished for output in outputs] == [False, False, False, True]
+            assert sum(output.reward for output in outputs) == 0.0
+
+
+async def test_invalid_arguments_are_told_to_the_model(base_url, monkeypatch):
+    from openreward.api.errors import ToolCallError
+
+    async with (
+        environment(base_url, "guessnumber", monkeypatch) as env,
+        env.session(split="train", index=0) as session,
+    ):
+        with pytest.raises(ToolCallError):
+            await session.call_tool("guess", {"number": "many"})
+        assert not (await session.call_tool("guess", {"number": 0})).finished
+
+
+async def test_a_mystery_is_solved_from_evidence_alone(base_url, monkeypatch):
+    async with environment(base_url, "mystery", monkeypatch) as env:
+        async with env.session(split="train", index=4) as session:
+            assert "Suspects: Ada" in text((await session.get_messages())[0])
+            assert "I was in the" in text(await session.call_tool("interview", {"suspect": "Ada"}))
+            alibis = {who: text(await session.call_tool("check_alibi", {"suspect": who.value})) for who in Suspect}
+            rooms = {room: text(await session.call_tool("inspect_room", {"place": room.value})) for room in Place}
+            culprit = next(who for who, alibi in alibis.items() if alibi.startswith("Nobody"))
+            scene = next(room for room, seen in rooms.items() if "stains" in seen)
+            weapon = next(weapon for weapon, wound in WOUNDS.items() if wound in rooms[scene])
+            output = await session.call_tool(
+                "accuse", {"suspect": culprit.value, "weapon": weapon.value, "place": scene.value}
+            )
+            assert output.finished
+            assert output.reward == 1.0
+        truth = case(4)
+        wrong = next(who for who in Suspect if who is not truth.culprit)
+        async with env.session(split="train", index=4) as session:
+            output = await session.call_tool(
+                "accuse", {"suspect": wrong.value, "weapon": truth.weapon.value, "place": truth.place.value}
+            )
+            assert output.finished
+            assert output.reward == 0.5
+
+
+async def test_a_workshop_order_is_answered_in_plain_text(base_url, monkeypatch):
+    async with environment(base_url, "workshop", monkeypatch) as env:
+        terminal = await env.terminal_tool()
+        assert (terminal.name, terminal.arg) == ("answer", "text")
+        assert "answer" not in {tool.name for tool in await env.list_tools()}
+        wanted = order(2)
+        async with env.session(split="train", index=2) as session:
+            parts = [line.part.value for line in wanted.lines]
+            stock = dict(re.findall(r"(\w+): (\d+)", text(await session.call_tool("check_stock", {"parts": parts}))))
+            lines = [
+                {"part": line.part.value, "quantity": min(line.quantity, int(stock[line.part]))}
+                for line in wanted.lines
+                if int(stock[line.part])
+            ]
+            quote = await session.call_tool(
+                "quote", {"lines": lines, "discount": wanted.discount, "delivery": wanted.delivery.value}
+            )
+            output = await session.call_terminal_tool(f"That is {text(quote)} cents.")
+            assert output.finished
+            assert output.reward == 1.0
+        async with env.session(split="train", index=2) as session:
+            output = await session.call_terminal_tool("I do not know.")
+            assert output.finished
+            assert output.reward == 0.0
+
+
+def test_the_server_ends_when_its_input_closes():
+    command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            assert re.fullmatch(rb"listening on http://127\.0\.0\.1:\d+\n", child.stdout.readline())
+            child.stdin.close()
+            assert child.wait(SECONDS) == 0
+        finally:
+            child.kill()
+
+
+def test_a_server_that_cannot_start_shows_why():
+    with pytest.raises(ServerError, match="invalid choice: 'chess'"), serving(["chess"]):
+        pass
+    with pytest.raises(ServerError, match=r"not ready within 0\.01 s"), serving(start_seconds=0.01):
+        pass
+
+
+def test_importing_the_package_is_light():
+    heavy = "{'openreward', 'torch', 'transformers', 'trl', 'uvicorn', 'asyncio'}"
+    code = f"import sys, orl_playground, orl_playground.server; print({heavy} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True).stdout == "set()\n"
