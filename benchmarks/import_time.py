@@ -1,6 +1,6 @@
 """What importing orl costs: `uv run python benchmarks/import_time.py`. Medians of interleaved runs, milliseconds.
 
-Every import runs in an interpreter of its own; the interpreter's own start is measured in the same rounds and taken off.
+Every import runs in an interpreter of its own, whose own start is measured in the same rounds and taken off.
 """
 
 import statistics

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from hypothesis import strategies as st
 from orl_core.messages import Action, FailureKind, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory, Turn
+from orl_core.trajectory import FinishReason, Generation, Job, Limits, StopReason, Trajectory, Turn
 
 token_ids = st.integers(min_value=0, max_value=2**31 - 1)
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -41,7 +43,7 @@ results = st.builds(
 def generations(draw: st.DrawFn, min_size: int = 0) -> Generation:
     ids = draw(st.lists(token_ids, min_size=min_size, max_size=6))
     logprobs = draw(st.lists(st.floats(-50, 0), min_size=len(ids), max_size=len(ids)))
-    reason = draw(st.sampled_from(["stop", "length", "abort"]))
+    reason: FinishReason = draw(st.sampled_from(get_args(FinishReason)))
     return Generation(
         ids=tuple(ids),
         logprobs=tuple(logprobs),

@@ -366,3 +366,54 @@ def test_events_are_the_same_however_the_stream_is_cut(data, cuts):
     reader = EventReader()
     events = [event for a, b in pairwise(bounds) for event in reader.feed(raw[a:b])]
     assert events == [*(("chunk", text) for text in data), ("end", "")]
+
+
+class _Impatient:
+    """A way to a server that closes a connection, unanswered, when a request comes after `idle` seconds of silence."""
+
+    def __init__(self, url: str, idle: float) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        self._upstream = (host, int(port))
+        self._idle = idle
+        self.closed = 0
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader, writer):
+        upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+
+        async def answers():
+            nonlocal last
+            while data := await upstream_reader.read(65536):
+                last = loop.time()
+                writer.write(data)
+            writer.close()
+
+        task = asyncio.create_task(answers())
+        while data := await reader.read(65536):
+            if loop.time() - last > self._idle:
+                self.closed += 1
+                break
+            last = loop.time()
+            upstream_writer.write(data)
+        upstream_writer.close()
+        writer.close()
+        await task
+
+
+async def test_a_pause_between_calls_does_not_run_into_a_closing_connection():
+    with envs.serve(envs.Echo) as served:
+        async with _Impatient(served.url, idle=1.5) as way, Playing("Echo", way.url) as playing:
+            await asyncio.sleep(2.0)
+            answer = await playing.session.call(ToolCall(name="echo", arguments={"text": "still here"}))
+    assert "still here" in text_of(answer.content)
+    assert way.closed == 0

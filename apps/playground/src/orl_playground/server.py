@@ -124,9 +124,15 @@ def _serve(classes: list[type[Environment]], listener: socket.socket) -> None:
             # Whatever is printed later goes to stderr: nobody reads the pipe any more, and a full one would block.
             os.dup2(2, 1)
 
-    server = Announcing(
-        uvicorn.Config(Server(classes).app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        Server(classes).app,
+        log_level="error",
+        access_log=False,
+        timeout_graceful_shutdown=1,
+        # A trainer calls in bursts with pauses between them: no connection may close while a call is on its way.
+        timeout_keep_alive=75,
     )
+    server = Announcing(config)
 
     def end_with_input() -> None:
         while os.read(0, 4096):

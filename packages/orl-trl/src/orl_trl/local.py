@@ -16,6 +16,8 @@ from orl_trl.loop_thread import LoopThread
 
 T = TypeVar("T")
 
+TINY = 10_000_000  # parameters
+
 
 def load_model(name: str) -> PreTrainedModel:
     """The causal language model `name`, in fp32, on the GPU where there is one.
@@ -27,7 +29,11 @@ def load_model(name: str) -> PreTrainedModel:
     transformers.logging.disable_progress_bar()
     with boundary(ConfigError, f"loading the model `{name}`"):
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="float32")
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore[reportArgumentType]
+    if torch.cuda.is_available():
+        return model.to("cuda")  # pyright: ignore[reportArgumentType]
+    if model.num_parameters() < TINY:
+        torch.set_num_threads(1)  # a second thread gains nothing on small tensors, and the environment needs the core
+    return model
 
 
 def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:

@@ -19,14 +19,14 @@ from orl_rollout.run import Run
 from transformers import HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
 
+from orl_trl.local import TINY
 from orl_trl.tracking import tracks
 
 if TYPE_CHECKING:
     from transformers.hf_argparser import DataClassType
 
 GROUP_SIZE, GROUPS, STEPS = 16, 8, 55
-TINY = 10_000_000  # parameters, below which a model needs large steps and a real one would be ruined by them
-TINY_LR, REAL_LR = 4e-4, 1e-6
+TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
 NAMES = frozenset(field.name for field in fields(GRPOConfig))
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"

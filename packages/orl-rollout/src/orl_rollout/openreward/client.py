@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment's `call_timeout` may be shorter
 CONNECT_SECONDS = 10.0
-IDLE_SECONDS = 4.0  # an idle connection is kept for less than servers keep theirs (5 s and more), as a call that runs
-# into a closing one cannot be repeated
+# How long an idle connection is kept. A call that runs into a connection its server is closing cannot be repeated. A
+# server of one's own closes after 5 s (uvicorn), and in a burst of calls it may read one seconds after it was sent; the
+# platform's keep theirs for a minute.
+IDLE_SECONDS = 1.0
+PLATFORM_IDLE_SECONDS = 15.0
 
 
 class OpenRewardClient:
@@ -113,9 +116,10 @@ class OpenRewardClient:
 
         url = (environment.base_url or session_url()).rstrip("/")
         if url not in self._http:
+            idle = IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS
             self._http[url] = aiohttp.ClientSession(
                 base_url=url,
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             )
             set_retry_policy(self._http[url], "env-server")
