@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from orl_core.messages import Action, FailureKind, TextBlock, ToolCall, ToolResult
+from msgspec import structs
+from orl_core.config import TrainOn
+from orl_core.messages import Action, FailureKind, Span, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory, Turn
 
@@ -23,8 +25,14 @@ tasks = st.builds(
     index=st.none() | st.integers(0, 1000),
     task_spec=st.dictionaries(st.text(max_size=5), json_values, max_size=3),
 )
+policies = st.just(TrainOn()) | st.builds(
+    TrainOn, text=st.booleans(), calls=st.just(True), reasoning=st.booleans(), failed_turns=st.booleans()
+)
 jobs = st.builds(
-    Job, task=tasks, key=st.text(min_size=1, max_size=8), limits=st.builds(Limits, train_timeouts=st.booleans())
+    Job,
+    task=tasks,
+    key=st.text(min_size=1, max_size=8),
+    limits=st.builds(Limits, train_timeouts=st.booleans(), train_on=policies),
 )
 results = st.builds(
     ToolResult,
@@ -55,18 +63,40 @@ actions = st.builds(
     text=st.text(max_size=10),
     calls=st.lists(st.builds(ToolCall, name=st.text(max_size=5)), max_size=2).map(tuple),
 )
-turns = st.builds(
-    Turn,
-    observation=st.lists(token_ids, min_size=1, max_size=6).map(tuple),
-    generations=st.lists(generations(), max_size=3).map(tuple),
-    action=actions,
-    results=st.lists(results, max_size=3).map(tuple),
-)
-trajectories = st.builds(
-    Trajectory,
-    job=jobs,
-    turns=st.lists(turns, max_size=5).map(tuple),
-    stop_reason=st.sampled_from(StopReason),
-    error=st.text(max_size=10),
-    leaked=st.booleans(),
-)
+
+
+def _ranges(draw: st.DrawFn, size: int) -> list[tuple[int, int]]:
+    """Disjoint, non-empty ranges within `size`, in order."""
+    cuts = sorted(draw(st.sets(st.integers(0, size), max_size=4))) if size else []
+    return list(zip(cuts[::2], cuts[1::2], strict=False))
+
+
+@st.composite
+def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
+    """A turn with any spans; where it is `stripped`, some of its ids may be hidden."""
+    turn = Turn(
+        observation=tuple(draw(st.lists(token_ids, min_size=1, max_size=6))),
+        generations=tuple(draw(st.lists(generations(), max_size=3))),
+        action=draw(actions),
+        results=tuple(draw(st.lists(results, max_size=3))),
+    )
+    size = len(turn.action_ids)
+    parts = st.sampled_from(["reasoning", "calls"])
+    spans = tuple(Span(part=draw(parts), start=start, end=end) for start, end in _ranges(draw, size))
+    hidden = tuple(_ranges(draw, len(turn.observation) + size)) if stripped and size else ()
+    return structs.replace(turn, spans=draw(st.sampled_from([spans, None])), hidden=hidden)
+
+
+def _trajectories(*, stripped: bool) -> st.SearchStrategy[Trajectory]:
+    return st.builds(
+        Trajectory,
+        job=jobs,
+        turns=st.lists(turns(stripped=stripped), max_size=5).map(tuple),
+        stop_reason=st.sampled_from(StopReason),
+        error=st.text(max_size=10),
+        leaked=st.booleans(),
+    )
+
+
+trajectories = _trajectories(stripped=False)  # one datum each
+stripped_trajectories = _trajectories(stripped=True)

@@ -66,6 +66,27 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError("`splits` is empty: name at least one split, such as [train]")
 
 
+class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which of the sampled ids train: parts of an action, and turns all of whose calls were refused.
+
+    What is switched off stays in the data, shown and sampled, with a loss mask of 0.
+    """
+
+    text: bool = True
+    calls: bool = True
+    reasoning: bool = True
+    failed_turns: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.text or self.calls or self.reasoning):
+            raise ValueError("nothing would train: leave one of `text`, `calls`, `reasoning` on")
+
+    @property
+    def every_part(self) -> bool:
+        """Whether all parts of an action train, so that they need not be told apart."""
+        return self.text and self.calls and self.reasoning
+
+
 class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets (token ids), deadlines (seconds) and records of every rollout. Deadlines nest: call, turn, rollout.
 
@@ -81,6 +102,7 @@ class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     turn_timeout: Seconds = 300.0
     rollout_timeout: Seconds = 900.0
     train_timeouts: bool = False
+    train_on: TrainOn = field(default_factory=TrainOn)
     max_nudges: NonNegative = 1
     max_invalid: Positive = 3
     max_error_rate: Share = 0.5
@@ -171,8 +193,6 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise ValueError(f"environment `{name}` is not of the form Organization/Environment")
         if self.system_prompt_template is not None:
             _check_template(self.system_prompt_template)
-        if self.thinking == "strip":
-            raise ValueError("`thinking: strip` is not supported yet: use `keep` or false")
         if self.group_reward.mode != "off":
             raise ValueError("`group_reward` is not supported yet: leave `mode` off")
         if self.reward is not None:

@@ -45,7 +45,8 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: an environment needs a secret that this process does not have.
+        ConfigError: an environment needs a secret that this process does not have, or the renderer cannot do what the
+            configuration asks for.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Runtime:
         self._scrubber = Scrubber.of(config)
         for name in config.environments:
             resolve_secrets(config, name)
+        _check_renderer(config, renderer)
         self._slots = {
             name: asyncio.Semaphore(environment.max_concurrency)
             for name, environment in config.environments.items()
@@ -133,6 +135,20 @@ class Runtime:
             return Trajectory(job=job, stop_reason=StopReason.ERROR, error=text)
 
 
+def _check_renderer(config: RunConfig, renderer: Renderer) -> None:
+    """Refuse what cannot be done with this model's wire format."""
+    if config.thinking == "strip" and not renderer.strips:
+        raise ConfigError(
+            f"`thinking: strip` needs a vocabulary with <think> and </think>, and a wire format whose parts are told "
+            f"apart; this one is `{renderer.tool_format}`: use `keep`"
+        )
+    if not config.rollout.train_on.every_part and not renderer.tells_parts:
+        raise ConfigError(
+            f"`rollout.train_on`: the wire format `{renderer.tool_format}` does not tell the parts of an action apart: "
+            "leave `text`, `calls` and `reasoning` on"
+        )
+
+
 def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:
     """The limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
     environment = config.environments[env_name]
@@ -151,4 +167,6 @@ def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = 
         max_invalid=budgets.max_invalid,
         parallel_calls=environment.parallel_calls,
         train_timeouts=budgets.train_timeouts,
+        train_on=budgets.train_on,
+        strip_reasoning=config.thinking == "strip",
     )
