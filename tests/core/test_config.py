@@ -77,6 +77,7 @@ BROKEN = {
         "$.rollout.train_on",
         "nothing would train",
     ),
+    "reward that is no function": ("thinking: false", "reward: my_rewards.score", "$", "module:function"),
     "not a mapping": (COOKBOOK, "- 1\n", "$", "mapping"),
     "deadlines that do not nest": (
         "thinking: false",

@@ -9,6 +9,7 @@ The module knows nothing of trainers' options: `trainer.flags` pass through verb
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import Formatter
@@ -24,6 +25,7 @@ NonNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 Backend = Literal["slime", "miles", "trl"]
 
 
@@ -195,8 +197,8 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             _check_template(self.system_prompt_template)
         if self.group_reward.mode != "off":
             raise ValueError("`group_reward` is not supported yet: leave `mode` off")
-        if self.reward is not None:
-            raise ValueError("`reward` functions are not supported yet: use `reward_reduction`")
+        if self.reward is not None and not _FUNCTION.fullmatch(self.reward):
+            raise ValueError(f"`reward` is `{self.reward}`, not of the form module:function")
 
     def public(self) -> dict[str, Any]:
         """The configuration as plain JSON types, every secret's value replaced by null."""

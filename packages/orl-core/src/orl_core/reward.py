@@ -51,7 +51,11 @@ def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
     rewards = [reward for reward in trajectory.rewards if math.isfinite(reward)]
     if trajectory.stop_reason is not StopReason.FINISHED and config.nonterminal_reward is not None:
         rewards.append(config.nonterminal_reward)
-    reward = _REDUCTIONS[config.reward_reduction](rewards) if rewards else 0.0
+    return clamp(_REDUCTIONS[config.reward_reduction](rewards) if rewards else 0.0, config)
+
+
+def clamp(reward: float, config: EnvironmentConfig) -> float:
+    """A finite `reward` within `min_reward` and `max_reward`; where they are not set, small enough to be squared."""
     low = -_BOUND if config.min_reward is None else config.min_reward
     high = _BOUND if config.max_reward is None else config.max_reward
     return min(max(reward, low), high)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-from orl_core.config import RunConfig
+from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.render import Renderer
 from orl_core.task import Task
@@ -23,7 +23,7 @@ from orl_rollout.breaker import Breaker
 from orl_rollout.engine import Engine
 from orl_rollout.journal import Journal
 from orl_rollout.loop import never, rollout
-from orl_rollout.outcome import Outcome, outcome_of
+from orl_rollout.outcome import Outcome, load_reward, outcome_of
 from orl_rollout.secrets import Scrubber, resolve_secrets
 from orl_rollout.session import Session
 
@@ -45,8 +45,8 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: an environment needs a secret that this process does not have, or the renderer cannot do what the
-            configuration asks for.
+        ConfigError: an environment needs a secret that this process does not have, the reward function cannot be
+            loaded, or the renderer cannot do what the configuration asks for.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Runtime:
         for name in config.environments:
             resolve_secrets(config, name)
         _check_renderer(config, renderer)
+        self._reward = load_reward(config.reward) if config.reward else None
         self._slots = {
             name: asyncio.Semaphore(environment.max_concurrency)
             for name, environment in config.environments.items()
@@ -107,11 +108,17 @@ class Runtime:
         limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
         job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
         trajectory = self._scrubber.mark(await self._play(job, self._client.session(task), engine, stopped))
-        outcome = outcome_of(trajectory, environment)
+        outcome = await self._judge(trajectory, environment)
         if self._journal is not None:
             await self._record(self._journal, outcome, step)
-        self._breaker.saw(self._scrubber.scrub(trajectory.error))
+        self._breaker.saw(self._scrubber.scrub(outcome.trajectory.error))
         return outcome
+
+    async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
+        """The outcome; a reward function of the user's may take its time, so it runs on a thread."""
+        if self._reward is None:
+            return outcome_of(trajectory, environment)
+        return await asyncio.to_thread(outcome_of, trajectory, environment, self._reward)
 
     async def _record(self, journal: Journal, outcome: Outcome, step: int) -> None:
         """A rollout that cannot be written down must not count, and the next ones could not either."""
