@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.config import TrainOn
-from orl_core.messages import Action, FailureKind, Span, TextBlock, ToolCall, ToolResult
+from orl_core.messages import Action, FailureKind, Part, Span, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory, Turn
 
@@ -65,6 +65,9 @@ actions = st.builds(
 )
 
 
+PARTS: tuple[Part, ...] = ("reasoning", "calls")
+
+
 def _ranges(draw: st.DrawFn, size: int) -> list[tuple[int, int]]:
     """Disjoint, non-empty ranges within `size`, in order."""
     cuts = sorted(draw(st.sets(st.integers(0, size), max_size=4))) if size else []
@@ -81,7 +84,7 @@ def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
         results=tuple(draw(st.lists(results, max_size=3))),
     )
     size = len(turn.action_ids)
-    parts = st.sampled_from(["reasoning", "calls"])
+    parts = st.sampled_from(PARTS)
     spans = tuple(Span(part=draw(parts), start=start, end=end) for start, end in _ranges(draw, size))
     hidden = tuple(_ranges(draw, len(turn.observation) + size)) if stripped and size else ()
     return structs.replace(turn, spans=draw(st.sampled_from([spans, None])), hidden=hidden)

@@ -66,7 +66,8 @@ def test_whatever_a_function_returns_the_outcome_is_finite_or_an_error(given_bac
         assert outcome.reward == float(given_back)  # type: ignore[arg-type]
     if outcome.trajectory.stop_reason is StopReason.ERROR:
         assert "the reward function" in outcome.trajectory.error
-        assert not (finite or outcome.success)
+        assert not finite
+        assert not outcome.success
         assert outcome.reward == 0.0
 
 

@@ -25,7 +25,7 @@ CALL = tuple(tokenizer().encode_joint('<tool_call>\n{"name": "act", "arguments":
 class Sessions:
     """An environment whose every episode ends after one call."""
 
-    def session(self, _: Task) -> Session:
+    def session(self, task: Task) -> Session:
         return ScriptedSession([ToolResult(name="act", reward=0.25, finished=True)])
 
 

@@ -130,10 +130,14 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The environment's comparative score of a whole group (`score_group`): off, alone, or added with `weight`."""
+    """The environment's comparative score of a whole group (`score_group`): off, alone, or added with `weight`.
+
+    `timeout` is the deadline, in seconds, for scoring all groups of a step; a group past it keeps its own rewards.
+    """
 
     mode: Literal["off", "only", "blend"] = "off"
     weight: float = 1.0
+    timeout: Seconds = 300.0
 
 
 class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,8 +199,6 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise ValueError(f"environment `{name}` is not of the form Organization/Environment")
         if self.system_prompt_template is not None:
             _check_template(self.system_prompt_template)
-        if self.group_reward.mode != "off":
-            raise ValueError("`group_reward` is not supported yet: leave `mode` off")
         if self.reward is not None and not _FUNCTION.fullmatch(self.reward):
             raise ValueError(f"`reward` is `{self.reward}`, not of the form module:function")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import reduce
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct, structs
 from orl_core.config import EnvironmentConfig
@@ -51,7 +51,7 @@ def load_reward(name: str) -> Reward:
             raise TypeError(f"{type(function).__name__} is no plain function of a trajectory")
         with suppress(ValueError):  # a builtin that does not say what it takes
             inspect.signature(function).bind(None)
-    return function
+    return cast("Reward", function)
 
 
 def outcome_of(trajectory: Trajectory, config: EnvironmentConfig, reward: Reward | None = None) -> Outcome:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import os
 import sys
 import uuid
 from collections.abc import Mapping
@@ -19,11 +18,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
-from orl_core.config import RunConfig, decode_config, load_config
+from orl_core.config import RunConfig, decode_config
 from orl_core.datum import Datum
 from orl_core.errors import ConfigError
 from orl_core.render import Renderer
-from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_rollout.breaker import Breaker
 from orl_rollout.journal import Journal
@@ -32,6 +30,8 @@ from orl_rollout.outcome import Outcome
 from orl_rollout.runtime import Runtime
 from orl_rollout.sglang import SglangEngine
 from orl_rollout.tokenizer import load_tokenizer
+
+from orl_slime.compare import config_of, offer, task_of
 
 _STATUS = {
     StopReason.FINISHED: "COMPLETED",
@@ -94,11 +94,7 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
     stripped = loop.process.config.thinking == "strip"
     if stripped and getattr(args, "partial_rollout", False):
         raise ConfigError("`thinking: strip` makes several samples of a rollout, which `--partial-rollout` cannot keep")
-    try:
-        known = {name: sample.metadata[name] for name in Task.__struct_fields__ if name in sample.metadata}
-        task = msgspec.convert(known, Task)
-    except (msgspec.ValidationError, TypeError) as exc:
-        raise ConfigError(f"row {sample.index}: its metadata is no task of `orl prepare`: {exc}") from exc
+    task = task_of(sample)
     outcome = await loop.runtime.play(
         task,
         key=getattr(sample, "session_id", None) or uuid.uuid4().hex,
@@ -108,6 +104,8 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
         evaluation=evaluation,
         stopped=functools.partial(_aborted, args),
     )
+    compared = loop.process.config.group_reward.mode != "off" and not evaluation
+    offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
     if stripped:
         return split(sample, outcome, text_of=loop.process.tokenizer.decode, evaluation=evaluation)
     fill(sample, outcome, text_of=loop.process.tokenizer.decode)
@@ -132,6 +130,7 @@ def split(sample: Any, outcome: Outcome, *, text_of: Any, evaluation: bool = Fal
     for datum in outcome.data[1:]:
         sibling = copy.copy(sample)
         sibling.metadata = dict(sample.metadata)
+        offer(sibling, None)
         sibling.non_generation_time = 0.0
         _write(sibling, datum, outcome, text_of)
         samples.append(sibling)
@@ -189,13 +188,7 @@ async def aclose() -> None:
 
 def _settings(args: Any) -> tuple[str, str, int]:
     """The configuration as JSON, the checkpoint and the group's size, as slime's arguments have them."""
-    tree = getattr(args, "orl_config", None)
-    if tree is None:
-        path = os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
-        if not path:
-            raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
-        return msgspec.json.encode(load_config(path)).decode(), args.hf_checkpoint, args.n_samples_per_prompt
-    return msgspec.json.encode(tree).decode(), args.hf_checkpoint, args.n_samples_per_prompt
+    return msgspec.json.encode(config_of(args)).decode(), args.hf_checkpoint, args.n_samples_per_prompt
 
 
 @functools.cache
