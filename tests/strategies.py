@@ -25,15 +25,16 @@ tasks = st.builds(
     index=st.none() | st.integers(0, 1000),
     task_spec=st.dictionaries(st.text(max_size=5), json_values, max_size=3),
 )
-policies = st.just(TrainOn()) | st.builds(
+policies = st.builds(
     TrainOn, text=st.booleans(), calls=st.just(True), reasoning=st.booleans(), failed_turns=st.booleans()
 )
-jobs = st.builds(
-    Job,
-    task=tasks,
-    key=st.text(min_size=1, max_size=8),
-    limits=st.builds(Limits, train_timeouts=st.booleans(), train_on=policies),
-)
+
+
+def _jobs(policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Job]:
+    limits = st.builds(Limits, train_timeouts=st.booleans(), train_on=policies)
+    return st.builds(Job, task=tasks, key=st.text(min_size=1, max_size=8), limits=limits)
+
+
 results = st.builds(
     ToolResult,
     name=st.sampled_from(["guess", "look"]),
@@ -90,10 +91,10 @@ def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
     return structs.replace(turn, spans=draw(st.sampled_from([spans, None])), hidden=hidden)
 
 
-def _trajectories(*, stripped: bool) -> st.SearchStrategy[Trajectory]:
+def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Trajectory]:
     return st.builds(
         Trajectory,
-        job=jobs,
+        job=_jobs(policies),
         turns=st.lists(turns(stripped=stripped), max_size=5).map(tuple),
         stop_reason=st.sampled_from(StopReason),
         error=st.text(max_size=10),
@@ -101,5 +102,7 @@ def _trajectories(*, stripped: bool) -> st.SearchStrategy[Trajectory]:
     )
 
 
-trajectories = _trajectories(stripped=False)  # one datum each
-stripped_trajectories = _trajectories(stripped=True)
+everything = st.just(TrainOn())
+trajectories = _trajectories(stripped=False, policies=everything)  # one datum each, all that was sampled trains
+masked_trajectories = _trajectories(stripped=False, policies=policies)
+stripped_trajectories = _trajectories(stripped=True, policies=everything | policies)

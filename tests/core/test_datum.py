@@ -11,7 +11,7 @@ from orl_core.messages import Action, FailureKind, Span, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory, Turn
 
-from tests.strategies import trajectories
+from tests.strategies import masked_trajectories
 
 SPANS = (Span(part="reasoning", start=0, end=2), Span(part="calls", start=3, end=5))  # the id between them is text
 
@@ -55,7 +55,7 @@ def test_where_the_parts_are_not_known_all_train_or_none():
     assert mask(TrainOn(reasoning=False), turn(spans=())) == "11111"
 
 
-@given(trajectory=trajectories)
+@given(trajectory=masked_trajectories)
 def test_a_policy_only_ever_lowers_the_mask(trajectory: Trajectory):
     limits = structs.replace(trajectory.job.limits, train_on=TrainOn())
     freely = structs.replace(trajectory, job=structs.replace(trajectory.job, limits=limits))

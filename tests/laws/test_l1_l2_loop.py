@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from orl_core.datum import Datum, to_data
 from orl_core.errors import EngineError, SessionError
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolResult, ToolSpec, text_message
@@ -217,3 +218,19 @@ def test_an_engine_that_is_shown_something_else_is_seen():
     )
     with pytest.raises((AssertionError, ValueError)):
         check_shown_and_returned(engine, (forged,))
+
+
+def test_reasoning_stripped_otherwise_than_recorded_is_seen():
+    """The checks above fail when what was hidden is recorded one id short, or not at all."""
+    thinking = (THINK, *TOKENIZER.encode(["Hm."])[0], THOUGHT, *CALL)
+    generate = Generation(ids=thinking, logprobs=(-1.0,) * len(thinking), finish_reason="stop")
+    engine = ScriptedEngine([generate, generate])
+    session = ScriptedSession([ToolResult(name="act"), ToolResult(name="act", finished=True)])
+    trajectory = play(engine, session, Limits(strip_reasoning=True), lambda: False)
+    first, last = trajectory.turns
+    ((start, end),) = first.hidden
+    check_shown_and_returned(engine, to_data(trajectory, reward=0.0))
+    for hidden in (((start, end - 1),), ()):
+        forged = structs.replace(trajectory, turns=(structs.replace(first, hidden=hidden), last))
+        with pytest.raises(ValueError, match="unpack"):
+            check_shown_and_returned(engine, to_data(forged, reward=0.0))

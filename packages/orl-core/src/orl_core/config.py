@@ -93,7 +93,7 @@ class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Budgets (token ids), deadlines (seconds) and records of every rollout. Deadlines nest: call, turn, rollout.
 
     `rollout_tokens` null means: as many as the context holds. `journal` null means: inside the run's folder; `upload`
-    null means: where there is a key and the environment is the platform's own.
+    null means: where there is a key and the environment is the platform's own. `train_on` lowers the loss mask.
     """
 
     turn_tokens: Positive = 4096
@@ -178,7 +178,11 @@ class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that a run is made of. `secrets` values never leave the process; see `public`."""
+    """Everything that a run is made of. `secrets` values never leave the process; see `public`.
+
+    `thinking` is false, `keep` (or true: reasoning stays in the context as it was sampled) or `strip` (the engine is
+    shown earlier turns without it). `reward` is `module:function` of a Trajectory, importable where rollouts run.
+    """
 
     environments: dict[str, EnvironmentConfig]
     secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
