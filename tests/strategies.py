@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import get_args
 
 from hypothesis import strategies as st
-from orl_core.messages import Action, FailureKind, TextBlock, ToolCall, ToolResult
+from msgspec import structs
+from orl_core.config import TrainOn
+from orl_core.messages import Action, FailureKind, Part, Span, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import FinishReason, Generation, Job, Limits, StopReason, Trajectory, Turn
 
@@ -25,9 +27,16 @@ tasks = st.builds(
     index=st.none() | st.integers(0, 1000),
     task_spec=st.dictionaries(st.text(max_size=5), json_values, max_size=3),
 )
-jobs = st.builds(
-    Job, task=tasks, key=st.text(min_size=1, max_size=8), limits=st.builds(Limits, train_timeouts=st.booleans())
+policies = st.builds(
+    TrainOn, text=st.booleans(), calls=st.just(True), reasoning=st.booleans(), failed_turns=st.booleans()
 )
+
+
+def _jobs(policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Job]:
+    limits = st.builds(Limits, train_timeouts=st.booleans(), train_on=policies)
+    return st.builds(Job, task=tasks, key=st.text(min_size=1, max_size=8), limits=limits)
+
+
 results = st.builds(
     ToolResult,
     name=st.sampled_from(["guess", "look"]),
@@ -57,18 +66,45 @@ actions = st.builds(
     text=st.text(max_size=10),
     calls=st.lists(st.builds(ToolCall, name=st.text(max_size=5)), max_size=2).map(tuple),
 )
-turns = st.builds(
-    Turn,
-    observation=st.lists(token_ids, min_size=1, max_size=6).map(tuple),
-    generations=st.lists(generations(), max_size=3).map(tuple),
-    action=actions,
-    results=st.lists(results, max_size=3).map(tuple),
-)
-trajectories = st.builds(
-    Trajectory,
-    job=jobs,
-    turns=st.lists(turns, max_size=5).map(tuple),
-    stop_reason=st.sampled_from(StopReason),
-    error=st.text(max_size=10),
-    leaked=st.booleans(),
-)
+
+
+PARTS: tuple[Part, ...] = ("reasoning", "calls")
+
+
+def _ranges(draw: st.DrawFn, size: int) -> list[tuple[int, int]]:
+    """Disjoint, non-empty ranges within `size`, in order."""
+    cuts = sorted(draw(st.sets(st.integers(0, size), max_size=4))) if size else []
+    return list(zip(cuts[::2], cuts[1::2], strict=False))
+
+
+@st.composite
+def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
+    """A turn with any spans; where it is `stripped`, some of its ids may be hidden."""
+    turn = Turn(
+        observation=tuple(draw(st.lists(token_ids, min_size=1, max_size=6))),
+        generations=tuple(draw(st.lists(generations(), max_size=3))),
+        action=draw(actions),
+        results=tuple(draw(st.lists(results, max_size=3))),
+    )
+    size = len(turn.action_ids)
+    parts = st.sampled_from(PARTS)
+    spans = tuple(Span(part=draw(parts), start=start, end=end) for start, end in _ranges(draw, size))
+    hidden = tuple(_ranges(draw, len(turn.observation) + size)) if stripped and size else ()
+    return structs.replace(turn, spans=draw(st.sampled_from([spans, None])), hidden=hidden)
+
+
+def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Trajectory]:
+    return st.builds(
+        Trajectory,
+        job=_jobs(policies),
+        turns=st.lists(turns(stripped=stripped), max_size=5).map(tuple),
+        stop_reason=st.sampled_from(StopReason),
+        error=st.text(max_size=10),
+        leaked=st.booleans(),
+    )
+
+
+everything = st.just(TrainOn())
+trajectories = _trajectories(stripped=False, policies=everything)  # one datum each, all that was sampled trains
+masked_trajectories = _trajectories(stripped=False, policies=policies)
+stripped_trajectories = _trajectories(stripped=True, policies=everything | policies)

@@ -71,6 +71,13 @@ BROKEN = {
     "no organisation": ("GeneralReasoning/WhoDunIt:", "WhoDunIt:", "$", "Organization/Environment"),
     "key twice": ("thinking: false", "thinking: false\nthinking: true", "thinking", "twice"),
     "not YAML": ("thinking: false", "thinking: [", "line", "not YAML"),
+    "nothing trains": (
+        "thinking: false",
+        "rollout: {train_on: {text: false, calls: false, reasoning: false}}",
+        "$.rollout.train_on",
+        "nothing would train",
+    ),
+    "reward that is no function": ("thinking: false", "reward: my_rewards.score", "$", "module:function"),
     "not a mapping": (COOKBOOK, "- 1\n", "$", "mapping"),
     "deadlines that do not nest": (
         "thinking: false",

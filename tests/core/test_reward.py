@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from orl_core.config import EnvironmentConfig, decode_config
+from orl_core.config import EnvironmentConfig, GroupRewardConfig, decode_config
 from orl_core.messages import Action, ToolResult
-from orl_core.reward import group_advantages, reduce_reward
+from orl_core.reward import group_advantages, group_rewards, reduce_reward
 from orl_core.task import Task
 from orl_core.trajectory import Job, StopReason, Trajectory, Turn
 
@@ -67,6 +67,24 @@ def test_reduce_reward_is_total_finite_and_bounded(rewards: list[float | None], 
 @given(trajectory=trajectories)
 def test_reduce_reward_takes_any_trajectory(trajectory: Trajectory):
     assert math.isfinite(reduce_reward(trajectory, environment()))
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("off", [1.0, 0.5]), ("only", [4.0, 0.5]), ("blend", [9.0, 0.5])])
+def test_group_scores_stand_alone_or_are_added_and_none_changes_nothing(mode: Any, expected: list[float]):
+    assert group_rewards([1.0, 0.5], [4.0, None], GroupRewardConfig(mode=mode, weight=2.0)) == expected
+
+
+@given(
+    columns=st.lists(st.tuples(modest, st.none() | st.floats()), max_size=6),
+    mode=st.sampled_from(["only", "blend"]),
+    weight=finite,
+)
+def test_group_rewards_are_finite_and_bounded(columns: list[tuple[float, float | None]], mode: Any, weight: float):
+    rewards, scores = [reward for reward, _ in columns], [score for _, score in columns]
+    found = group_rewards(rewards, scores, GroupRewardConfig(mode=mode, weight=weight))
+    assert all(abs(reward) <= 1e18 for reward in found)
+    for reward, score, blended in zip(rewards, scores, found, strict=True):
+        assert blended == reward if score is None or not math.isfinite(score) else True
 
 
 @given(rewards=st.lists(modest, min_size=2, max_size=8))

@@ -1,7 +1,8 @@
 """L1 and L2 through the loop: whatever engine, environment and model do, there is a Trajectory, and it is exact.
 
 Actions are random ids of the whole vocabulary, control ids and non-canonical streams included, cut anywhere, or calls;
-engine and environment fail, answer nonsense or text that spells control strings, at any moment.
+engine and environment fail, answer nonsense or text that spells control strings, at any moment. Reasoning is kept or
+stripped, written by the model from its first tag on or opened by the prompt.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from orl_core.datum import Datum, to_data
 from orl_core.errors import EngineError, SessionError
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolResult, ToolSpec, text_message
@@ -22,12 +25,16 @@ from orl_core.task import Task
 from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
 from orl_rollout.loop import rollout
 from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_rollout.tokenizer import HFTokenizer
 
 from tests.laws.test_l1_datum import check_l1
-from tests.tokenizers import tokenizer
+from tests.tokenizers import build, tokenizer
 
 TOKENIZER = tokenizer()
 RENDERER = Renderer(TOKENIZER)
+OPENS_THINK = (Path(__file__).parents[1] / "golden" / "opens_think.jinja").read_text(encoding="utf-8")
+INSIDE = Renderer(HFTokenizer(build(OPENS_THINK)), system_prompt_template="{tools}")
+THINK, THOUGHT = (TOKENIZER.added_tokens[text] for text in ("<think>", "</think>"))
 CONTROL = tuple(TOKENIZER.added_tokens)
 CALL = tuple(TOKENIZER.encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>'))
 SIZE = max(TOKENIZER.added_tokens.values()) + 1
@@ -54,6 +61,15 @@ answers = st.one_of(
 )
 
 
+thought = st.lists(st.sampled_from([THINK, THOUGHT]) | st.integers(0, SIZE - 1), max_size=4)
+thoughts = st.builds(
+    lambda opens, inside, closes: (*opens, *inside, *closes),
+    st.sampled_from([(), (THINK,)]),
+    thought,
+    st.sampled_from([(THOUGHT,), (THOUGHT, *TOKENIZER.encode(["\n\n"])[0]), ()]),
+) | st.just(())
+
+
 @st.composite
 def scripted(draw: st.DrawFn) -> Callable[[Sequence[int], Mapping[str, Any]], Generation] | Exception:
     """An engine's step: an honest sample of any ids within the budget, or a fault."""
@@ -61,6 +77,8 @@ def scripted(draw: st.DrawFn) -> Callable[[Sequence[int], Mapping[str, Any]], Ge
     if kind == "error":
         return draw(st.sampled_from([EngineError("HTTP 500"), OSError("reset"), KeyError("meta_info")]))
     ids = CALL if kind in ("call", "too many") else tuple(draw(st.lists(st.integers(0, SIZE - 1), max_size=8)))
+    if kind == "call":
+        ids = (*draw(thoughts), *ids)
     logprob = draw(st.floats(-30, 0))
 
     def generate(_: Sequence[int], sampling: Mapping[str, Any]) -> Generation:
@@ -83,15 +101,22 @@ limits = st.builds(
     max_invalid=st.integers(1, 3),
     parallel_calls=st.booleans(),
     train_timeouts=st.booleans(),
+    strip_reasoning=st.booleans(),
 )
 
 
-def play(engine: ScriptedEngine, session: ScriptedSession, limits: Limits, stopped: Callable[[], bool]) -> Trajectory:
+def play(
+    engine: ScriptedEngine,
+    session: ScriptedSession,
+    limits: Limits,
+    stopped: Callable[[], bool],
+    renderer: Renderer = RENDERER,
+) -> Trajectory:
     """One rollout on a loop of its own; no task may be left behind, and no warning."""
 
     async def main() -> Trajectory:
         job = Job(task=TASK, key="k", limits=limits)
-        trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine, stopped=stopped)
+        trajectory = await rollout(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return trajectory
 
@@ -100,23 +125,42 @@ def play(engine: ScriptedEngine, session: ScriptedSession, limits: Limits, stopp
         return asyncio.run(main())
 
 
-def check_shown_and_returned(engine: ScriptedEngine, trajectory: Trajectory, data: tuple[Datum, ...]) -> None:
-    """Every request the engine saw, with its answer, is a prefix of the datum; the last one is all of it."""
+def check_shown_and_returned(engine: ScriptedEngine, data: tuple[Datum, ...]) -> None:
+    """Every request the engine saw, with its answer, is a prefix of the one datum that carries it, sampled there."""
     answered = [request for request in engine.requests if request.generation.ids]
     if not answered or len(answered[-1].generation.ids) > answered[-1].sampling["max_new_tokens"]:
         return
-    (datum,) = data
-    whole = datum.prompt + datum.response
-    seen: tuple[int, ...] = ()
+    ends = set[tuple[int, ...]]()
     for request in answered:
         seen = request.ids + request.generation.ids
-        assert whole[: len(seen)] == seen
+        ends.add(seen)
+        (datum,) = (datum for datum in data if _carries(datum, request.ids, seen))
         start = len(request.ids) - len(datum.prompt)
-        end = start + len(request.generation.ids)
-        assert all(datum.sampled[start:end])
-        assert datum.logprobs[start:end] == request.generation.logprobs
-    assert whole == seen
-    assert sum(datum.sampled) == sum(len(request.generation.ids) for request in answered)
+        assert datum.logprobs[start : len(seen) - len(datum.prompt)] == request.generation.logprobs
+    assert all(datum.prompt + datum.response in ends for datum in data)
+    assert sum(sum(datum.sampled) for datum in data) == sum(len(request.generation.ids) for request in answered)
+
+
+def _carries(datum: Datum, shown: tuple[int, ...], seen: tuple[int, ...]) -> bool:
+    start, end = len(shown) - len(datum.prompt), len(seen) - len(datum.prompt)
+    return start >= 0 and (datum.prompt + datum.response)[: len(seen)] == seen and all(datum.sampled[start:end])
+
+
+def check_stripped(trajectory: Trajectory, data: tuple[Datum, ...], renderer: Renderer) -> None:
+    """Where reasoning is stripped, none of an earlier turn's was shown; a turn without any goes on with its datum."""
+    turns = trajectory.turns
+    if not trajectory.job.limits.strip_reasoning:
+        assert not any(turn.hidden for turn in turns)
+        return
+    for turn in turns[:-1]:
+        hidden = {place for start, end in turn.hidden for place in range(start, end)}
+        calls = {place for span in turn.spans or () if span.part == "calls" for place in range(span.start, span.end)}
+        for place, token in enumerate(turn.action_ids):
+            assert token != THINK or place in calls or place + len(turn.observation) in hidden
+        assert bool(hidden) == any(span.part == "reasoning" for span in turn.spans or ())
+        if renderer is INSIDE:
+            assert all(place in hidden for place, token in enumerate(turn.observation) if token == THINK)
+    assert len(data) <= 1 + sum(bool(turn.hidden) for turn in turns[:-1])
 
 
 @given(
@@ -127,8 +171,9 @@ def check_shown_and_returned(engine: ScriptedEngine, trajectory: Trajectory, dat
     first=hostile,
     in_text=st.booleans(),
     broken=st.sampled_from([None, None, None, None, OSError("refused")]),
+    renderer=st.sampled_from([RENDERER, INSIDE]),
 )
-def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first, in_text, broken):
+def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first, in_text, broken, renderer):
     reads = 0
 
     def stopped() -> bool:
@@ -144,12 +189,13 @@ def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first
         answers_in_text=in_text,
         fails_to_open=broken,
     )
-    trajectory = play(engine, session, limits, stopped)
+    trajectory = play(engine, session, limits, stopped, renderer)
     data = to_data(trajectory, reward=0.0)
     assert session.closed == 1
     assert (trajectory.stop_reason is StopReason.ERROR) == bool(trajectory.error)
     check_l1(trajectory, data)
-    check_shown_and_returned(engine, trajectory, data)
+    check_shown_and_returned(engine, data)
+    check_stripped(trajectory, data, renderer)
     if trajectory.stop_reason in (StopReason.ERROR, StopReason.ABORTED):
         assert not any(any(datum.loss_mask) for datum in data)
     assert len(trajectory.turns) <= limits.max_turns
@@ -162,7 +208,7 @@ def test_an_engine_that_is_shown_something_else_is_seen():
     session = ScriptedSession([ToolResult(name="act"), ToolResult(name="act", finished=True)])
     trajectory = play(engine, session, Limits(), lambda: False)
     (datum,) = to_data(trajectory, reward=0.0)
-    check_shown_and_returned(engine, trajectory, (datum,))
+    check_shown_and_returned(engine, (datum,))
     response = list(datum.response)
     place = datum.sampled.index(0)
     response[place] += 1
@@ -170,5 +216,21 @@ def test_an_engine_that_is_shown_something_else_is_seen():
         **{name: getattr(datum, name) for name in Datum.__struct_fields__ if name != "response"},
         response=tuple(response),
     )
-    with pytest.raises(AssertionError):
-        check_shown_and_returned(engine, trajectory, (forged,))
+    with pytest.raises((AssertionError, ValueError)):
+        check_shown_and_returned(engine, (forged,))
+
+
+def test_reasoning_stripped_otherwise_than_recorded_is_seen():
+    """The checks above fail when what was hidden is recorded one id short, or not at all."""
+    thinking = (THINK, *TOKENIZER.encode(["Hm."])[0], THOUGHT, *CALL)
+    generate = Generation(ids=thinking, logprobs=(-1.0,) * len(thinking), finish_reason="stop")
+    engine = ScriptedEngine([generate, generate])
+    session = ScriptedSession([ToolResult(name="act"), ToolResult(name="act", finished=True)])
+    trajectory = play(engine, session, Limits(strip_reasoning=True), lambda: False)
+    first, last = trajectory.turns
+    ((start, end),) = first.hidden
+    check_shown_and_returned(engine, to_data(trajectory, reward=0.0))
+    for hidden in (((start, end - 1),), ()):
+        forged = structs.replace(trajectory, turns=(structs.replace(first, hidden=hidden), last))
+        with pytest.raises(ValueError, match="unpack"):
+            check_shown_and_returned(engine, to_data(forged, reward=0.0))

@@ -200,6 +200,29 @@ async def test_4_a_fault_beside_a_finished_call_does_not_undo_the_end():
     assert trajectory.rewards == (1.0,)
 
 
+async def test_stripped_reasoning_is_not_shown_again_and_splits_the_data():
+    """Cut at its control ids, with the white space after it; all else is what was sampled, id for id."""
+    engine = ScriptedEngine(
+        [say(f"<think>\nHm {n}.\n</think>\n\nSo:\n{call()}") for n in (1, 2)] + [say(call()), say("<think>\nEnd")]
+    )
+    session = session_of(result("one"), result("two"), result("three", reward=0.5))
+    trajectory = await play(engine, session, strip_reasoning=True, max_nudges=0)
+    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assistant = f"<|im_start|>assistant\n<think>\n\n</think>\n\nSo:\n{call()}<|im_end|>"
+    assert shown(engine, 1).count(assistant) == 1
+    assert shown(engine, 2).count(assistant) == 2
+    assert "Hm" not in shown(engine, 1) + shown(engine, 2) + shown(engine, 3)
+    first, second, rest = to_data(trajectory, reward=0.5)
+    for datum, request in ((first, 0), (second, 1), (rest, 3)):
+        sampled = engine.requests[request]
+        assert datum.prompt + datum.response == sampled.ids + sampled.generation.ids
+    assert {datum.rollout_id for datum in (first, second, rest)} == {"k"}
+    assert rest.rewards == ((len(engine.requests[2].generation.ids) - 1, 0.5),)
+    kept = ScriptedEngine([say(f"<think>\nHm.\n</think>\n\n{call()}"), say("Done.")])
+    (whole,) = to_data(await play(kept, session_of(result()), max_nudges=0), reward=0.0)
+    assert "<think>\nHm.\n</think>" in TOKENIZER.decode(whole.response)
+
+
 async def test_5_plain_text_answers_where_there_is_a_terminal_tool():
     session = session_of(result(finished=True, reward=0.5), answers_in_text=True)
     trajectory = await play(ScriptedEngine([say("It was the butler.")]), session)

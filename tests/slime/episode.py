@@ -46,8 +46,9 @@ def make_tasks(path: Path, count: int) -> Path:
     return path
 
 
-def player(checkpoint: Path) -> Callable[[Sequence[int], Mapping[str, Any]], list[int]]:
-    """The scripted model."""
+def player(checkpoint: Path, *, thinks: bool = False) -> Callable[[Sequence[int], Mapping[str, Any]], list[int]]:
+    """The scripted model. Where it `thinks`, it says so before every guess."""
+    thought = "<think>\nLet me halve.\n</think>\n\n" if thinks else ""
     tokenizer = load_tokenizer(checkpoint)
     episodes = itertools.count()
 
@@ -58,7 +59,7 @@ def player(checkpoint: Path) -> Callable[[Sequence[int], Mapping[str, Any]], lis
             return tokenizer.encode_joint(GIVES_UP + "<|im_end|>")
         low, high = (int(number) for number in re.findall(r"(\d+) to (\d+)", said)[-1])
         arguments = json.dumps({"name": "guess", "arguments": {"number": (low + high) // 2}})
-        return tokenizer.encode_joint(f"<tool_call>\n{arguments}\n</tool_call><|im_end|>")
+        return tokenizer.encode_joint(f"{thought}<tool_call>\n{arguments}\n</tool_call><|im_end|>")
 
     return play
 

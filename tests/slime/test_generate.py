@@ -16,12 +16,12 @@ from orl_core.errors import ConfigError
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.outcome import Outcome, outcome_of
 from orl_rollout.testing import SglangServer
-from orl_slime.generate import aclose, fill, generate
+from orl_slime.generate import aclose, fill, generate, split
 from orl_slime.reward import post_process, reward
 
 from tests.core.test_reward import environment
 from tests.slime import episode
-from tests.strategies import trajectories
+from tests.strategies import stripped_trajectories, trajectories
 
 
 @dataclass
@@ -83,6 +83,29 @@ def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):
         assert sample.reward == 0.0
 
 
+@given(trajectory=stripped_trajectories)
+def test_stripped_reasoning_gives_a_list_of_samples_that_share_their_rollout(trajectory: Trajectory):
+    outcome = outcome_of(trajectory, environment())
+    first = Sample(index=7, metadata={"task": 1})
+    samples = split(first, outcome, text_of=str)
+    assert samples[0] is first
+    assert len(samples) == max(1, len(outcome.data))
+    assert {(sample.rollout_id, sample.index, sample.reward) for sample in samples} == {(7, 7, outcome.reward)}
+    for sample, datum in zip(samples, outcome.data, strict=False):
+        assert sample.tokens == [*datum.prompt, *datum.response]
+        assert sample.loss_mask == list(datum.loss_mask)
+        assert sample.rollout_log_probs == list(datum.logprobs)
+        assert sample.response_length == len(datum.response)
+        assert sample.status.value == STATUS[trajectory.stop_reason]
+        assert sample.remove_sample == (not trajectory.trains)
+    assert len({id(sample.metadata) for sample in samples}) == len(samples)
+    seconds = sum(result.seconds for turn in trajectory.turns for result in turn.results)
+    assert sum(sample.non_generation_time for sample in samples) == seconds
+    (evaluated,) = split(Sample(index=7), outcome, text_of=str, evaluation=True)
+    if outcome.data:
+        assert evaluated.tokens == [*outcome.data[-1].prompt, *outcome.data[-1].response]
+
+
 def arguments(**changes: Any) -> Namespace:
     fields = {"rewards_normalization": True, "advantage_estimator": "grpo", "grpo_std_normalization": True}
     return Namespace(**fields | changes)
@@ -120,11 +143,45 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
+def row_of_one_task(folder: Path) -> dict[str, Any]:
+    (row,) = (msgspec.json.decode(line) for line in episode.make_tasks(folder / "t.jsonl", 1).read_bytes().splitlines())
+    return row
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+async def test_generate_returns_lists_where_reasoning_is_stripped(checkpoint: Path, tmp_path: Path, thinks: bool):
+    from orl_playground.server import serving
+
+    player = episode.player(checkpoint, thinks=thinks)
+    with serving(("guessnumber",)) as url:
+        async with SglangServer(player, context_tokens=4000) as server:
+            host, _, port = server.url.removeprefix("http://").partition(":")
+            args = arguments(
+                hf_checkpoint=str(checkpoint),
+                n_samples_per_prompt=1,
+                sglang_router_ip=host,
+                sglang_router_port=int(port),
+                orl_config=episode.settings(url) | {"thinking": "strip"},
+            )
+            sample = Sample(index=5, session_id="s", metadata=row_of_one_task(tmp_path)["metadata"])
+            sampling = {"temperature": 1.0, "max_new_tokens": 200}
+            try:
+                samples = await generate(args, sample, sampling)
+                with pytest.raises(ConfigError, match="partial-rollout"):
+                    await generate(Namespace(**vars(args), partial_rollout=True), sample, sampling)
+            finally:
+                await aclose()
+    assert [len(server.requests), len(samples)] == [2, 2 if thinks else 1]
+    assert [member.rollout_id for member in samples] == [5] * len(samples)
+    for member, request in zip(reversed(samples), reversed(server.requests), strict=False):
+        shown = request.body["input_ids"]
+        assert member.tokens[: len(shown)] == shown
+
+
 async def test_generate_writes_the_rollout_into_the_sample(checkpoint: Path, tmp_path: Path):
     from orl_playground.server import serving
 
-    rows = (tmp_path / "tasks.jsonl", 1)
-    (row,) = (msgspec.json.decode(line) for line in episode.make_tasks(*rows).read_bytes().splitlines())
+    row = row_of_one_task(tmp_path)
     with serving(("guessnumber",)) as url:
         async with SglangServer(episode.player(checkpoint), context_tokens=4000) as server:
             host, _, port = server.url.removeprefix("http://").partition(":")

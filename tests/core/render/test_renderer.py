@@ -15,7 +15,7 @@ from orl_core.render import Renderer
 from orl_core.render.conversation import for_template
 from orl_rollout.tokenizer import HFTokenizer
 
-from tests.core.render.conversations import TEMPLATES, harmless, rounds
+from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, harmless, rounds
 from tests.tokenizers import build, tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -178,6 +178,67 @@ def test_parse_starts_inside_reasoning_where_the_prompt_opened_it() -> None:
     assert tok.decode(renderer.open((USER,), TOOLS)).endswith("<|im_start|>assistant\n<think>\n")
     action = renderer.parse(tok.encode_joint('Hm.\n</think>\n\nYes.<tool_call>{"name": "a"}</tool_call>'))
     assert (action.reasoning, action.text, len(action.calls)) == ("Hm.", "Yes.", 1)
+
+
+def parts_of(name: str, said: str) -> list[tuple[str, str]]:
+    """The parts that `read` finds in a text, and what their ids say."""
+    ids = ids_of(name, said)
+    action, spans = RENDERERS[name].read(ids)
+    assert action == RENDERERS[name].parse(ids)
+    return [(span.part, tokenizer(name).decode(ids[span.start : span.end])) for span in spans or ()]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_read_tells_reasoning_and_calls_from_text(name: str) -> None:
+    thought, first = "<think>\nHm.\n</think>", '<tool_call>\n{"name": "look"}\n</tool_call>'
+    assert parts_of(name, "Yes.<|im_end|>") == []
+    assert parts_of(name, f"{thought}So:{first}\n{first}<|im_end|>") == [
+        ("reasoning", thought),
+        ("calls", f"{first}\n"),
+        ("calls", f"{first}<|im_end|>"),
+    ]
+    inside = '<tool_call>\n{"name": "look", "arguments": {"x": "</tool_call>"}}\n</tool_call>'
+    assert parts_of(name, f"{inside}.") == [("calls", inside)]
+    assert parts_of(name, "<think>Hm.<|im_end|>") == [("reasoning", "<think>Hm.<|im_end|>")]
+
+
+def test_an_id_in_two_parts_belongs_to_the_first() -> None:
+    """Qwen2.5 has no token for `</think>`: its text may end in the middle of an id."""
+    tok = tokenizer("qwen2_5")
+    ids = ids_of("qwen2_5", "<think>a</think>>>.")
+    _, (span,) = RENDERERS["qwen2_5"].read(ids)  # type: ignore[misc]
+    assert tok.decode(ids[: span.end]).startswith("<think>a</think>")
+    assert not tok.decode(ids[: span.end - 1]).startswith("<think>a</think>")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@given(pieces=st.lists(st.sampled_from([*CONTROL_STRINGS, '{"name": "a"}', "\n", "é", "x"]) | harmless, max_size=8))
+def test_spans_lie_in_order_and_hold_every_delimiter_that_opens_a_part(name: str, pieces: list[str]) -> None:
+    tok = tokenizer(name)
+    ids = ids_of(name, "".join(pieces))
+    _, spans = RENDERERS[name].read(ids)
+    assert spans is not None
+    borders = [place for span in spans for place in (span.start, span.end)]
+    assert borders == sorted(borders)
+    assert all(0 <= place <= len(ids) for place in borders)
+    covered = {place for span in spans for place in range(span.start, span.end)}
+    opening = {tok.added_tokens.get(text) for text in ("<think>", "<tool_call>")}
+    assert all(place in covered for place, token in enumerate(ids) if token in opening)
+
+
+def test_hide_takes_reasoning_and_its_opening_out_of_a_turn() -> None:
+    tok = HFTokenizer(build((GOLDEN / "opens_think.jinja").read_text(encoding="utf-8")))
+    renderer = Renderer(tok, system_prompt_template="{tools}")
+    assert renderer.strips
+    assert not RENDERERS["qwen2_5"].strips
+    observation = renderer.open((USER,), TOOLS)
+    action_ids = tok.encode_joint("Hm.\n</think>\n\nYes.<think>Or no.<|im_end|>")
+    _, spans = renderer.read(action_ids)
+    hidden = renderer.hide(observation, action_ids, spans or ())
+    ids = (*observation, *action_ids)
+    assert [tok.decode(ids[start:end]) for start, end in hidden] == ["<think>\nHm.\n</think>\n\n", "<think>Or no."]
+    left = [token for place, token in enumerate(ids) if not any(start <= place < end for start, end in hidden)]
+    assert tok.decode(left).endswith("<|im_start|>assistant\nYes.<|im_end|>")
 
 
 @given(st.lists(st.integers(0, 2**20)))

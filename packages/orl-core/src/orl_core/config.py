@@ -9,6 +9,7 @@ The module knows nothing of trainers' options: `trainer.flags` pass through verb
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import Formatter
@@ -24,6 +25,7 @@ NonNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 Backend = Literal["slime", "miles", "trl"]
 
 
@@ -66,11 +68,32 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError("`splits` is empty: name at least one split, such as [train]")
 
 
+class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which of the sampled ids train: parts of an action, and turns all of whose calls were refused.
+
+    What is switched off stays in the data, shown and sampled, with a loss mask of 0.
+    """
+
+    text: bool = True
+    calls: bool = True
+    reasoning: bool = True
+    failed_turns: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.text or self.calls or self.reasoning):
+            raise ValueError("nothing would train: leave one of `text`, `calls`, `reasoning` on")
+
+    @property
+    def every_part(self) -> bool:
+        """Whether all parts of an action train, so that they need not be told apart."""
+        return self.text and self.calls and self.reasoning
+
+
 class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets (token ids), deadlines (seconds) and records of every rollout. Deadlines nest: call, turn, rollout.
 
     `rollout_tokens` null means: as many as the context holds. `journal` null means: inside the run's folder; `upload`
-    null means: where there is a key and the environment is the platform's own.
+    null means: where there is a key and the environment is the platform's own. `train_on` lowers the loss mask.
     """
 
     turn_tokens: Positive = 4096
@@ -81,6 +104,7 @@ class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     turn_timeout: Seconds = 300.0
     rollout_timeout: Seconds = 900.0
     train_timeouts: bool = False
+    train_on: TrainOn = field(default_factory=TrainOn)
     max_nudges: NonNegative = 1
     max_invalid: Positive = 3
     max_error_rate: Share = 0.5
@@ -106,10 +130,14 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The environment's comparative score of a whole group (`score_group`): off, alone, or added with `weight`."""
+    """The environment's comparative score of a whole group (`score_group`): off, alone, or added with `weight`.
+
+    `timeout` is the deadline, in seconds, for scoring all groups of a step; a group past it keeps its own rewards.
+    """
 
     mode: Literal["off", "only", "blend"] = "off"
     weight: float = 1.0
+    timeout: Seconds = 300.0
 
 
 class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,7 +178,11 @@ class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that a run is made of. `secrets` values never leave the process; see `public`."""
+    """Everything that a run is made of. `secrets` values never leave the process; see `public`.
+
+    `thinking` is false, `keep` (or true: reasoning stays in the context as it was sampled) or `strip` (the engine is
+    shown earlier turns without it). `reward` is `module:function` of a Trajectory, importable where rollouts run.
+    """
 
     environments: dict[str, EnvironmentConfig]
     secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
@@ -171,12 +203,8 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise ValueError(f"environment `{name}` is not of the form Organization/Environment")
         if self.system_prompt_template is not None:
             _check_template(self.system_prompt_template)
-        if self.thinking == "strip":
-            raise ValueError("`thinking: strip` is not supported yet: use `keep` or false")
-        if self.group_reward.mode != "off":
-            raise ValueError("`group_reward` is not supported yet: leave `mode` off")
-        if self.reward is not None:
-            raise ValueError("`reward` functions are not supported yet: use `reward_reduction`")
+        if self.reward is not None and not _FUNCTION.fullmatch(self.reward):
+            raise ValueError(f"`reward` is `{self.reward}`, not of the form module:function")
 
     def public(self) -> dict[str, Any]:
         """The configuration as plain JSON types, every secret's value replaced by null."""

@@ -1,25 +1,32 @@
 """A datum: what trains, before a trainer's own Sample. Built from a trajectory by concatenation, and only so.
 
-Law L1 holds by construction: `prompt + response` is the observations and actions in order, up to the last id that the
-engine returned; `sampled` marks the engine's ids, each with its own logprob. Nothing is tokenized or rendered here.
+Law L1 holds by construction: `prompt + response` is what the engine was shown and what it returned, in order, up to the
+last id that it returned; `sampled` marks the engine's ids, each with its own logprob. A turn that was shown less than
+the whole history (stripped reasoning) begins a datum of its own. Nothing is tokenized or rendered here.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from orl_core.trajectory import Trajectory
+    from collections.abc import Iterator, Sequence
+
+    from orl_core.config import TrainOn
+    from orl_core.trajectory import Trajectory, Turn
 
 
 class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row of training data. P = len(prompt), R = len(response).
 
     `response`, `sampled`, `loss_mask` and `logprobs` have length R; `sampled` and `loss_mask` hold 0 or 1 with
-    `loss_mask <= sampled`; `logprobs` are the engine's at the sampled places and 0.0 elsewhere. `weight_versions` and
-    `extras` have one member for each generation.
+    `loss_mask <= sampled`; `logprobs` are the engine's at the sampled places and 0.0 elsewhere. `rewards` are what the
+    environment paid, turn by turn: the place in `response` of the action's last id, and the reward. `weight_versions`
+    and `extras` have one member for each generation. `reward` is that of the whole rollout: data of one rollout share
+    `rollout_id` and `reward`.
     """
 
     task_key: str
@@ -31,48 +38,86 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logprobs: tuple[float, ...]
     weight_versions: tuple[str, ...] = ()
     reward: float = 0.0
+    rewards: tuple[tuple[int, float], ...] = ()
     trains: bool = True
     extras: tuple[dict[str, Any], ...] = field(default=())
 
 
 def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
-    """The data of `trajectory`: one datum, or none where the engine never returned an id.
+    """The data of `trajectory`, in the order of its turns; none where the engine never returned an id.
 
-    A trajectory that does not train gives a well-formed datum whose `loss_mask` is all 0.
+    One datum, or one for each row of turns between which reasoning was stripped. A trajectory that does not train gives
+    well-formed data whose `loss_mask` is all 0.
     """
-    generations = [generation for turn in trajectory.turns for generation in turn.generations]
-    if not any(generation.ids for generation in generations):
-        return ()
-    prompt = trajectory.turns[0].observation
+    data: list[Datum] = []
+    history: list[int] = []
+    for turns in _rows(trajectory.turns):
+        if any(turn.action_ids for turn in turns):
+            data.append(_datum(trajectory, history, turns, reward))
+        for turn in turns:
+            history.extend(turn.remains)
+    return tuple(data)
+
+
+def _rows(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
+    """The turns cut after each one that later turns were not shown whole."""
+    start = 0
+    for place, turn in enumerate(turns, 1):
+        if turn.hidden or place == len(turns):
+            yield turns[start:place]
+            start = place
+
+
+def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn], reward: float) -> Datum:
+    """The datum of `turns`, each of which was shown all that came since the first of them."""
     response: list[int] = []
     sampled: list[int] = []
+    mask: list[int] = []
     logprobs: list[float] = []
+    rewards: list[tuple[int, float]] = []
+    trains, train_on = trajectory.trains, trajectory.job.limits.train_on
     end = 0
-    for position, turn in enumerate(trajectory.turns):
+    for position, turn in enumerate(turns):
         if position:
+            zeros = [0] * len(turn.observation)
             response.extend(turn.observation)
-            sampled.extend([0] * len(turn.observation))
-            logprobs.extend([0.0] * len(turn.observation))
-        for generation in turn.generations:
-            response.extend(generation.ids)
-            sampled.extend([1] * len(generation.ids))
-            logprobs.extend(generation.logprobs)
-            if generation.ids:
-                end = len(response)
-    trains = trajectory.trains
-    mask = tuple(sampled[:end])
-    return (
-        Datum(
-            task_key=trajectory.job.task.key,
-            rollout_id=trajectory.job.key,
-            prompt=prompt,
-            response=tuple(response[:end]),
-            sampled=mask,
-            loss_mask=mask if trains else (0,) * end,
-            logprobs=tuple(logprobs[:end]),
-            weight_versions=tuple(generation.weight_version for generation in generations),
-            reward=reward,
-            trains=trains,
-            extras=tuple(generation.extras for generation in generations),
-        ),
+            sampled.extend(zeros)
+            mask.extend(zeros)
+            logprobs.extend([0.0] * len(zeros))
+        ids = turn.action_ids
+        response.extend(ids)
+        sampled.extend([1] * len(ids))
+        mask.extend(_mask(turn, len(ids), train_on) if trains else [0] * len(ids))
+        logprobs.extend(logprob for generation in turn.generations for logprob in generation.logprobs)
+        if ids:
+            end = len(response)
+            if turn.reward is not None and math.isfinite(turn.reward):
+                rewards.append((end - 1, turn.reward))
+    generations = [generation for turn in turns for generation in turn.generations]
+    return Datum(
+        task_key=trajectory.job.task.key,
+        rollout_id=trajectory.job.key,
+        prompt=(*history, *turns[0].observation),
+        response=tuple(response[:end]),
+        sampled=tuple(sampled[:end]),
+        loss_mask=tuple(mask[:end]),
+        logprobs=tuple(logprobs[:end]),
+        weight_versions=tuple(generation.weight_version for generation in generations),
+        reward=reward,
+        rewards=tuple(rewards),
+        trains=trains,
+        extras=tuple(generation.extras for generation in generations),
     )
+
+
+def _mask(turn: Turn, count: int, train_on: TrainOn) -> list[int]:
+    """The loss mask of an action of `count` ids. Where its parts are not known, it trains only if all of them may."""
+    if turn.failed and not train_on.failed_turns:
+        return [0] * count
+    if turn.spans is None:
+        return [int(train_on.every_part)] * count
+    mask = [int(train_on.text)] * count
+    for span in turn.spans:
+        trains = train_on.reasoning if span.part == "reasoning" else train_on.calls
+        mask[span.start : span.end] = [int(trains)] * len(mask[span.start : span.end])
+    return mask

@@ -74,6 +74,20 @@ class Action(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     calls: tuple[ToolCall | ParseFailure, ...] = ()
 
 
+Part = Literal["reasoning", "calls"]
+
+
+class Span(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a part of an action stands in what it was read from: `[start:end]` of a text's characters, or of ids.
+
+    Its delimiters belong to it, and so does the white space between it and the next part. What no span covers is text.
+    """
+
+    part: Part
+    start: int
+    end: int
+
+
 class ToolResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to one call, by the environment or, where `failure` is set, by the loop in its place.
 

@@ -1,6 +1,6 @@
 """From what the environment paid to one number for each rollout, and from the numbers of a group to advantages.
 
-Both are pure and total: whatever floats come in, finite and bounded floats come out. The module knows nothing of
+All are pure and total: whatever floats come in, finite and bounded floats come out. The module knows nothing of
 trainers; an adapter decides when advantages are centred and scaled.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from orl_core.trajectory import StopReason
 
 if TYPE_CHECKING:
-    from orl_core.config import EnvironmentConfig
+    from orl_core.config import EnvironmentConfig, GroupRewardConfig
     from orl_core.trajectory import Trajectory
 
 _BOUND = 1e18  # of a reward's magnitude where the configuration sets none: its square is finite in float32
@@ -51,10 +51,32 @@ def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
     rewards = [reward for reward in trajectory.rewards if math.isfinite(reward)]
     if trajectory.stop_reason is not StopReason.FINISHED and config.nonterminal_reward is not None:
         rewards.append(config.nonterminal_reward)
-    reward = _REDUCTIONS[config.reward_reduction](rewards) if rewards else 0.0
+    return clamp(_REDUCTIONS[config.reward_reduction](rewards) if rewards else 0.0, config)
+
+
+def clamp(reward: float, config: EnvironmentConfig) -> float:
+    """A finite `reward` within `min_reward` and `max_reward`; where they are not set, small enough to be squared."""
     low = -_BOUND if config.min_reward is None else config.min_reward
     high = _BOUND if config.max_reward is None else config.max_reward
     return min(max(reward, low), high)
+
+
+def group_rewards(rewards: Sequence[float], scores: Sequence[float | None], config: GroupRewardConfig) -> list[float]:
+    """The rewards of N rollouts with the environment's comparative scores: alone, or added with the weight.
+
+    A score of None, or one that is not finite, leaves the rollout's own reward. Finite and bounded, as the rewards are.
+
+    Raises:
+        ValueError: the columns differ in length.
+    """
+    blended: list[float] = []
+    for reward, score in zip(rewards, scores, strict=True):
+        if config.mode == "off" or score is None or not math.isfinite(score):
+            blended.append(reward)
+            continue
+        value = score if config.mode == "only" else reward + config.weight * score
+        blended.append(min(max(value, -_BOUND), _BOUND))
+    return blended
 
 
 def group_advantages(

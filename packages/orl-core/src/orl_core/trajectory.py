@@ -1,7 +1,8 @@
 """What was played: generations, turns, the trajectory, and why it stopped. A record, never edited.
 
 The ids in it are the engine's own (law L1): an observation is what the engine was shown since its last answer, an
-action is what it returned. A turn stores only what it adds. The module knows nothing of engines or environments.
+action is what it returned. A turn stores only what it adds, and which of its ids later turns were not shown. The module
+knows nothing of engines or environments.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from orl_core.config import TrainOn
 from orl_core.errors import EngineError
-from orl_core.messages import Action, Message, ToolResult
+from orl_core.messages import Action, Message, Span, ToolResult
 from orl_core.task import Task
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -31,7 +33,10 @@ class StopReason(StrEnum):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a rollout may use. Tokens are counted in ids, times in seconds; deadlines nest: call, turn, rollout."""
+    """What a rollout may use, and what of it may train. Tokens are counted in ids, times in seconds.
+
+    `strip_reasoning` keeps the reasoning of earlier turns from the engine.
+    """
 
     max_turns: int = 20
     turn_tokens: int = 4096
@@ -45,6 +50,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_invalid: int = 3
     parallel_calls: bool = False
     train_timeouts: bool = False
+    train_on: TrainOn = field(default_factory=TrainOn)
+    strip_reasoning: bool = False
 
 
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,18 +92,35 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One turn: what the engine was shown since its last answer, what it answered, and what that caused.
 
-    `generations` has more than one member only where an aborted action was continued.
+    `generations` has more than one member only where an aborted action was continued. `spans` says which ids of the
+    action are reasoning and calls; None where that is not known. `hidden` are ranges of the observation followed by the
+    action that later turns were not shown: stripped reasoning.
     """
 
     observation: tuple[int, ...]
     generations: tuple[Generation, ...]
     action: Action
+    spans: tuple[Span, ...] | None = None
+    hidden: tuple[tuple[int, int], ...] = ()
     results: tuple[ToolResult, ...] = ()
 
     @property
     def action_ids(self) -> tuple[int, ...]:
         """The ids that the engine returned in this turn, verbatim."""
         return tuple(token for generation in self.generations for token in generation.ids)
+
+    @property
+    def remains(self) -> tuple[int, ...]:
+        """The ids of this turn that later turns were shown: observation and action without what is hidden."""
+        ids = (*self.observation, *self.action_ids)
+        starts = [0, *(end for _, end in self.hidden)]
+        ends = [*(start for start, _ in self.hidden), len(ids)]
+        return tuple(token for start, end in zip(starts, ends, strict=True) for token in ids[start:end])
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing came of it: it made calls, and all of them were refused."""
+        return bool(self.results) and all(result.failure for result in self.results)
 
     @property
     def reward(self) -> float | None:

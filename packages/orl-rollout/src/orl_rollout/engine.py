@@ -19,7 +19,8 @@ class Engine(Protocol):
         """Sample one continuation of `ids`.
 
         Args:
-            ids: the whole context, at least one id; it only ever grows by appending within one `key`.
+            ids: the whole context, at least one id; within one `key` it grows by appending, except where the reasoning
+                of the turn before is stripped.
             sampling: SGLang's sampling parameters (`max_new_tokens`, `stop_token_ids` ...), set per call.
             key: the rollout's name; equal keys should meet the same prefix cache.
 

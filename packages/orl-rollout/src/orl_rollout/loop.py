@@ -3,15 +3,16 @@
 It knows the three protocols (Session, Renderer, Engine) and nothing behind them: no transport, no trainer, no file.
 Whatever engine, environment and model do, `rollout` returns a Trajectory (law L2); it raises only on cancellation or on
 a bug of ours, and closes the session exactly once on every path. The history is never rendered again: `context` grows
-by appending what `Renderer.extend` and the engine return (laws L1, L5).
+by appending what `Renderer.extend` and the engine return (laws L1, L5), without the last turn's reasoning where that is
+stripped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from msgspec import structs
@@ -20,6 +21,7 @@ from orl_core.messages import Action, FailureKind, Message, ParseFailure, TextBl
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
 
+from orl_rollout.deadline import within
 from orl_rollout.engine import Engine
 from orl_rollout.session import Opening, Session
 from orl_rollout.toolbox import Toolbox
@@ -133,12 +135,13 @@ class _Episode:
             if self.stopped():
                 return StopReason.ABORTED, ()
             if self._budget(0, spent=len(turn.action_ids)) < 1:
-                return StopReason.MAX_TOKENS, ()
+                break
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
         with boundary(RenderError, "parsing an action"):
-            action = self.renderer.parse(turn.action_ids)
-        self.turns[-1] = structs.replace(turn, action=action)
-        cut = generation.finish_reason == "length" and generation.ids[-1] not in self.renderer.stop_ids
+            action, spans = self.renderer.read(turn.action_ids)
+        self.turns[-1] = structs.replace(turn, action=action, spans=spans)
+        reason = generation.finish_reason
+        cut = reason == "abort" or (reason == "length" and generation.ids[-1] not in self.renderer.stop_ids)
         return (StopReason.MAX_TOKENS, ()) if cut else None
 
     async def _act(self, opening: Opening, tools: Toolbox) -> _Step:
@@ -210,6 +213,8 @@ class _Episode:
         return structs.replace(result, seconds=time.monotonic() - started)
 
     async def _extend(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
+        if self.job.limits.strip_reasoning:
+            self._strip()
         action_ids = self.turns[-1].action_ids
         before = self.calls
         self.calls += sum(message.role == "tool" for message in messages)
@@ -218,6 +223,16 @@ class _Episode:
             return self.renderer.extend(action_ids, [self._cut(message) for message in messages], calls_before=before)
 
         return await self._render(extend, messages)
+
+    def _strip(self) -> None:
+        """Take the reasoning of the last turn out of what the engine will be shown."""
+        turn = self.turns[-1]
+        with boundary(RenderError, "stripping reasoning"):
+            hidden = self.renderer.hide(turn.observation, turn.action_ids, turn.spans or ())
+        begins = len(self.context) - len(turn.observation) - len(turn.action_ids)
+        for start, end in reversed(hidden):
+            del self.context[begins + start : begins + end]
+        self.turns[-1] = structs.replace(turn, hidden=hidden)
 
     def _cut(self, message: Message) -> Message:
         """A result as the model reads it: its text cut to the budget, everything else as it is."""
@@ -266,20 +281,6 @@ def _refusal(failure: ParseFailure) -> ToolResult:
     """The loop's own answer to a call that cannot be made."""
     text = f"Error: {failure.message}"
     return ToolResult(name=failure.name or "error", content=(TextBlock(text=text),), failure=failure.kind)
-
-
-@asynccontextmanager
-async def within(seconds: float, error: type[OrlError], what: str) -> AsyncGenerator[None]:
-    """A boundary with a deadline: foreign exceptions and expiry become `error`.
-
-    An outer deadline and a cancellation pass through unchanged.
-    """
-    try:
-        async with asyncio.timeout(seconds):
-            with boundary(error, what):
-                yield
-    except TimeoutError as exc:
-        raise error(f"{what}: no answer within {seconds:g} s") from exc
 
 
 async def _close(session: Session) -> None:

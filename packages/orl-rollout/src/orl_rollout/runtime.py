@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-from orl_core.config import RunConfig
+from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.render import Renderer
 from orl_core.task import Task
@@ -23,7 +23,7 @@ from orl_rollout.breaker import Breaker
 from orl_rollout.engine import Engine
 from orl_rollout.journal import Journal
 from orl_rollout.loop import never, rollout
-from orl_rollout.outcome import Outcome, outcome_of
+from orl_rollout.outcome import Outcome, load_reward, outcome_of
 from orl_rollout.secrets import Scrubber, resolve_secrets
 from orl_rollout.session import Session
 
@@ -45,7 +45,8 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: an environment needs a secret that this process does not have.
+        ConfigError: an environment needs a secret that this process does not have, the reward function cannot be
+            loaded, or the renderer cannot do what the configuration asks for.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class Runtime:
         self._scrubber = Scrubber.of(config)
         for name in config.environments:
             resolve_secrets(config, name)
+        _check_renderer(config, renderer)
+        self._reward = load_reward(config.reward) if config.reward else None
         self._slots = {
             name: asyncio.Semaphore(environment.max_concurrency)
             for name, environment in config.environments.items()
@@ -105,11 +108,17 @@ class Runtime:
         limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
         job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
         trajectory = self._scrubber.mark(await self._play(job, self._client.session(task), engine, stopped))
-        outcome = outcome_of(trajectory, environment)
+        outcome = await self._judge(trajectory, environment)
         if self._journal is not None:
             await self._record(self._journal, outcome, step)
-        self._breaker.saw(self._scrubber.scrub(trajectory.error))
+        self._breaker.saw(self._scrubber.scrub(outcome.trajectory.error))
         return outcome
+
+    async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
+        """The outcome; a reward function of the user's may take its time, so it runs on a thread."""
+        if self._reward is None:
+            return outcome_of(trajectory, environment)
+        return await asyncio.to_thread(outcome_of, trajectory, environment, self._reward)
 
     async def _record(self, journal: Journal, outcome: Outcome, step: int) -> None:
         """A rollout that cannot be written down must not count, and the next ones could not either."""
@@ -133,6 +142,20 @@ class Runtime:
             return Trajectory(job=job, stop_reason=StopReason.ERROR, error=text)
 
 
+def _check_renderer(config: RunConfig, renderer: Renderer) -> None:
+    """Refuse what cannot be done with this model's wire format."""
+    if config.thinking == "strip" and not renderer.strips:
+        raise ConfigError(
+            f"`thinking: strip` needs a vocabulary with <think> and </think>, and a wire format whose parts are told "
+            f"apart; this one is `{renderer.tool_format}`: use `keep`"
+        )
+    if not config.rollout.train_on.every_part and not renderer.tells_parts:
+        raise ConfigError(
+            f"`rollout.train_on`: the wire format `{renderer.tool_format}` does not tell the parts of an action apart: "
+            "leave `text`, `calls` and `reasoning` on"
+        )
+
+
 def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:
     """The limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
     environment = config.environments[env_name]
@@ -151,4 +174,6 @@ def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = 
         max_invalid=budgets.max_invalid,
         parallel_calls=environment.parallel_calls,
         train_timeouts=budgets.train_timeouts,
+        train_on=budgets.train_on,
+        strip_reasoning=config.thinking == "strip",
     )

@@ -8,8 +8,8 @@ and never need to be closed. An exception that left `generate` would end the job
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
-import os
 import sys
 import uuid
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
-from orl_core.config import RunConfig, decode_config, load_config
+from orl_core.config import RunConfig, decode_config
+from orl_core.datum import Datum
 from orl_core.errors import ConfigError
 from orl_core.render import Renderer
-from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_rollout.breaker import Breaker
 from orl_rollout.journal import Journal
@@ -30,6 +30,8 @@ from orl_rollout.outcome import Outcome
 from orl_rollout.runtime import Runtime
 from orl_rollout.sglang import SglangEngine
 from orl_rollout.tokenizer import load_tokenizer
+
+from orl_slime.compare import config_of, offer, task_of
 
 _STATUS = {
     StopReason.FINISHED: "COMPLETED",
@@ -76,20 +78,23 @@ _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[_Loop]] = Weak
 async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False) -> Any:
     """Play the task of `sample.metadata` and return `sample`, its per-token fields set anew.
 
+    Where reasoning is stripped, a list is returned, also of one sample: one for each datum, sharing `rollout_id`. slime
+    takes lists or samples of a run, not both. An evaluation is one sample, that of the last turns, so that it counts
+    once.
+
     Status: FINISHED is COMPLETED; MAX_TURNS and MAX_TOKENS are TRUNCATED; TIMEOUT is TRUNCATED and removed; ABORTED is
     ABORTED (a clean restart later); ERROR is FAILED, removed, reward 0.0. `remove_sample` keeps the loss off what does
     not train.
 
     Raises:
         RunAborted: too many rollouts end in ERROR.
-        ConfigError: no configuration, or a row that is no task.
+        ConfigError: no configuration, a row that is no task, or `--partial-rollout` where reasoning is stripped.
     """
     loop = await _this_loop(args)
-    try:
-        known = {name: sample.metadata[name] for name in Task.__struct_fields__ if name in sample.metadata}
-        task = msgspec.convert(known, Task)
-    except (msgspec.ValidationError, TypeError) as exc:
-        raise ConfigError(f"row {sample.index}: its metadata is no task of `orl prepare`: {exc}") from exc
+    stripped = loop.process.config.thinking == "strip"
+    if stripped and getattr(args, "partial_rollout", False):
+        raise ConfigError("`thinking: strip` makes several samples of a rollout, which `--partial-rollout` cannot keep")
+    task = task_of(sample)
     outcome = await loop.runtime.play(
         task,
         key=getattr(sample, "session_id", None) or uuid.uuid4().hex,
@@ -99,13 +104,40 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
         evaluation=evaluation,
         stopped=functools.partial(_aborted, args),
     )
+    compared = loop.process.config.group_reward.mode != "off" and not evaluation
+    offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
+    if stripped:
+        return split(sample, outcome, text_of=loop.process.tokenizer.decode, evaluation=evaluation)
     fill(sample, outcome, text_of=loop.process.tokenizer.decode)
     return sample
 
 
 def fill(sample: Any, outcome: Outcome, *, text_of: Any) -> None:
     """Write `outcome` into `sample`. What does not train is well-formed all the same: mask, logprobs and reward."""
-    datum = outcome.data[0] if outcome.data else None
+    _write(sample, outcome.data[0] if outcome.data else None, outcome, text_of)
+    results = [result for turn in outcome.trajectory.turns for result in turn.results]
+    sample.non_generation_time = sum(result.seconds for result in results)
+
+
+def split(sample: Any, outcome: Outcome, *, text_of: Any, evaluation: bool = False) -> list[Any]:
+    """Write `outcome` into `sample` and copies of it, one for each datum, the first of them `sample` itself."""
+    fill(sample, outcome, text_of=text_of)
+    if evaluation:
+        _write(sample, outcome.data[-1] if outcome.data else None, outcome, text_of)
+        return [sample]
+    sample.rollout_id = sample.index
+    samples = [sample]
+    for datum in outcome.data[1:]:
+        sibling = copy.copy(sample)
+        sibling.metadata = dict(sample.metadata)
+        offer(sibling, None)
+        sibling.non_generation_time = 0.0
+        _write(sibling, datum, outcome, text_of)
+        samples.append(sibling)
+    return samples
+
+
+def _write(sample: Any, datum: Datum | None, outcome: Outcome, text_of: Any) -> None:
     prompt, response = (datum.prompt, datum.response) if datum else ((0,), (0,))
     sample.tokens = [*prompt, *response]
     sample.response_length = len(response)
@@ -116,8 +148,6 @@ def fill(sample: Any, outcome: Outcome, *, text_of: Any) -> None:
     sample.reward = outcome.reward
     sample.remove_sample = not (datum and datum.trains)
     sample.status = getattr(type(sample).Status, _STATUS[outcome.trajectory.stop_reason])
-    results = [result for turn in outcome.trajectory.turns for result in turn.results]
-    sample.non_generation_time = sum(result.seconds for result in results)
 
 
 def _aborted(args: Any) -> bool:
@@ -158,13 +188,7 @@ async def aclose() -> None:
 
 def _settings(args: Any) -> tuple[str, str, int]:
     """The configuration as JSON, the checkpoint and the group's size, as slime's arguments have them."""
-    tree = getattr(args, "orl_config", None)
-    if tree is None:
-        path = os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
-        if not path:
-            raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
-        return msgspec.json.encode(load_config(path)).decode(), args.hf_checkpoint, args.n_samples_per_prompt
-    return msgspec.json.encode(tree).decode(), args.hf_checkpoint, args.n_samples_per_prompt
+    return msgspec.json.encode(config_of(args)).decode(), args.hf_checkpoint, args.n_samples_per_prompt
 
 
 @functools.cache

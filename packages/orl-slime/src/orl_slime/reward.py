@@ -10,6 +10,8 @@ from typing import Any
 
 from orl_core.reward import group_advantages
 
+from orl_slime.compare import compare, rollout_of
+
 _NORMALISED = frozenset({"grpo", "gspo", "cispo"})
 _CENTRED = frozenset({"reinforce_plus_plus_baseline"})
 
@@ -24,10 +26,12 @@ async def reward(args: Any, sample: Any, **_: Any) -> Any:
 def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
     """Raw rewards, and rewards as the estimator wants them, for N samples in slime's order.
 
+    Whole groups are here for the first time, so this is where the environment compares them (`group_reward`).
     Samples that do not train are left out of their group's baseline and get 0. A rollout that was split into several
     samples (equal `rollout_id`) counts once.
     """
-    raw = [0.0 if sample.reward is None else float(sample.reward) for sample in samples]
+    given = [0.0 if sample.reward is None else float(sample.reward) for sample in samples]
+    raw = compare(args, samples, given)
     normalised = args.rewards_normalization and args.advantage_estimator in _NORMALISED
     centred = args.rewards_normalization and args.advantage_estimator in _CENTRED
     if not (normalised or centred):
@@ -35,7 +39,7 @@ def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float
     advantages = group_advantages(
         raw,
         [sample.group_index for sample in samples],
-        [sample.index if sample.rollout_id is None else sample.rollout_id for sample in samples],
+        [rollout_of(sample) for sample in samples],
         [not sample.remove_sample and any(sample.loss_mask) for sample in samples],
         center=True,
         scale=bool(normalised and args.grpo_std_normalization),

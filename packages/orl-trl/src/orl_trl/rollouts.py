@@ -46,8 +46,14 @@ class Player(Protocol):
         ...
 
 
+Compare = Callable[[Sequence[Outcome]], Coroutine[Any, Any, tuple[list[Outcome], dict[str, float]]]]
+
+
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to play and how. `tasks` by key; `concurrency` is the number of rollouts at once."""
+    """What to play and how. `tasks` by key; `concurrency` is the number of rollouts at once.
+
+    `compare` pays the rollouts of a training batch by the environment's own comparison, and says how that went.
+    """
 
     tasks: dict[str, Task]
     held_out: tuple[Task, ...]
@@ -56,12 +62,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     sampling: dict[str, Any]
     eval_sampling: dict[str, Any]
     context_tokens: int | None = None
+    compare: Compare | None = None
 
 
 class Rollouts:
     """Plays batches for a trainer. A context manager; the player is opened and closed on the loop's own thread.
 
-    `outcomes`, `started` and `seconds` are those of the latest training batch, `step` its number, from 1.
+    `outcomes`, `compared` (metrics of group rewards), `started` and `seconds` are those of the latest training batch,
+    `step` its number, from 1.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class Rollouts:
     ) -> None:
         self.step = 0
         self.outcomes: list[Outcome] = []
+        self.compared: dict[str, float] = {}
         self.started = self.seconds = 0.0
         self.plan = plan
         self._engine = engine
@@ -107,6 +116,8 @@ class Rollouts:
         self.step += 1
         tasks = [self.plan.tasks[key] for key in prompts]
         self.outcomes = self._play(tasks, f"train/{self.step}", self.plan.sampling, evaluation=False)
+        if self.plan.compare is not None:
+            self.outcomes, self.compared = self._thread.submit(self.plan.compare(self.outcomes)).result()
         self.seconds = time.monotonic() - self.started
         return columns_of(self.outcomes)
 
@@ -114,7 +125,7 @@ class Rollouts:
         self, *, reward: list[float | None], log_metric: Callable[[str, float], None], **_: object
     ) -> list[float | None]:
         """TRL's reward function: the rewards are known since the rollouts. Metrics join TRL's own, for W&B."""
-        for name, value in metrics_of(self.outcomes).items():
+        for name, value in (metrics_of(self.outcomes) | self.compared).items():
             log_metric(name, value)
         return reward
 

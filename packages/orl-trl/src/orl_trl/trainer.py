@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 
 import transformers
 from datasets import Dataset
 from datasets.utils import disable_progress_bars
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.render import Renderer
 from orl_rollout.breaker import Breaker
+from orl_rollout.group import compare
 from orl_rollout.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.outcome import Outcome
 from orl_rollout.run import Run
 from orl_rollout.runtime import Runtime
 from orl_rollout.tasks import read_tasks
@@ -45,6 +49,8 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     name = run.config.trainer.model
     if not name:
         raise ConfigError("`trainer.model` is empty: name a checkpoint's folder, or a model of the Hugging Face hub")
+    if run.config.thinking == "strip":
+        raise ConfigError("`thinking: strip` makes several rows of a rollout, and TRL takes one: use `keep`")
     unused = unused_options(run.config.trainer)
     if unused:
         logger.warning("trl trains on one machine and does not use: %s", ", ".join(unused))
@@ -80,7 +86,13 @@ def plan_of(run: Run, settings: GRPOConfig) -> Plan:
         sampling={"temperature": settings.temperature, "top_p": settings.top_p, **shared},
         eval_sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p, **shared},
         context_tokens=config.trainer.max_context_len,
+        compare=None if config.group_reward.mode == "off" else partial(_compared, config),
     )
+
+
+async def _compared(config: RunConfig, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, float]]:
+    async with OpenRewardClient(config) as client:
+        return await compare(outcomes, client, config.group_reward)
 
 
 @asynccontextmanager

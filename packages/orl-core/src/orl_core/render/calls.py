@@ -5,13 +5,14 @@ It knows vocabularies and marks, and leaves the meaning of the marks to the wire
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Action, ToolCall
+from orl_core.messages import Action, Span, ToolCall
 from orl_core.render.conversation import call_dict, call_id
 from orl_core.render.plan import DUMMY_TOOL, Plans
-from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, parse_marked
+from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, read_marked
 from orl_core.tools.format import for_chat_template
 from orl_core.tools.marked import spellings
 
@@ -39,16 +40,19 @@ class CallReader:
         self._spelled = tuple(text for text in delimiters(tool_format) if text not in controls.ids)
         self.reasoning_opened = _reasoning_opened(tokenizer, plans)
 
-    def read(self, ids: Sequence[int]) -> Action:
-        """The action that `ids` say, their stop token already taken off. Total."""
+    def read(self, ids: Sequence[int]) -> tuple[Action, tuple[Span, ...] | None]:
+        """The action that `ids` say, their stop token already taken off, and the ids of its parts. Total."""
         texts: list[str] = []
         marks: list[Mark] = []
+        pieces: list[tuple[int, int]] = []  # where each begins: in characters, in ids
         size = start = 0
         for place in [*(place for place, token in enumerate(ids) if token in self._delimiters), len(ids)]:
             plain = self._tokenizer.decode(ids[start:place]) if start < place else ""
             marks.extend(spellings(plain, self._spelled, size))
             texts.append(plain)
+            pieces.append((size, start))
             size += len(plain)
+            pieces.append((size, place))
             if place < len(ids):
                 delimiter = self._delimiters[ids[place]]
                 marks.append(Mark(start=size, end=size + len(delimiter), delimiter=delimiter))
@@ -56,7 +60,35 @@ class CallReader:
                 size += len(delimiter)
             start = place + 1
         marked = Marked(text="".join(texts), marks=tuple(marks))
-        return parse_marked(marked, self._format, reasoning_opened=self.reasoning_opened)
+        action, spans = read_marked(marked, self._format, reasoning_opened=self.reasoning_opened)
+        return action, None if spans is None else self._in_ids(spans, marked.text, pieces, ids)
+
+    def _in_ids(
+        self, spans: Sequence[Span], text: str, pieces: Sequence[tuple[int, int]], ids: Sequence[int]
+    ) -> tuple[Span, ...]:
+        """`spans` in ids. An id whose text lies in two parts belongs to the first of them.
+
+        White space between a part and the next one, or the end, is added to it.
+        """
+        places: list[Span] = []
+        for number, span in enumerate(spans, 1):
+            following = spans[number].start if number < len(spans) else len(text)
+            end = following if not text[span.end : following].strip() else span.end
+            places.append(
+                Span(part=span.part, start=self._place(span.start, pieces, ids), end=self._place(end, pieces, ids))
+            )
+        return tuple(places)
+
+    def _place(self, character: int, pieces: Sequence[tuple[int, int]], ids: Sequence[int]) -> int:
+        """How many ids it takes to say the first `character` characters."""
+        number = bisect_right(pieces, character, key=lambda piece: piece[0]) - 1
+        before, start = pieces[number]
+        if character == before:
+            return start
+        end = pieces[number + 1][1]
+        sizes = range(end - start + 1)
+        said = character - before
+        return start + bisect_left(sizes, said, key=lambda size: len(self._tokenizer.decode(ids[start : start + size])))
 
 
 def render_call(tokenizer: Tokenizer, *, tools: bool) -> str:

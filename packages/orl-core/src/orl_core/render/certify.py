@@ -245,7 +245,7 @@ def report(checks: Sequence[Check], made: Plans, calls: CallReader) -> Certifica
 def _parses(made: Plans, calls: CallReader) -> Check:
     """Whether the parser reads back a call that the template rendered. A template that ignores calls fails this."""
     rendered = render_call(made.tokenizer, tools=True)
-    found = calls.read(made.tokenizer.encode_joint(rendered)).calls
+    found = calls.read(made.tokenizer.encode_joint(rendered))[0].calls
     passed = found == (DUMMY_CALL,)
     return Check(check="parse after render", passed=passed, detail="equal" if passed else f"{rendered!r} gives {found}")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from orl_core.errors import RenderError, boundary
 from orl_core.render import certify
 from orl_core.render.calls import CallReader, detect_format
@@ -20,11 +22,12 @@ from orl_core.tools.strict_json import without_surrogates
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orl_core.messages import Action, Message, Role, ToolSpec
+    from orl_core.messages import Action, Message, Role, Span, ToolSpec
     from orl_core.render.tokenizer import Tokenizer
     from orl_core.tools import ToolFormat
 
 _EXTENDS: frozenset[Role] = frozenset({"tool", "user"})
+_REASONING = frozenset({"<think>", "</think>"})
 _MARKER = "\n[… cut here: the result is longer than its budget]"
 _CHARACTERS_PER_TOKEN = 8  # about twice what prose, code and JSON have on average
 
@@ -65,6 +68,16 @@ class Renderer:
         """The ids that end an action, the one that the template closes with first."""
         return tuple(dict.fromkeys((self._closing, *self._tokenizer.stop_ids)))
 
+    @property
+    def tells_parts(self) -> bool:
+        """Whether `read` tells reasoning and calls from text: the wire format's parser must say where they stand."""
+        return self._calls.read(())[1] is not None
+
+    @property
+    def strips(self) -> bool:
+        """Whether reasoning can be cut out by `hide`: it must begin and end at control ids."""
+        return self.tells_parts and self._controls.ids.keys() >= _REASONING
+
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The ids of the first messages and tools, up to where the model begins to speak.
 
@@ -99,8 +112,37 @@ class Renderer:
         A delimiter that the vocabulary holds as one token counts as that id only (law L4); text that spells it is text.
         The stop token at the end belongs to no part.
         """
-        said = ids[:-1] if ids and ids[-1] in self._tokenizer.stop_ids else ids
-        return self._calls.read(said)
+        return self.read(ids)[0]
+
+    def read(self, ids: Sequence[int]) -> tuple[Action, tuple[Span, ...] | None]:
+        """What `parse` gives, and which ids are reasoning and calls; None where the wire format does not tell.
+
+        The stop token at the end counts with the part that it follows.
+        """
+        stopped = bool(ids) and ids[-1] in self._tokenizer.stop_ids
+        action, spans = self._calls.read(ids[:-1] if stopped else ids)
+        if stopped and spans and spans[-1].end == len(ids) - 1:
+            spans = (*spans[:-1], structs.replace(spans[-1], end=len(ids)))
+        return action, spans
+
+    def hide(
+        self, observation: Sequence[int], action_ids: Sequence[int], spans: Sequence[Span]
+    ) -> tuple[tuple[int, int], ...]:
+        """What stripping the reasoning takes out of a turn: ranges of `observation` followed by `action_ids`.
+
+        Cut at the control ids, with the white space after them, and without the stop token. Where the prompt opened
+        the reasoning, that opening goes too. Nothing is encoded again; what stays are the ids as they were.
+        """
+        most = len(action_ids) - (bool(action_ids) and action_ids[-1] in self._tokenizer.stop_ids)
+        ranges: list[tuple[int, int]] = []
+        for span in (span for span in spans if span.part == "reasoning"):
+            start, end = len(observation) + span.start, min(span.end, most)
+            while end < most and self._tokenizer.decode(action_ids[end : end + 1]).isspace():
+                end += 1
+            if span.start == 0 and self._calls.reasoning_opened:
+                start = _last(observation, self._controls.ids["<think>"])
+            ranges.append((start, len(observation) + end))
+        return tuple(ranges)
 
     def cut(self, text: str, budget: int) -> str:
         """`text` cut to about `budget` ids with a visible marker, or itself where it fits. Cost is bounded by `budget`.
@@ -117,3 +159,11 @@ class Renderer:
             return text
         kept = ids[: max(0, budget - len(marker))]
         return self._tokenizer.decode(kept).rstrip("\ufffd") + _MARKER
+
+
+def _last(ids: Sequence[int], token: int) -> int:
+    """The place of the last `token` in `ids`, or their end."""
+    place = len(ids) - 1
+    while place >= 0 and ids[place] != token:
+        place -= 1
+    return place if place >= 0 else len(ids)

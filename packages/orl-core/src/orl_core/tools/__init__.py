@@ -14,12 +14,12 @@ from orl_core.tools.marked import Mark, Marked, mark
 from orl_core.tools.strict_json import without_surrogates
 
 if TYPE_CHECKING:
-    from orl_core.messages import Action
+    from orl_core.messages import Action, Span
 
 ToolFormat = Literal["hermes"]
 TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
-__all__ = ["TOOL_FORMATS", "Mark", "Marked", "ToolFormat", "delimiters", "parse", "parse_marked"]
+__all__ = ["TOOL_FORMATS", "Mark", "Marked", "ToolFormat", "delimiters", "parse", "parse_marked", "read_marked"]
 
 
 def parse(text: str, format: ToolFormat = "hermes", *, reasoning_opened: bool = False) -> Action:  # noqa: A002
@@ -39,6 +39,18 @@ def parse_marked(marked: Marked, format: ToolFormat, *, reasoning_opened: bool =
     match format:
         case "hermes":
             return hermes.parse(marked, reasoning_opened=reasoning_opened)
+
+
+def read_marked(
+    marked: Marked,
+    format: ToolFormat,  # noqa: A002
+    *,
+    reasoning_opened: bool = False,
+) -> tuple[Action, tuple[Span, ...] | None]:
+    """What `parse_marked` gives, and the places of its parts in the marked text; None where the format tells none."""
+    match format:
+        case "hermes":
+            return hermes.read(marked, reasoning_opened=reasoning_opened)
 
 
 def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002

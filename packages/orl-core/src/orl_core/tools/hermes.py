@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall
+from orl_core.messages import Action, FailureKind, ParseFailure, Span, ToolCall
 from orl_core.tools.strict_json import NotJson, read_value, skip_space
 
 if TYPE_CHECKING:
@@ -36,26 +36,35 @@ def parse(marked: Marked, *, reasoning_opened: bool = False) -> Action:
 
     Text and reasoning are stripped of white space at their ends, parts of them are joined by a newline.
     """
+    return read(marked, reasoning_opened=reasoning_opened)[0]
+
+
+def read(marked: Marked, *, reasoning_opened: bool = False) -> tuple[Action, tuple[Span, ...]]:
+    """What `parse` gives, and where in the text its reasoning and its calls stand."""
     text, marks = marked.text, marked.marks
     spoken: list[str] = []
     thought: list[str] = []
     calls: list[ToolCall | ParseFailure] = []
+    spans: list[Span] = []
     at = index = 0
     if reasoning_opened:
         at, index = _reasoning(text, marks, at, index, thought)
+        spans.append(Span(part="reasoning", start=0, end=at))
     while index < len(marks):
         mark = marks[index]
         if mark.delimiter == THINK:
             spoken.append(text[at : mark.start])
             at, index = _reasoning(text, marks, mark.end, index + 1, thought)
+            spans.append(Span(part="reasoning", start=mark.start, end=at))
         elif mark.delimiter == OPEN:
             spoken.append(text[at : mark.start])
             call, at, index = _block(text, marks, mark.end, index + 1)
             calls.append(call)
+            spans.append(Span(part="calls", start=mark.start, end=at))
         else:
             index += 1
     spoken.append(text[at:])
-    return Action(text=_joined(spoken), reasoning=_joined(thought), calls=tuple(calls))
+    return Action(text=_joined(spoken), reasoning=_joined(thought), calls=tuple(calls)), tuple(spans)
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -12,18 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 from msgspec import Struct
 from orl_core.errors import SessionError
-from orl_core.messages import ToolCall, ToolResult
+from orl_core.messages import Message, ToolCall, ToolResult
 from orl_core.task import Task
 
 from orl_rollout.openreward.faults import speaking, transient
-from orl_rollout.openreward.wire import Listing, decode_listing, messages_of, result_of
+from orl_rollout.openreward.wire import Listing, candidate_of, decode_listing, messages_of, result_of, scores_of
 from orl_rollout.secrets import Scrubber
 from orl_rollout.session import Opening
 
@@ -91,6 +91,22 @@ class OpenRewardSession:
         if terminal is None:
             raise SessionError(f"{self._terms.name} takes no plain answer: it has no terminal tool")
         return await self._call(terminal.name, {} if terminal.arg is None else {terminal.arg: text})
+
+    async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
+        """The environment's comparative scores of conversations about this task, one for each, in order.
+
+        It advances nothing, so the SDK repeats it where the way to the server is broken.
+
+        Raises:
+            SessionError: the environment does not score groups, its judge failed, or the scores cannot be used.
+        """
+        remote, name = self._remote, self._terms.name
+        if remote is None or not self._listing.supports_score_group:
+            raise SessionError(f"{name} scores no groups: {'no score_group' if remote else 'the session is not open'}")
+        with speaking(f"scoring a group of {name}", self._terms.scrubber):
+            calls = self._listing.takes_calls
+            said = [candidate_of(conversation, calls=calls) for conversation in candidates]
+            return scores_of(await remote.score_group(said), len(said))
 
     async def close(self) -> None:
         """Release the remote session within `close_seconds` and a last word, cancelled or not."""

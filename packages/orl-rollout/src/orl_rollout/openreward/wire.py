@@ -61,10 +61,17 @@ class TerminalTool(Struct, frozen=True, kw_only=True):
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """The tools of a session."""
+    """The tools of a session, and what else it takes."""
 
     tools: tuple[_Tool, ...] = ()
     terminal_tool: TerminalTool | None = None
+    supports_score_group: bool = False
+    message_block_types: tuple[str, ...] | None = None
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether a conversation sent to the server may hold calls, their results and reasoning as such."""
+        return {"reasoning", "tool_call", "tool_result"} <= set(self.message_block_types or ())
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """The tools that the model may see: the terminal tool is not among them."""
@@ -118,6 +125,53 @@ def _failure(reply: CallReply) -> FailureKind:
     if reply.reason == "not_found" or (reply.reason is None and "is not a valid tool" in reply.error):
         return FailureKind.UNKNOWN_TOOL
     raise SessionError(f"the call was refused ({reply.reason or 'no reason'}): {clean(reply.error)}")
+
+
+def scores_of(scores: Sequence[sdk.GroupScore], count: int) -> tuple[float, ...]:
+    """The numbers of a scored group of `count`.
+
+    Raises:
+        SessionError: there are more or fewer, or one is not finite.
+    """
+    numbers = tuple(float(score.reward) for score in scores)
+    if len(numbers) != count or not all(map(math.isfinite, numbers)):
+        raise SessionError(f"{count} conversations were scored {list(numbers)}: one finite number for each is needed")
+    return numbers
+
+
+def candidate_of(conversation: Sequence[Message], *, calls: bool) -> sdk.GroupCandidate:
+    """A conversation in the SDK's words, tool results in the user's messages.
+
+    Where the server takes no `calls`, results are text, and the calls themselves and reasoning are left out.
+    """
+    from openreward.api.environments import types as sdk
+
+    said: list[sdk.Message] = []
+    waiting: list[str] = []  # the ids of calls whose results are to come
+    made = 0
+    for message in conversation:
+        blocks: list[Any] = [_said(block) for block in message.content]
+        if calls and message.role == "assistant":
+            waiting = [f"call_{made + number}" for number in range(len(message.calls))]
+            made += len(waiting)
+            blocks = [sdk.ReasoningBlock(text=message.reasoning)] * bool(message.reasoning) + blocks
+            blocks += [
+                sdk.ToolCallBlock(id=name, name=call.name, input=call.arguments)
+                for name, call in zip(waiting, message.calls, strict=True)
+            ]
+        elif calls and message.role == "tool" and waiting:
+            blocks = [sdk.ToolResultBlock(tool_call_id=waiting.pop(0), blocks=blocks)]
+        if blocks:
+            said.append(sdk.Message(role="user" if message.role == "tool" else message.role, blocks=blocks))
+    return sdk.GroupCandidate(messages=said)
+
+
+def _said(block: Block) -> sdk.TextBlock | sdk.ImageBlock:
+    from openreward.api.environments import types as sdk
+
+    if isinstance(block, TextBlock):
+        return sdk.TextBlock(text=block.text)
+    return sdk.ImageBlock(data=block.data, mimeType=block.mime_type)
 
 
 def messages_of(conversation: Sequence[sdk.Message]) -> tuple[Message, ...]:

@@ -14,7 +14,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -24,6 +24,7 @@ os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 import uvicorn
 from openreward.environments import Environment, Server, terminal, tool
 from openreward.environments.types import (
+    GroupCandidate,
     ImageBlock,
     Message,
     ReasoningBlock,
@@ -302,6 +303,31 @@ class Endless(_Gallery):
         return said("ok")
 
 
+class Compared(_Gallery):
+    """Compares conversations: the longer one's last words are better. `seen` holds what it was shown."""
+
+    seen: ClassVar[list[list[GroupCandidate]]] = []
+
+    async def score_group(self, candidates: Sequence[GroupCandidate]) -> list[float]:
+        """The length of each conversation's last text, or what the task asks for instead."""
+        self.seen.append(list(candidates))
+        if self.task_spec["number"] == 2:
+            raise RuntimeError("the judge is asleep")
+        if self.task_spec["number"] == 3:
+            await asyncio.sleep(5)
+        return [float(len(_last_words(candidate))) for candidate in candidates]
+
+    @tool
+    async def act(self) -> ToolOutput:
+        """Succeed."""
+        return said("ok", 1.0, finished=True)
+
+
+def _last_words(candidate: GroupCandidate) -> str:
+    texts = [block.text for message in candidate.messages for block in message.blocks if block.type == "text"]
+    return texts[-1]
+
+
 GALLERY: tuple[type[Environment], ...] = (
     Echo,
     Indented,
@@ -318,6 +344,7 @@ GALLERY: tuple[type[Environment], ...] = (
     Telltale,
     Duplicates,
     Endless,
+    Compared,
 )
 
 

@@ -1,0 +1,145 @@
+"""Group rewards: the environment itself compares the rollouts of one task (`score_group`).
+
+A rollout never waits for its siblings: this happens once a whole group is there, on a fresh session of its task, for
+all groups at once and under one deadline. It is total: a group that cannot be scored keeps the rewards it has. The
+module knows no trainer; how scores and rewards become one number is `orl_core.reward.group_rewards`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct, structs
+from orl_core.config import GroupRewardConfig
+from orl_core.errors import OrlError, SessionError
+from orl_core.messages import Message, ParseFailure, TextBlock, ToolCall
+from orl_core.reward import group_rewards
+from orl_core.task import Task
+from orl_core.trajectory import Trajectory, Turn
+
+from orl_rollout.deadline import within
+from orl_rollout.outcome import Outcome
+from orl_rollout.session import Opening
+
+logger = logging.getLogger("orl")
+
+CLOSE_SECONDS = 15.0  # what a session may take to close
+
+
+class Judge(Protocol):
+    """A session that compares: `orl_rollout.openreward.OpenRewardSession`, or a fake in a few lines."""
+
+    async def open(self, task: Task) -> Opening:
+        """As `Session.open`."""
+        ...
+
+    async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
+        """One finite score for each conversation; raises SessionError."""
+        ...
+
+    async def close(self) -> None:
+        """As `Session.close`."""
+        ...
+
+
+class Judges(Protocol):
+    """Where judges come from: `orl_rollout.openreward.OpenRewardClient`."""
+
+    def session(self, task: Task) -> Judge:
+        """A judge of `task`, not yet open."""
+        ...
+
+
+class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The conversations of one task that are to be compared."""
+
+    task: Task
+    candidates: tuple[tuple[Message, ...], ...]
+
+
+def conversation(trajectory: Trajectory) -> tuple[Message, ...]:
+    """What was said in an episode, from its opening to its last result. Nudges, which are the loop's own, are left out.
+
+    A call that could not be parsed is what the model wrote instead, and its answer is the user's.
+    """
+    return (*trajectory.messages, *(message for turn in trajectory.turns for message in _messages(turn)))
+
+
+def _messages(turn: Turn) -> list[Message]:
+    action = turn.action
+    broken = [call.text for call in action.calls if isinstance(call, ParseFailure)]
+    text = "\n".join(part for part in (action.text, *broken) if part)
+    made = tuple(call for call in action.calls if isinstance(call, ToolCall))
+    content = (TextBlock(text=text),) if text else ()
+    messages = [Message(role="assistant", content=content, reasoning=action.reasoning, calls=made)]
+    for number, result in enumerate(turn.results):
+        answers_call = number < len(action.calls) and isinstance(action.calls[number], ToolCall)
+        role = "tool" if answers_call else "user"
+        messages.append(Message(role=role, name=result.name if answers_call else "", content=result.content))
+    return messages
+
+
+async def score_groups(groups: Sequence[Group], judges: Judges, *, seconds: float) -> list[tuple[float, ...] | None]:
+    """The scores of each group, aligned with its candidates; None where it could not be scored in `seconds`."""
+    ends = time.monotonic() + seconds
+    async with asyncio.TaskGroup() as tasks:
+        scoring = [tasks.create_task(_score(group, judges, ends)) for group in groups]
+    return [task.result() for task in scoring]
+
+
+async def _score(group: Group, judges: Judges, ends: float) -> tuple[float, ...] | None:
+    what = f"scoring the group of {group.task.key}"
+    try:
+        async with within(CLOSE_SECONDS + max(0.0, ends - time.monotonic()), SessionError, what):
+            judge = judges.session(group.task)
+            try:
+                async with within(max(0.0, ends - time.monotonic()), SessionError, what):
+                    await judge.open(group.task)
+                    return await judge.score_group(group.candidates)
+            finally:
+                await judge.close()
+    except OrlError as fault:
+        logger.warning("%s; its rollouts keep their own rewards", fault)
+        return None
+
+
+async def compare(
+    outcomes: Sequence[Outcome], judges: Judges, config: GroupRewardConfig
+) -> tuple[list[Outcome], dict[str, float]]:
+    """`outcomes` with the rewards of whole groups (equal tasks), in order, and metrics. `success` stays as it is.
+
+    Rollouts that do not train are not shown to the judge and keep their rewards.
+    """
+    members: dict[str, list[int]] = {}
+    for place, outcome in enumerate(outcomes):
+        if outcome.trajectory.trains:
+            members.setdefault(outcome.trajectory.job.task.key, []).append(place)
+    groups = [
+        Group(
+            task=outcomes[places[0]].trajectory.job.task,
+            candidates=tuple(conversation(outcomes[place].trajectory) for place in places),
+        )
+        for places in members.values()
+    ]
+    found = await score_groups(groups, judges, seconds=config.timeout)
+    scores: list[float | None] = [None] * len(outcomes)
+    for places, group in zip(members.values(), found, strict=True):
+        for place, score in zip(places, group or (), strict=False):
+            scores[place] = score
+    rewards = group_rewards([outcome.reward for outcome in outcomes], scores, config)
+    return [_paid(outcome, reward) for outcome, reward in zip(outcomes, rewards, strict=True)], metrics_of_groups(found)
+
+
+def metrics_of_groups(found: Sequence[tuple[float, ...] | None]) -> dict[str, float]:
+    """How many groups were to be scored, and the share of them that could not be."""
+    failed = sum(scores is None for scores in found)
+    return {"group_reward/groups": float(len(found)), "group_reward/failed": failed / len(found) if found else 0.0}
+
+
+def _paid(outcome: Outcome, reward: float) -> Outcome:
+    data = tuple(structs.replace(datum, reward=reward) for datum in outcome.data)
+    return structs.replace(outcome, reward=reward, data=data)

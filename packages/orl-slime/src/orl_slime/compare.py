@@ -1,0 +1,109 @@
+"""Group rewards in slime: conversations wait in the samples' metadata until `post_process` sees whole groups.
+
+`generate` never waits for siblings, and slime calls the post-processing of rewards, synchronous, on a thread whose loop
+may be running; so the scoring has a thread and a loop of its own, and a client that lives as long as it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+from orl_core.config import RunConfig, decode_config, load_config
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.messages import Message
+from orl_core.reward import group_rewards
+from orl_core.task import Task
+from orl_core.trajectory import Trajectory
+from orl_rollout.group import Group, conversation, metrics_of_groups, score_groups
+from orl_rollout.openreward import OpenRewardClient
+
+logger = logging.getLogger("orl")
+
+OFFERED = "orl_conversation"  # in a sample's metadata: what the judge will be shown
+SCORED = "orl_group_score"  # and what it said: a number, or None where the group could not be scored
+
+
+def config_of(args: Any) -> RunConfig:
+    """The configuration that slime's arguments carry, or that the environment names.
+
+    Raises:
+        ConfigError: there is none, or it is wrong.
+    """
+    tree = getattr(args, "orl_config", None)
+    if tree is not None:
+        return decode_config(tree, "orl_config")
+    path = os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
+    if not path:
+        raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
+    return load_config(path)
+
+
+def task_of(sample: Any) -> Task:
+    """The task in a sample's metadata, to which slime adds fields of its own.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        known = {name: sample.metadata[name] for name in Task.__struct_fields__ if name in sample.metadata}
+        return msgspec.convert(known, Task)
+    except (msgspec.ValidationError, TypeError) as exc:
+        raise ConfigError(f"row {sample.index}: its metadata is no task of `orl prepare`: {exc}") from exc
+
+
+def offer(sample: Any, trajectory: Trajectory | None) -> None:
+    """Leave the conversation of `trajectory` with its sample, or take an earlier one away."""
+    sample.metadata.pop(OFFERED, None)
+    sample.metadata.pop(SCORED, None)
+    if trajectory is not None:
+        sample.metadata[OFFERED] = msgspec.to_builtins(conversation(trajectory))
+
+
+def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list[float]:
+    """The rewards of N samples, those of whole groups that were offered blended with the environment's scores.
+
+    Conversations leave the metadata; scores stay in it. Total: what cannot be scored keeps its reward.
+    """
+    if not any(OFFERED in sample.metadata for sample in samples):
+        return list(rewards)
+    config = config_of(args)
+    groups: dict[Any, list[Any]] = {}
+    for sample in samples:
+        if OFFERED in sample.metadata:
+            groups.setdefault(sample.group_index, []).append(sample)
+    try:
+        with boundary(OrlError, "scoring groups"), ThreadPoolExecutor(1) as thread:
+            found = thread.submit(asyncio.run, _scores(config, list(groups.values()))).result()
+    except OrlError as fault:
+        logger.warning("%s; all rollouts keep their own rewards", fault)
+        found = [None] * len(groups)
+    logger.info("%s", metrics_of_groups(found))
+    scores: dict[Any, float | None] = {}
+    for members, group in zip(groups.values(), found, strict=True):
+        for place, sample in enumerate(members):
+            offer(sample, None)
+            sample.metadata[SCORED] = scores[rollout_of(sample)] = group[place] if group else None
+    return group_rewards(rewards, [scores.get(rollout_of(sample)) for sample in samples], config.group_reward)
+
+
+def rollout_of(sample: Any) -> Any:
+    """What samples of one rollout share, and no others."""
+    return sample.index if sample.rollout_id is None else sample.rollout_id
+
+
+async def _scores(config: RunConfig, groups: Sequence[Sequence[Any]]) -> list[tuple[float, ...] | None]:
+    asked = [
+        Group(
+            task=task_of(members[0]),
+            candidates=tuple(msgspec.convert(member.metadata[OFFERED], tuple[Message, ...]) for member in members),
+        )
+        for members in groups
+    ]
+    async with OpenRewardClient(config) as client:
+        return await score_groups(asked, client, seconds=config.group_reward.timeout)

@@ -1,0 +1,84 @@
+"""The runtime: what a configuration asks for and this model or this process cannot do is refused before a rollout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from orl_core.config import RunConfig, decode_config
+from orl_core.errors import ConfigError, RunAborted
+from orl_core.messages import ToolResult
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import Generation, StopReason, Trajectory
+from orl_rollout.breaker import Breaker
+from orl_rollout.runtime import Runtime, limits_of
+from orl_rollout.session import Session
+from orl_rollout.testing import ScriptedEngine, ScriptedSession
+
+from tests.tokenizers import tokenizer
+
+TASK = Task(env_name="A/B", deployment_name="A/B")
+CALL = tuple(tokenizer().encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>'))
+
+
+class Sessions:
+    """An environment whose every episode ends after one call."""
+
+    def session(self, task: Task) -> Session:
+        return ScriptedSession([ToolResult(name="act", reward=0.25, finished=True)])
+
+
+def config_of(**fields: Any) -> RunConfig:
+    return decode_config({"environments": {"A/B": {}}, **fields}, "test")
+
+
+def runtime(config: RunConfig, model: str = "qwen3") -> Runtime:
+    breaker = Breaker(max_error_rate=0.5, group_size=1)
+    return Runtime(config, renderer=Renderer(tokenizer(model)), client=Sessions(), breaker=breaker)
+
+
+def engine(rollouts: int) -> ScriptedEngine:
+    return ScriptedEngine([Generation(ids=CALL, logprobs=(-0.5,) * len(CALL), finish_reason="stop")] * rollouts)
+
+
+def on_a_thread(trajectory: Trajectory) -> float:
+    return 0.5 + len(trajectory.turns)
+
+
+def broken(_: Trajectory) -> float:
+    raise RuntimeError("no judge")
+
+
+async def test_the_users_reward_function_judges():
+    config = config_of(reward="tests.rollout.test_runtime:on_a_thread")
+    outcome = await runtime(config).play(TASK, key="k", engine=engine(1), sampling={})
+    assert (outcome.reward, outcome.success) == (1.5, True)
+
+
+async def test_a_broken_reward_function_is_an_error_each_time_and_ends_the_run():
+    playing = runtime(config_of(reward="tests.rollout.test_runtime:broken"))
+    model = engine(200)
+    outcome = await playing.play(TASK, key="k", engine=model, sampling={})
+    assert outcome.trajectory.stop_reason is StopReason.ERROR
+    for number in range(62):
+        await playing.play(TASK, key=str(number), engine=model, sampling={})
+    with pytest.raises(RunAborted, match="no judge"):
+        await playing.play(TASK, key="last", engine=model, sampling={})
+
+
+def test_what_the_process_or_the_model_cannot_do_is_refused_at_the_start():
+    runtime(config_of(thinking="strip"))
+    runtime(config_of(rollout={"train_on": {"reasoning": False}}), "qwen2_5")
+    with pytest.raises(ConfigError, match="`thinking: strip` needs"):
+        runtime(config_of(thinking="strip"), "qwen2_5")
+    with pytest.raises(ConfigError, match="`score` from module `no_such_module`"):
+        runtime(config_of(reward="no_such_module:score"))
+
+
+def test_limits_carry_what_the_configuration_says_of_reasoning_and_masks():
+    config = config_of(thinking="strip", rollout={"train_on": {"failed_turns": False}})
+    limits = limits_of(config, "A/B")
+    assert limits.strip_reasoning
+    assert limits.train_on == config.rollout.train_on
+    assert not limits_of(config_of(thinking="keep"), "A/B").strip_reasoning

@@ -1,0 +1,80 @@
+"""What a configuration asks of the embedded trainer beyond one row a rollout: refused, or paid by comparison."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+from orl_core.config import GroupRewardConfig, decode_config
+from orl_core.errors import ConfigError
+from orl_core.task import Task
+from orl_rollout.group import compare
+from orl_rollout.outcome import Outcome
+from orl_rollout.run import Run
+from orl_trl.engine import InProcessEngine
+from orl_trl.rollouts import Plan, Rollouts
+from orl_trl.trainer import train
+
+from tests.rollout.test_group import FakeJudge, ended
+
+T = TypeVar("T")
+
+
+class Engine:
+    """An engine that nobody asks."""
+
+    weight_version = ""
+
+    def serve(self, until: Future[T]) -> T:
+        return until.result(10)
+
+
+class Player:
+    """Plays a task by looking its outcome up."""
+
+    def __init__(self, outcomes: dict[str, Outcome]) -> None:
+        self.outcomes = outcomes
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Player]:
+        yield self
+
+    async def play(self, task: Task, **_: Any) -> Outcome:
+        await asyncio.sleep(0)
+        return self.outcomes[task.key]
+
+
+def test_a_batch_is_paid_by_comparison():
+    outcomes = {outcome.trajectory.job.task.key: outcome for outcome in (ended("a"), ended("b", number=2, reward=0.5))}
+    config = GroupRewardConfig(mode="blend", weight=2.0)
+
+    async def compared(played: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, float]]:
+        return await compare(played, FakeJudge((3.0,)), config)
+
+    plan = Plan(
+        tasks={key: outcome.trajectory.job.task for key, outcome in outcomes.items()},
+        held_out=(),
+        eval_samples=1,
+        concurrency=2,
+        sampling={},
+        eval_sampling={},
+        compare=compared,
+    )
+    logged: dict[str, float] = {}
+    with Rollouts(plan, cast("InProcessEngine", Engine()), Player(outcomes).open) as rollouts:  # type: ignore[arg-type]
+        columns = rollouts(list(outcomes), None)
+        assert rollouts.reward(reward=columns["reward"], log_metric=logged.__setitem__) == [7.0, 6.5]
+    assert logged["group_reward/failed"] == 0.0
+    assert logged["gallery/Compared/reward"] == 6.75
+
+
+def test_stripped_reasoning_is_refused_before_a_model_is_loaded(tmp_path: Path):
+    tree = {"environments": {"A/B": {}}, "thinking": "strip", "trainer": {"model": str(tmp_path / "none")}}
+    run = Run(config=decode_config(tree, "test"), folder=tmp_path, task_data=tmp_path / "tasks.jsonl")
+    with pytest.raises(ConfigError, match=r"thinking: strip.*use `keep`"):
+        train(run)
