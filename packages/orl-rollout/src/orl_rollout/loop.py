@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import structs
 from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
-from orl_core.messages import Action, FailureKind, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
+from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
 
@@ -26,7 +26,6 @@ from orl_rollout.toolbox import Toolbox
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
 ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action
-MOST_CALLS = 32  # in one action; what follows is answered by one failure
 INLINE_CHARACTERS = 2_000  # contents up to this size are encoded on the event loop, longer ones on a thread
 
 
@@ -88,6 +87,7 @@ class _Episode:
         self.nudges = 0
         self.invalid = 0
         self.calls = 0
+        self.after: Role = "user"  # who spoke last before the action
         self.turn_ends = 0.0
 
     async def play(self) -> StopReason:
@@ -98,6 +98,7 @@ class _Episode:
         self.messages = opening.messages
         tools = Toolbox(opening.tools)
         observation = await self._render(self.renderer.open, opening.messages, opening.tools)
+        self.after = opening.messages[-1].role
         for number in range(1, limits.max_turns + 1):
             if self.stopped():
                 return StopReason.ABORTED
@@ -107,6 +108,8 @@ class _Episode:
             reason, messages = await self._generate(observation) or await self._act(opening, tools)
             if reason is not None:
                 return reason
+            if not self.renderer.fits(self.turns[-1].action_ids, messages):
+                return StopReason.MAX_TURNS
             if number < limits.max_turns:
                 observation = await self._extend(messages)
         return StopReason.MAX_TURNS
@@ -136,7 +139,7 @@ class _Episode:
                 return StopReason.MAX_TOKENS, ()
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
         with boundary(RenderError, "parsing an action"):
-            action = self.renderer.parse(turn.action_ids)
+            action = self.renderer.parse(turn.action_ids, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action)
         cut = generation.finish_reason == "length" and generation.ids[-1] not in self.renderer.stop_ids
         return (StopReason.MAX_TOKENS, ()) if cut else None
@@ -154,7 +157,7 @@ class _Episode:
         finally:
             self.turns[-1] = structs.replace(self.turns[-1], results=tuple(results))
         self.nudges += 1
-        if self.nudges > self.job.limits.max_nudges:
+        if self.nudges > self.job.limits.max_nudges or not self.renderer.certificate.user_turns:
             return StopReason.MAX_TURNS, ()
         return None, (text_message("user", f"Go on by calling a tool. The tools are: {tools.names}."),)
 
@@ -162,10 +165,7 @@ class _Episode:
         self, calls: Sequence[ToolCall | ParseFailure], tools: Toolbox, results: list[ToolResult]
     ) -> _Step:
         """Answer every call in order, into `results`; the first `finished` ends the episode."""
-        checked = [call if isinstance(call, ParseFailure) else tools.check(call) or call for call in calls[:MOST_CALLS]]
-        if len(calls) > MOST_CALLS:
-            message = f"{len(calls)} calls at once; only the first {MOST_CALLS} were made"
-            checked.append(ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message))
+        checked = tools.check_all(calls, self.renderer.certificate.calls_per_action)
         if self.job.limits.parallel_calls:
             await self._call_side_by_side(checked, results)
         else:
@@ -213,6 +213,7 @@ class _Episode:
         action_ids = self.turns[-1].action_ids
         before = self.calls
         self.calls += sum(message.role == "tool" for message in messages)
+        self.after = messages[-1].role
 
         def extend(messages: tuple[Message, ...]) -> tuple[int, ...]:
             return self.renderer.extend(action_ids, [self._cut(message) for message in messages], calls_before=before)
