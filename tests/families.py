@@ -59,6 +59,7 @@ MISTRAL = Vocabulary(
     stops=("</s>",),
     normalized=False,
 )
+MISTRAL_SPM = MISTRAL._replace(split="")
 DEEPSEEK = Vocabulary(
     special=("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"),
     added=(
@@ -146,8 +147,11 @@ FAMILIES = {
     "qwen3_6": Family("qwen3_6", QWEN, "qwen3_coder", append_only=False),
     "glm4_5": Family("glm4moe", GLM, "glm45", append_only=False),
     "glm4_5_think": Family("glm4moe", GLM, "glm45", thinking=True, append_only=False),
+    "glm4_7": Family("glm4_7", GLM, "glm45"),
+    "glm4_7_think": Family("glm4_7", GLM, "glm45", thinking=True, append_only=False),
     "llama3_1": Family("llama3_1", LLAMA, "llama3", calls_per_action=1),
     "llama3_2": Family("llama3_2", LLAMA, "llama3", calls_per_action=1),
+    "mistral_v0_3": Family("mistral_v0_3", MISTRAL_SPM, "mistral", user_turns=False),
     "mistral_nemo": Family("mistral_nemo", MISTRAL, "mistral", user_turns=False),
     "mistral_small_3_2": Family("mistral_small_3_2", MISTRAL, "mistral", user_turns=False),
     "ministral_3": Family("ministral_3", MISTRAL, "mistral"),

@@ -6,6 +6,7 @@ the installed TRL; where it has none, tests/templates holds our own in the same 
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,7 +54,7 @@ class Vocabulary(NamedTuple):
     eos: str = "<|im_end|>"
     bos: str | None = None
     stops: tuple[str, ...] = ("<|endoftext|>",)
-    split: str = QWEN_SPLIT
+    split: str = QWEN_SPLIT  # empty: SentencePiece's marks instead of bytes
     normalized: bool = True
 
 
@@ -64,6 +65,18 @@ def build(
     chat_template: str, added: tuple[str, ...] = QWEN3_ADDED, vocabulary: Vocabulary = QWEN
 ) -> PreTrainedTokenizerFast:
     """A tokenizer of about 700 tokens with this chat template."""
+    backend = byte_level(vocabulary) if vocabulary.split else sentence_piece()
+    added = added if vocabulary is QWEN else vocabulary.added
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in vocabulary.special])
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
+    names = {"eos_token": vocabulary.eos} | ({"bos_token": vocabulary.bos} if vocabulary.bos else {})
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=4096, **names)
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+def byte_level(vocabulary: Vocabulary) -> Tokenizer:
+    """Byte-level BPE without added tokens."""
     backend = Tokenizer(models.BPE())
     if vocabulary.normalized:
         backend.normalizer = normalizers.NFC()
@@ -77,13 +90,21 @@ def build(
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=640, show_progress=False, initial_alphabet=alphabet, min_frequency=2)
     backend.train_from_iterator(CORPUS * 4, trainer)
-    added = added if vocabulary is QWEN else vocabulary.added
-    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in vocabulary.special])
-    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
-    names = {"eos_token": vocabulary.eos} | ({"bos_token": vocabulary.bos} if vocabulary.bos else {})
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=4096, **names)
-    tokenizer.chat_template = chat_template
-    return tokenizer
+    return backend
+
+
+def sentence_piece(scheme: str = "first") -> Tokenizer:
+    """SentencePiece's BPE with byte fallback, without added tokens; `scheme` says where a text begins with a mark."""
+    backend = Tokenizer(models.BPE(byte_fallback=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)  # type: ignore[arg-type]
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=640, show_progress=False, special_tokens=fallback, min_frequency=2)
+    backend.train_from_iterator(CORPUS * 4, trainer)
+    written = json.loads(backend.to_str())
+    return Tokenizer.from_str(json.dumps(written | {"added_tokens": []}))
 
 
 @cache

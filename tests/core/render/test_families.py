@@ -118,16 +118,15 @@ def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first
 def test_a_conversation_appended_is_the_conversation_rendered_whole(name: str, data: st.DataObject, first: str) -> None:
     """Where the template keeps history, every id of opening, actions and extensions can be compared."""
     made, tok = renderer(name), tokenizer(name)
+    history, before = [text_message("user", first)], 0
+    ids = tok.encode_joint(whole(name, history))
     if FAMILIES[name].shows_tools:
-        history, before = [text_message("user", first)], 0
-        ids = list(made.open(tuple(history), ()))
-    else:
-        history, before = [text_message("user", first)], 0
-        ids = tok.encode_joint(whole(name, history))
+        assert list(made.open(tuple(history), ())) == ids
     for action, answers in played(data, name):
         said = whole(name, [*history, action], prompt=False).removeprefix(whole(name, history))
         end = tok.decode([made.stop_ids[0]])
-        action_ids = tok.encode_joint(said[: said.rindex(end) + len(end)])
+        closed, stop, _ = said.rpartition(end)  # GLM closes an action with what comes next
+        action_ids = tok.encode_joint(closed + stop if stop else said)
         ids += [*action_ids, *made.extend(action_ids, answers, calls_before=before)]
         history += [action, *answers]
         before += len(action.calls)
@@ -152,8 +151,9 @@ class _Broken(Plans):
 def test_negative_control_a_plan_that_differs_is_found(name: str) -> None:
     family, plans = FAMILIES[name], Plans(tokenizer(name), Controls(tokenizer(name)))
     plans.counting = name == "deepseek_v3"
-    closing = {role: plans.plan((role,)).closing for role in ("tool", *(("user",) if family.user_turns else ()))}
-    extent = Extent(closing=closing, calls_per_action=family.calls_per_action)  # type: ignore[arg-type]
+    roles: Roles = ("tool", "user") if family.user_turns else ("tool",)
+    closing = {role: plans.plan((role,)).closing for role in roles}
+    extent = Extent(closing=closing, calls_per_action=family.calls_per_action)
     assert unlike_template(plans, extent, dialect(name)) == ""
     for text, complaint in ((True, "does not end in"), (False, "is not encoded jointly")):
         broken = _Broken(name, text=text)
@@ -288,5 +288,8 @@ def test_parse_reads_the_call_that_the_template_renders(name: str) -> None:
     if said.startswith(prompt):
         said = said.removeprefix(prompt)
     else:  # a call in history stands without the reasoning that the prompt opens
-        said = "</think>" + said[said.index("<minimax" if name == "minimax_m2" else "<｜tool▁calls") :]
+        (start,) = [
+            said.index(tag) for tag in ("<minimax:tool_call>", "<｜tool▁calls▁begin｜>", "<tool_call>") if tag in said
+        ]
+        said = "</think>" + said[start:]
     assert made.parse(tok.encode_joint(said)).calls == (call,)

@@ -18,7 +18,7 @@ from orl_core.messages import Role, ToolSpec, text_message
 from orl_core.render.dummy import HELLO, rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from orl_core.render.controls import Controls
     from orl_core.render.conversation import Dialect
@@ -259,8 +259,8 @@ def attacks(controls: Controls) -> list[str]:
     ]
 
 
-def openings(opening: Opening, controls: Controls) -> list[Check]:
-    """Checks 11 and 12 for the opening: the model is shown its tools, and every text from outside stays text.
+def openings(opening: Opening, controls: Controls, encode_joint: Callable[[str], list[int]]) -> list[Check]:
+    """Checks 4, 11 and 12 for the opening: its ids, that the model is shown its tools, and that text stays text.
 
     Raises:
         RenderError: the check fails.
@@ -268,11 +268,13 @@ def openings(opening: Opening, controls: Controls) -> list[Check]:
     user = text_message("user", "Hi.")
     if "Zqtool" not in opening.text([user], [ToolSpec(name="Zqtool")], str):
         raise RenderError("check 11: the chat template does not show the tools: set `system_prompt_template`")
+    plain = opening.text([user], [ToolSpec(name="look")], str)
+    if opening.ids([user], [ToolSpec(name="look")]) != (joint := encode_joint(plain)):
+        raise RenderError(f"check 4: the opening {plain!r} is not encoded jointly, which gives {joint}")
     text = " ".join(controls.ids)
     schema = {"type": "object", "properties": {"where": {"type": "string", "description": text}}}
     tool = ToolSpec(name="look", description=text, parameters=schema)
-    for messages in ([text_message("user", text)], [text_message("system", text), text_message("user", text)]):
-        opening.ids(messages, [tool])
+    opening.ids([text_message("system", text), text_message("user", text)], [tool])
     return [
         _hard("11 tools", "the opening shows the tools"),
         _hard("12 adversarial openings", "control strings in system, user and tool texts stay text"),

@@ -61,7 +61,7 @@ class Renderer:
             self._opened = reasoning_opened(self._plans, tuple(extent.closing))
             self._calls = CallReader(tokenizer, self._controls, self.tool_format)
             self._opening = Opening(tokenizer, self._controls, self._dialect, system_prompt_template)
-            checks += more + certify.openings(self._opening, self._controls)
+            checks += more + certify.openings(self._opening, self._controls, tokenizer.encode_joint)
             self.certificate = report(checks, extent, self._plans, self._dialect, self._calls)
         stops = [token for token in extent.closing.values() if token in tokenizer.stop_ids]
         self._stop_ids = tuple(dict.fromkeys((*stops, *tokenizer.stop_ids)))
