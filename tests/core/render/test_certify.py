@@ -146,7 +146,7 @@ def test_templates_beyond_the_plans_are_refused_with_the_reason() -> None:
     )
     refused(QWEN3.replace("<|im_end|>", "<|box_end|>"), "none of the stop tokens <.im_end.> follows the assistant")
     refused(
-        QWEN3.replace("{{- content }}", "{{- content | replace('a', 'b') }}"),
+        QWEN3.replace("{{- content }}", "{{- (content | tojson) if 'b' in content else content ~ message.name }}"),
         "changes the content of a tool message in a way that",
     )
     refused(QWEN3.replace("{{- content }}", "{{- content }}{{- content }}"), r"prints the new contents as \[0, 0\]")
@@ -159,13 +159,25 @@ def test_templates_beyond_the_plans_are_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "name"),
-    [("content | trim", "stripped"), ("content.lstrip()", "left-stripped"), ("content | tojson", "a JSON string")],
+    ("source", "name", "expected"),
+    [
+        ("content | trim", "stripped", 'a"b'),
+        ("content.lstrip()", "left-stripped", 'a"b '),
+        ("content | tojson", "a JSON string", '" a\\"b "'),
+        ("content | replace('a', 'b')", "as the template prints it, asked each time", ' b"b '),
+        ("content ~ ('' if content.endswith('.') else '.')", "as the template prints it, asked each time", ' a"b .'),
+    ],
 )
-def test_what_a_template_does_to_contents_is_found_by_probing(source: str, name: str) -> None:
+def test_what_a_template_does_to_contents_is_found_by_probing(source: str, name: str, expected: str) -> None:
     tok = HFTokenizer(build(QWEN3.replace("{{- content }}", "{{- " + source + " }}")))
     renderer = Renderer(tok)
     assert renderer.certificate.passed
     assert f"tool {name}" in next(check.detail for check in renderer.certificate.checks if check.check == "7 contents")
-    expected = {"stripped": 'a"b', "left-stripped": 'a"b ', "a JSON string": '" a\\"b "'}[name]
     assert f"\n{expected}\n" in tok.decode(renderer.extend((), (text_message("tool", ' a"b '),), calls_before=0))
+
+
+def test_a_content_that_changes_more_than_itself_is_refused_when_it_comes() -> None:
+    source = QWEN3.replace("{{- content }}", "{{- content | replace('a', 'b') }}")
+    renderer = Renderer(HFTokenizer(build(source + "{{- 'extra' if messages[-1].content == 'open sesame' }}")))
+    with pytest.raises(RenderError, match="changes more than the content that it prints"):
+        renderer.extend((), (text_message("tool", "open sesame"),), calls_before=0)
