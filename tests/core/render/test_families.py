@@ -27,6 +27,7 @@ from tests.families import FAMILIES, renderer, tokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orl_core.messages import Role
     from orl_core.render.dummy import Roles
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -152,7 +153,7 @@ def test_negative_control_a_plan_that_differs_is_found(name: str) -> None:
     family, plans = FAMILIES[name], Plans(tokenizer(name), Controls(tokenizer(name)))
     plans.counting = name == "deepseek_v3"
     roles: Roles = ("tool", "user") if family.user_turns else ("tool",)
-    closing = {role: plans.plan((role,)).closing for role in roles}
+    closing: dict[Role, int] = {role: plans.plan((role,)).closing for role in roles}
     extent = Extent(closing=closing, calls_per_action=family.calls_per_action)
     assert unlike_template(plans, extent, dialect(name)) == ""
     for text, complaint in ((True, "does not end in"), (False, "is not encoded jointly")):
