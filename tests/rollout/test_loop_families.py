@@ -14,6 +14,8 @@ from orl_rollout.testing import ScriptedEngine, ScriptedSession
 from tests.families import renderer, tokenizer
 
 TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
+RESULT = ToolResult(name="act", content=(TextBlock(text="ok"),))
+TEXT = {"type": "object", "properties": {"x": {"type": "string"}}}
 GLM_CALL = "\n<tool_call>act\n<arg_key>x</arg_key>\n<arg_value>go</arg_value>\n</tool_call>"
 
 
@@ -26,8 +28,7 @@ async def play(
     name: str, said: list[str], results: int = 0, **limits: Any
 ) -> tuple[Trajectory, ScriptedEngine, ScriptedSession]:
     engine = ScriptedEngine([say(name, text) for text in said])
-    answers = [ToolResult(name="act", content=(TextBlock(text="ok"),)) for _ in range(results)]
-    session = ScriptedSession(answers, tools=(ToolSpec(name="act"),))
+    session = ScriptedSession([RESULT] * results, tools=(ToolSpec(name="act"),))
     job = Job(task=TASK, key="k", limits=Limits(**limits))
     return await rollout(job, session=session, renderer=renderer(name), engine=engine), engine, session
 
@@ -90,3 +91,17 @@ async def test_reasoning_that_a_user_message_opens_is_not_open_after_a_result():
     trajectory, _, session = await play("deepseek_v3_1_think", said, results=2, max_nudges=0)
     assert [turn.action.reasoning for turn in trajectory.turns] == ["Hm.", "", ""]
     assert len(session.calls) == 2
+
+
+async def test_texts_in_a_call_get_the_types_of_the_tools_that_were_shown():
+    text = GLM_CALL.replace(">go<", ">3<") + "<|observation|>"
+    number = ToolSpec(name="act", parameters={"type": "object", "properties": {"x": {"type": "integer"}}})
+    for tool, expected in ((number, 3), (ToolSpec(name="act", parameters=TEXT), "3")):
+        engine, session = ScriptedEngine([say("glm4_5", text)]), ScriptedSession([RESULT], tools=(tool,))
+        await rollout(
+            Job(task=TASK, key="k", limits=Limits(max_turns=1)),
+            session=session,
+            renderer=renderer("glm4_5"),
+            engine=engine,
+        )
+        assert [call.arguments for call in session.calls] == [{"x": expected}]

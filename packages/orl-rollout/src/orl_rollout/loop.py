@@ -58,7 +58,7 @@ async def rollout(
         await _close(session)
     return Trajectory(
         job=job,
-        messages=episode.messages,
+        messages=episode.opening.messages,
         turns=tuple(episode.turns),
         stop_reason=reason,
         error=error,
@@ -80,7 +80,7 @@ class _Episode:
         self.renderer = renderer
         self.engine = engine
         self.stopped = stopped
-        self.messages: tuple[Message, ...] = ()
+        self.opening = Opening(messages=(), tools=())
         self.turns: list[Turn] = []
         self.context: list[int] = []
         self.sampled = 0
@@ -95,7 +95,7 @@ class _Episode:
         limits = self.job.limits
         with boundary(SessionError, "opening a session"):
             opening = await self.session.open(self.job.task)
-        self.messages = opening.messages
+        self.opening = opening
         tools = Toolbox(opening.tools)
         observation = await self._render(self.renderer.open, opening.messages, opening.tools)
         self.after = opening.messages[-1].role
@@ -139,7 +139,7 @@ class _Episode:
                 return StopReason.MAX_TOKENS, ()
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
         with boundary(RenderError, "parsing an action"):
-            action = self.renderer.parse(turn.action_ids, after=self.after)
+            action = self.renderer.parse(turn.action_ids, tools=self.opening.tools, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action)
         cut = generation.finish_reason == "length" and generation.ids[-1] not in self.renderer.stop_ids
         return (StopReason.MAX_TOKENS, ()) if cut else None

@@ -18,7 +18,7 @@ from orl_core.tools.marked import spellings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orl_core.messages import Role
+    from orl_core.messages import Role, ToolSpec
     from orl_core.render.controls import Controls
     from orl_core.render.plan import Plans
     from orl_core.render.tokenizer import Tokenizer
@@ -36,8 +36,8 @@ class CallReader:
         self._delimiters = {controls.ids[text]: text for text in held}
         self._spelled = tuple(text for text in delimiters(tool_format) if text not in controls.ids)
 
-    def read(self, ids: Sequence[int], *, reasoning_opened: bool) -> Action:
-        """The action that `ids` say, their stop token already taken off. Total."""
+    def read(self, ids: Sequence[int], tools: Sequence[ToolSpec], *, reasoning_opened: bool) -> Action:
+        """The action that `ids` say, their stop token already taken off. Total. `tools` give texts their types."""
         texts: list[str] = []
         marks: list[Mark] = []
         size = start = 0
@@ -53,7 +53,7 @@ class CallReader:
                 size += len(delimiter)
             start = place + 1
         marked = Marked(text="".join(texts), marks=tuple(marks))
-        return parse_marked(marked, self._format, reasoning_opened=reasoning_opened)
+        return parse_marked(marked, self._format, tools=tools, reasoning_opened=reasoning_opened)
 
 
 def render_call(plans: Plans, dialect: Dialect, *, tools: bool) -> tuple[str, bool]:
@@ -92,7 +92,7 @@ def detect_format(plans: Plans) -> ToolFormat:
     for tools in (False, True):
         for tool_format in TOOL_FORMATS:
             rendered, opened = render_call(plans, dialect_of(plans, tool_format), tools=tools)
-            if parse(rendered, tool_format, reasoning_opened=opened).calls == (DUMMY_CALL,):
+            if parse(rendered, tool_format, tools=[DUMMY_TOOL], reasoning_opened=opened).calls == (DUMMY_CALL,):
                 return tool_format
             seen.append(rendered)
     raise RenderError(

@@ -110,15 +110,17 @@ class Renderer:
         ids = self._plans.plan(roles, calls_before).ids(self._tokenizer, values)
         return self._junction.join(action_ids, ids, roles[0])
 
-    def parse(self, ids: Sequence[int], *, after: Role = "user") -> Action:
+    def parse(self, ids: Sequence[int], *, tools: Sequence[ToolSpec] = (), after: Role = "user") -> Action:
         """What the ids of an action say. Total: any ids give an Action.
+
+        A format that carries arguments as texts takes their types from `tools`, those that the model was shown.
 
         A delimiter that the vocabulary holds as one token counts as that id only (law L4); text that spells it is text.
         The stop token at the end belongs to no part. `after` is the role of the last message before the action: some
         prompts open the reasoning after a user message and not after a result.
         """
         said = ids[:-1] if ids and ids[-1] in self._tokenizer.stop_ids else ids
-        return self._calls.read(said, reasoning_opened=self._opened.get(after, self._opened["user"]))
+        return self._calls.read(said, tools, reasoning_opened=self._opened.get(after, self._opened["user"]))
 
     def cut(self, text: str, budget: int) -> str:
         """`text` cut to about `budget` ids with a visible marker, or itself where it fits. Cost is bounded by `budget`.

@@ -13,6 +13,7 @@ from orl_core.errors import RenderError, boundary
 from orl_core.render.calls import DUMMY_CALL, CallReader, reasoning_opened, render_call
 from orl_core.render.certify import BENIGN, Certificate, Check, Extent
 from orl_core.render.conversation import Dialect, call_dict, tool_dict
+from orl_core.render.dummy import DUMMY_TOOL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ def _side(opened: bool) -> str:
 def _parses(made: Plans, dialect: Dialect, calls: CallReader) -> Check:
     """Whether the parser reads back a call that the template rendered. A template that ignores calls fails this."""
     rendered, opened = render_call(made, dialect, tools=True)
-    found = calls.read(made.tokenizer.encode_joint(rendered), reasoning_opened=opened).calls
+    found = calls.read(made.tokenizer.encode_joint(rendered), [DUMMY_TOOL], reasoning_opened=opened).calls
     passed = found == (DUMMY_CALL,)
     return Check(check="parse after render", passed=passed, detail="equal" if passed else f"{rendered!r} gives {found}")
 
