@@ -59,7 +59,7 @@ async def rollout(
         await _close(session)
     return Trajectory(
         job=job,
-        messages=episode.messages,
+        messages=episode.opening.messages,
         turns=tuple(episode.turns),
         stop_reason=reason,
         error=error,
@@ -81,7 +81,7 @@ class _Episode:
         self.renderer = renderer
         self.engine = engine
         self.stopped = stopped
-        self.messages: tuple[Message, ...] = ()
+        self.opening = Opening(messages=(), tools=())
         self.turns: list[Turn] = []
         self.context: list[int] = []
         self.sampled = 0
@@ -94,8 +94,7 @@ class _Episode:
         """The loop itself: from the opening to the first reason to stop."""
         limits = self.job.limits
         with boundary(SessionError, "opening a session"):
-            opening = await self.session.open(self.job.task)
-        self.messages = opening.messages
+            self.opening = opening = await self.session.open(self.job.task)
         tools = Toolbox(opening.tools)
         observation = await self._render(self.renderer.open, opening.messages, opening.tools)
         for number in range(1, limits.max_turns + 1):
@@ -104,7 +103,7 @@ class _Episode:
             if self._budget(len(observation)) < 1:
                 return StopReason.MAX_TOKENS
             self.turn_ends = time.monotonic() + limits.turn_timeout
-            reason, messages = await self._generate(observation) or await self._act(opening, tools)
+            reason, messages = await self._generate(observation) or await self._act(tools)
             if reason is not None:
                 return reason
             if number < limits.max_turns:
@@ -136,19 +135,19 @@ class _Episode:
                 return StopReason.MAX_TOKENS, ()
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
         with boundary(RenderError, "parsing an action"):
-            action = self.renderer.parse(turn.action_ids)
+            action = self.renderer.parse(turn.action_ids, self.opening.tools)
         self.turns[-1] = structs.replace(turn, action=action)
         cut = generation.finish_reason == "length" and generation.ids[-1] not in self.renderer.stop_ids
         return (StopReason.MAX_TOKENS, ()) if cut else None
 
-    async def _act(self, opening: Opening, tools: Toolbox) -> _Step:
+    async def _act(self, tools: Toolbox) -> _Step:
         """Do what the action says; the reason to stop, or the messages that answer it."""
         action = self.turns[-1].action
         results: list[ToolResult] = []
         try:
             if action.calls:
                 return await self._call_all(action.calls, tools, results)
-            if opening.answers_in_text:
+            if self.opening.answers_in_text:
                 results.append(await self._ask("answering", self.session.answer(action.text)))
                 return StopReason.FINISHED, ()
         finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Action, ToolCall
+from orl_core.messages import Action, ToolCall, ToolSpec
 from orl_core.render.conversation import call_dict, call_id
 from orl_core.render.plan import DUMMY_TOOL, Plans
 from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, parse_marked
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from orl_core.render.tokenizer import Tokenizer
 
 DUMMY_CALL = ToolCall(name=DUMMY_TOOL.name, arguments={"where": "the attic", "how": [1, {"deep": None}]})
+_DUMMY_SCHEMA = {"type": "object", "properties": {"where": {"type": "string"}, "how": {"type": "array"}}}
+DUMMY_TOOLS = (ToolSpec(name=DUMMY_TOOL.name, parameters=_DUMMY_SCHEMA),)  # what types the dummy call has, for parsers
 
 
 class CallReader:
@@ -39,8 +41,8 @@ class CallReader:
         self._spelled = tuple(text for text in delimiters(tool_format) if text not in controls.ids)
         self.reasoning_opened = _reasoning_opened(tokenizer, plans)
 
-    def read(self, ids: Sequence[int]) -> Action:
-        """The action that `ids` say, their stop token already taken off. Total."""
+    def read(self, ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
+        """The action that `ids` say, their stop token already taken off. Total. `tools`: as for `parse_marked`."""
         texts: list[str] = []
         marks: list[Mark] = []
         size = start = 0
@@ -56,11 +58,11 @@ class CallReader:
                 size += len(delimiter)
             start = place + 1
         marked = Marked(text="".join(texts), marks=tuple(marks))
-        return parse_marked(marked, self._format, reasoning_opened=self.reasoning_opened)
+        return parse_marked(marked, self._format, tools=tools, reasoning_opened=self.reasoning_opened)
 
 
 def render_call(tokenizer: Tokenizer, *, tools: bool) -> str:
-    """The template's own rendering of one dummy call, generation prompt and closing included.
+    """The template's own rendering of one dummy call, as `_as_written` leaves it.
 
     Raises:
         RenderError: the template raises.
@@ -72,7 +74,20 @@ def render_call(tokenizer: Tokenizer, *, tools: bool) -> str:
     with boundary(RenderError, "applying the chat template to a tool call"):
         whole = tokenizer.apply_chat_template(messages, tools=specs, add_generation_prompt=False)
         prompt = tokenizer.apply_chat_template([user], tools=specs, add_generation_prompt=False)
-    return whole.removeprefix(prompt)
+        asked = tokenizer.apply_chat_template([user], tools=specs, add_generation_prompt=True)
+    return _as_written(tokenizer, whole.removeprefix(prompt), asked.removeprefix(prompt))
+
+
+def _as_written(tokenizer: Tokenizer, rendered: str, generation_prompt: str) -> str:
+    """A rendered action as the model writes it, so that a format without delimiters begins where it should.
+
+    The generation prompt, where the template prints the same before a past action, and the closing stop token are off.
+    """
+    action = rendered.removeprefix(generation_prompt)
+    for text, token in tokenizer.added_tokens.items():
+        if token in tokenizer.stop_ids and action.rstrip().endswith(text):
+            return action.rstrip().removesuffix(text)
+    return action
 
 
 def detect_format(tokenizer: Tokenizer) -> ToolFormat:
@@ -85,7 +100,7 @@ def detect_format(tokenizer: Tokenizer) -> ToolFormat:
     for tools in (False, True):
         rendered = render_call(tokenizer, tools=tools)
         for tool_format in TOOL_FORMATS:
-            if parse(rendered, tool_format).calls == (DUMMY_CALL,):
+            if parse(rendered, tool_format, tools=DUMMY_TOOLS).calls == (DUMMY_CALL,):
                 return tool_format
         seen.append(rendered)
     raise RenderError(

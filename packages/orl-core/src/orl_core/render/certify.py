@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from orl_core.errors import RenderError
 from orl_core.messages import Role, ToolSpec, text_message
-from orl_core.render.calls import DUMMY_CALL, CallReader, render_call
+from orl_core.render.calls import DUMMY_CALL, DUMMY_TOOLS, CallReader, render_call
 from orl_core.render.conversation import call_dict, tool_dict
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def report(checks: Sequence[Check], made: Plans, calls: CallReader) -> Certifica
 def _parses(made: Plans, calls: CallReader) -> Check:
     """Whether the parser reads back a call that the template rendered. A template that ignores calls fails this."""
     rendered = render_call(made.tokenizer, tools=True)
-    found = calls.read(made.tokenizer.encode_joint(rendered)).calls
+    found = calls.read(made.tokenizer.encode_joint(rendered), DUMMY_TOOLS).calls
     passed = found == (DUMMY_CALL,)
     return Check(check="parse after render", passed=passed, detail="equal" if passed else f"{rendered!r} gives {found}")
 

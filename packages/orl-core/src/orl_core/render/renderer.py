@@ -93,14 +93,16 @@ class Renderer:
         closed = bool(action_ids) and action_ids[-1] == ids[0]
         return tuple(ids[1:] if closed else ids)
 
-    def parse(self, ids: Sequence[int]) -> Action:
+    def parse(self, ids: Sequence[int], tools: Sequence[ToolSpec] = ()) -> Action:
         """What the ids of an action say. Total: any ids give an Action.
 
+        `tools` are those that the model was shown: where the wire format carries arguments as texts, their schemas say
+        which are numbers, objects and so on. No call is checked against them.
         A delimiter that the vocabulary holds as one token counts as that id only (law L4); text that spells it is text.
         The stop token at the end belongs to no part.
         """
         said = ids[:-1] if ids and ids[-1] in self._tokenizer.stop_ids else ids
-        return self._calls.read(said)
+        return self._calls.read(said, tools)
 
     def cut(self, text: str, budget: int) -> str:
         """`text` cut to about `budget` ids with a visible marker, or itself where it fits. Cost is bounded by `budget`.
