@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_core.render.certify import BENIGN
@@ -13,6 +14,8 @@ from tests.tokenizers import QWEN3_ADDED, QWEN_SPECIAL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# For properties of many families: 30 examples each, and as many as the profile says where it asks for more than usual.
+few = settings(max_examples=30 if settings.default.max_examples <= 100 else settings.default.max_examples)
 CONTROL_STRINGS = (*QWEN_SPECIAL, *QWEN3_ADDED)
 TEMPLATES = ("qwen2_5", "qwen3", "qwen3_instruct_2507")
 

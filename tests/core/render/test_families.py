@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import RenderError
@@ -21,7 +21,7 @@ from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.plan import Plan, Plans
 from orl_core.render.report import unlike_template
 
-from tests.core.render.conversations import harmless, hostile_to, rounds
+from tests.core.render.conversations import few, harmless, hostile_to, rounds
 from tests.families import FAMILIES, renderer, tokenizer
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_golden_opening_and_extensions(name: str) -> None:
 
 @every_family
 @given(data=st.data(), first=harmless)
-@settings(max_examples=40)
+@few
 def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first: str) -> None:
     """What is appended is what the template prints at the end of the whole conversation, id by id."""
     made, tok = renderer(name), tokenizer(name)
@@ -115,7 +115,7 @@ def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.append_only])
 @given(data=st.data(), first=harmless)
-@settings(max_examples=30)
+@few
 def test_a_conversation_appended_is_the_conversation_rendered_whole(name: str, data: st.DataObject, first: str) -> None:
     """Where the template keeps history, every id of opening, actions and extensions can be compared."""
     made, tok = renderer(name), tokenizer(name)
@@ -175,7 +175,7 @@ def opening(texts: Sequence[str]) -> tuple[tuple[Message, ...], tuple[ToolSpec, 
 
 @every_family
 @given(data=st.data())
-@settings(max_examples=40)
+@few
 def test_l4_no_text_from_outside_brings_a_control_id(name: str, data: st.DataObject) -> None:
     made, hostile = renderer(name), hostile_to(list(tokenizer(name).added_tokens))
     texts = data.draw(st.lists(hostile, min_size=4, max_size=4))

@@ -94,8 +94,7 @@ class _Episode:
         """The loop itself: from the opening to the first reason to stop."""
         limits = self.job.limits
         with boundary(SessionError, "opening a session"):
-            opening = await self.session.open(self.job.task)
-        self.opening = opening
+            self.opening = opening = await self.session.open(self.job.task)
         tools = Toolbox(opening.tools)
         observation = await self._render(self.renderer.open, opening.messages, opening.tools)
         self.after = opening.messages[-1].role
@@ -105,7 +104,7 @@ class _Episode:
             if self._budget(len(observation)) < 1:
                 return StopReason.MAX_TOKENS
             self.turn_ends = time.monotonic() + limits.turn_timeout
-            reason, messages = await self._generate(observation) or await self._act(opening, tools)
+            reason, messages = await self._generate(observation) or await self._act(tools)
             if reason is not None:
                 return reason
             if not self.renderer.fits(self.turns[-1].action_ids, messages):
@@ -139,19 +138,19 @@ class _Episode:
                 return StopReason.MAX_TOKENS, ()
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
         with boundary(RenderError, "parsing an action"):
-            action = self.renderer.parse(turn.action_ids, tools=self.opening.tools, after=self.after)
+            action = self.renderer.parse(turn.action_ids, self.opening.tools, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action)
         cut = generation.finish_reason == "length" and generation.ids[-1] not in self.renderer.stop_ids
         return (StopReason.MAX_TOKENS, ()) if cut else None
 
-    async def _act(self, opening: Opening, tools: Toolbox) -> _Step:
+    async def _act(self, tools: Toolbox) -> _Step:
         """Do what the action says; the reason to stop, or the messages that answer it."""
         action = self.turns[-1].action
         results: list[ToolResult] = []
         try:
             if action.calls:
                 return await self._call_all(action.calls, tools, results)
-            if opening.answers_in_text:
+            if self.opening.answers_in_text:
                 results.append(await self._ask("answering", self.session.answer(action.text)))
                 return StopReason.FINISHED, ()
         finally:

@@ -37,7 +37,7 @@ class CallReader:
         self._spelled = tuple(text for text in delimiters(tool_format) if text not in controls.ids)
 
     def read(self, ids: Sequence[int], tools: Sequence[ToolSpec], *, reasoning_opened: bool) -> Action:
-        """The action that `ids` say, their stop token already taken off. Total. `tools` give texts their types."""
+        """The action that `ids` say, their stop token already taken off. Total. `tools`: as for `parse_marked`."""
         texts: list[str] = []
         marks: list[Mark] = []
         size = start = 0
@@ -57,8 +57,10 @@ class CallReader:
 
 
 def render_call(plans: Plans, dialect: Dialect, *, tools: bool) -> tuple[str, bool]:
-    """The template's own rendering of one dummy call, from where the model speaks to the closing, and whether that is
-    inside reasoning. Where the template renders no such prompt before a call, what it shares with it is left out.
+    """The template's own rendering of one dummy call as the model writes it, and whether that is inside reasoning.
+
+    The generation prompt and the closing are off. Where the template prints no such prompt before a past call, what the
+    two have in common is.
 
     Raises:
         RenderError: the template raises.
@@ -70,6 +72,8 @@ def render_call(plans: Plans, dialect: Dialect, *, tools: bool) -> tuple[str, bo
     with boundary(RenderError, "applying the chat template to a tool call"):
         whole = tokenizer.apply_chat_template(messages, tools=specs, add_generation_prompt=False)
         prompt = tokenizer.apply_chat_template(HELLO, tools=specs, add_generation_prompt=True)
+    end = next((stop for stop in plans.stops if whole.rstrip().endswith(stop)), "")
+    whole = whole.rstrip().removesuffix(end) if end else whole
     if whole.startswith(prompt):
         return whole.removeprefix(prompt), _opens(prompt)
     parts, shared = plans.controls.split(whole), plans.controls.split(prompt)

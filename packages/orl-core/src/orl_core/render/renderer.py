@@ -110,10 +110,11 @@ class Renderer:
         ids = self._plans.plan(roles, calls_before).ids(self._tokenizer, values)
         return self._junction.join(action_ids, ids, roles[0])
 
-    def parse(self, ids: Sequence[int], *, tools: Sequence[ToolSpec] = (), after: Role = "user") -> Action:
+    def parse(self, ids: Sequence[int], tools: Sequence[ToolSpec] = (), *, after: Role = "user") -> Action:
         """What the ids of an action say. Total: any ids give an Action.
 
-        A format that carries arguments as texts takes their types from `tools`, those that the model was shown.
+        `tools` are those that the model was shown: where the wire format carries arguments as texts, their schemas say
+        which are numbers, objects and so on. No call is checked against them.
 
         A delimiter that the vocabulary holds as one token counts as that id only (law L4); text that spells it is text.
         The stop token at the end belongs to no part. `after` is the role of the last message before the action: some
