@@ -1,14 +1,16 @@
-"""Small ChatML tokenizers built from fixed texts, with published chat templates: real merges, real control tokens.
+"""Small tokenizers built from fixed texts, with published chat templates: real merges, real control tokens.
 
-Byte-level BPE with Qwen's pre-tokenizer and NFC, and Qwen's control tokens with their special flags; templates are read
-from the installed TRL.
+Byte-level BPE with the family's pre-tokenizer, and its control tokens with their special flags. Templates are read from
+the installed TRL; where it has none, tests/templates holds our own in the same format.
 """
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from orl_rollout.tokenizer import HFTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -34,20 +36,53 @@ CORPUS = [
 
 
 def template(name: str) -> str:
-    """A published chat template, by its file name in TRL."""
+    """A published chat template, by its file name in TRL, or ours in its format."""
+    ours = Path(__file__).parent / "templates" / f"{name}.jinja"
+    if ours.exists():
+        return ours.read_text(encoding="utf-8")
     spec = find_spec("trl")
     assert spec is not None
     assert spec.origin is not None
     return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 
-def build(chat_template: str, added: tuple[str, ...] = QWEN3_ADDED) -> PreTrainedTokenizerFast:
+class Vocabulary(NamedTuple):
+    """A family's control tokens, by their special flag, and how it cuts text."""
+
+    special: tuple[str, ...] = QWEN_SPECIAL
+    added: tuple[str, ...] = QWEN3_ADDED
+    eos: str = "<|im_end|>"
+    bos: str | None = None
+    stops: tuple[str, ...] = ("<|endoftext|>",)
+    split: str = QWEN_SPLIT  # empty: SentencePiece's marks instead of bytes
+    normalized: bool = True
+
+
+QWEN = Vocabulary()
+
+
+def build(
+    chat_template: str, added: tuple[str, ...] = QWEN3_ADDED, vocabulary: Vocabulary = QWEN
+) -> PreTrainedTokenizerFast:
     """A tokenizer of about 700 tokens with this chat template."""
+    backend = byte_level(vocabulary) if vocabulary.split else sentence_piece()
+    added = added if vocabulary is QWEN else vocabulary.added
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in vocabulary.special])
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
+    names = {"eos_token": vocabulary.eos} | ({"bos_token": vocabulary.bos} if vocabulary.bos else {})
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=4096, **names)
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+def byte_level(vocabulary: Vocabulary) -> Tokenizer:
+    """Byte-level BPE without added tokens."""
     backend = Tokenizer(models.BPE())
-    backend.normalizer = normalizers.NFC()
+    if vocabulary.normalized:
+        backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"),
+            pre_tokenizers.Split(Regex(vocabulary.split), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -55,13 +90,21 @@ def build(chat_template: str, added: tuple[str, ...] = QWEN3_ADDED) -> PreTraine
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(vocab_size=640, show_progress=False, initial_alphabet=alphabet, min_frequency=2)
     backend.train_from_iterator(CORPUS * 4, trainer)
-    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in QWEN_SPECIAL])
-    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=4096
+    return backend
+
+
+def sentence_piece(scheme: str = "first") -> Tokenizer:
+    """SentencePiece's BPE with byte fallback, without added tokens; `scheme` says where a text begins with a mark."""
+    backend = Tokenizer(models.BPE(byte_fallback=True))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)  # type: ignore[arg-type]
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    tokenizer.chat_template = chat_template
-    return tokenizer
+    fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=640, show_progress=False, special_tokens=fallback, min_frequency=2)
+    backend.train_from_iterator(CORPUS * 4, trainer)
+    written = json.loads(backend.to_str())
+    return Tokenizer.from_str(json.dumps(written | {"added_tokens": []}))
 
 
 @cache

@@ -11,9 +11,12 @@ from msgspec import structs
 from orl_core.errors import RenderError
 from orl_core.messages import text_message
 from orl_core.render import Renderer
-from orl_core.render.certify import unlike_template
+from orl_core.render.certify import Extent
 from orl_core.render.controls import Controls
-from orl_core.render.plan import Plan, Plans, Roles
+from orl_core.render.conversation import Dialect
+from orl_core.render.dummy import Roles
+from orl_core.render.plan import Plan, Plans
+from orl_core.render.report import unlike_template
 from orl_rollout.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import TEMPLATES
@@ -53,8 +56,8 @@ class _Broken(Plans):
         super().__init__(tok, Controls(tok))
         self._text, self._ids = text, ids
 
-    def plan(self, roles: Roles) -> Plan:
-        plan = super().plan(roles)
+    def plan(self, roles: Roles, calls_before: int = 0) -> Plan:
+        plan = super().plan(roles, calls_before)
         if self._text:
             plan = structs.replace(plan, parts=(str(plan.parts[0]).replace("\n", "", 1), *plan.parts[1:]))
         if self._ids:
@@ -63,12 +66,17 @@ class _Broken(Plans):
         return plan
 
 
+def compared(plans: Plans) -> str:
+    end = plans.plan(("tool",)).closing
+    return unlike_template(plans, Extent(closing={"tool": end, "user": end}), Dialect())
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_negative_control_a_plan_without_the_newline_is_not_equal(name: str) -> None:
     tok = tokenizer(name)
-    assert unlike_template(_Broken(tok, text=False, ids=False)) == ""
-    assert "does not end in" in unlike_template(_Broken(tok, text=True, ids=True))
-    assert "is not encoded jointly" in unlike_template(_Broken(tok, text=False, ids=True))
+    assert compared(_Broken(tok, text=False, ids=False)) == ""
+    assert "does not end in" in compared(_Broken(tok, text=True, ids=True))
+    assert "is not encoded jointly" in compared(_Broken(tok, text=False, ids=True))
 
 
 class _Leaky(HFTokenizer):
@@ -124,38 +132,44 @@ def test_stop_ids_must_be_control_ids() -> None:
 
 
 def test_templates_beyond_the_plans_are_refused_with_the_reason() -> None:
-    refused(template("qwen3_5_think"), "renders a tool call as .*<function=look>.* none of the supported formats")
-    refused(template("gptoss"), "renders a tool call as .* none of the supported formats")
+    refused(
+        QWEN3.replace('{"name": "', '{"nom": "'),
+        'renders a tool call as .*"nom": "look".* none of the supported formats',
+    )
     refused(QWEN3.replace("<|im_end|>", "<|box_end|>"), "none of the stop tokens <.im_end.> follows the assistant")
     refused(
-        QWEN3.replace("{{- content }}", "{{- content | replace('a', 'b') }}"),
+        QWEN3.replace("{{- content }}", "{{- (content | tojson) if 'b' in content else content ~ message.name }}"),
         "changes the content of a tool message in a way that",
     )
     refused(QWEN3.replace("{{- content }}", "{{- content }}{{- content }}"), r"prints the new contents as \[0, 0\]")
-    refused(QWEN3.replace("{{- content }}", "{{- message.tool_call_id ~ content }}"), "prints the ids of tool calls")
     refused(QWEN3.replace("{{- content }}", "{{- loop.index ~ content }}"), "check 8: .* depends on the history")
     refused(
         QWEN3.replace("{{- content }}", "{{- (tools | length if tools else 0) ~ content }}"),
         "check 8: after user.* and with tools",
     )
     refused((GOLDEN / "opens_think.jinja").read_text(encoding="utf-8"), "check 11: the chat template does not show")
-    refused(
-        QWEN3.replace(
-            "{%- if add_generation_prompt %}", "{%- if add_generation_prompt and messages[-1].role != 'tool' %}"
-        )
-        + "{%- if messages[-1].role == 'tool' %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}",
-        "opens reasoning after some messages only",
-    )
 
 
 @pytest.mark.parametrize(
-    ("source", "name"),
-    [("content | trim", "stripped"), ("content.lstrip()", "left-stripped"), ("content | tojson", "a JSON string")],
+    ("source", "name", "expected"),
+    [
+        ("content | trim", "stripped", 'a"b'),
+        ("content.lstrip()", "left-stripped", 'a"b '),
+        ("content | tojson", "a JSON string", '" a\\"b "'),
+        ("content | replace('a', 'b')", "as the template prints it, asked each time", ' b"b '),
+        ("content ~ ('' if content.endswith('.') else '.')", "as the template prints it, asked each time", ' a"b .'),
+    ],
 )
-def test_what_a_template_does_to_contents_is_found_by_probing(source: str, name: str) -> None:
+def test_what_a_template_does_to_contents_is_found_by_probing(source: str, name: str, expected: str) -> None:
     tok = HFTokenizer(build(QWEN3.replace("{{- content }}", "{{- " + source + " }}")))
     renderer = Renderer(tok)
     assert renderer.certificate.passed
     assert f"tool {name}" in next(check.detail for check in renderer.certificate.checks if check.check == "7 contents")
-    expected = {"stripped": 'a"b', "left-stripped": 'a"b ', "a JSON string": '" a\\"b "'}[name]
     assert f"\n{expected}\n" in tok.decode(renderer.extend((), (text_message("tool", ' a"b '),), calls_before=0))
+
+
+def test_a_content_that_changes_more_than_itself_is_refused_when_it_comes() -> None:
+    source = QWEN3.replace("{{- content }}", "{{- content | replace('a', 'b') }}")
+    renderer = Renderer(HFTokenizer(build(source + "{{- 'extra' if messages[-1].content == 'open sesame' }}")))
+    with pytest.raises(RenderError, match="changes more than the content that it prints"):
+        renderer.extend((), (text_message("tool", "open sesame"),), calls_before=0)

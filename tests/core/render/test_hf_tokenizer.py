@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from orl_core.errors import RenderError
 from orl_core.render import Renderer
 from orl_rollout.tokenizer import HFTokenizer, load_tokenizer
+from tokenizers.pre_tokenizers import Metaspace
 from transformers import ByT5Tokenizer
 
 from tests.core.render.conversations import CONTROL_STRINGS, hostile
+from tests.families import MISTRAL_SPM
+from tests.families import tokenizer as family_tokenizer
 from tests.tokenizers import build, template, tokenizer
 
 if TYPE_CHECKING:
@@ -71,6 +74,22 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "nowhere")
     with pytest.raises(RenderError, match="compiling the chat template"):
         HFTokenizer(build("{% if %}"))
+
+
+def test_a_sentence_piece_tokenizer_has_no_mark_behind_a_control_token() -> None:
+    tok = family_tokenizer("mistral_v0_3")
+    end = tok.added_tokens["</s>"]
+    for text in ("a", " a", " ", "The door", " The door "):
+        (ids,) = tok.encode([text])
+        assert [end, *ids] == tok.encode_joint("</s>" + text)
+        assert tok.decode(ids) == text
+
+
+def test_one_that_sets_a_mark_before_every_text_is_refused() -> None:
+    hf = build(template("mistral_v0_3"), vocabulary=MISTRAL_SPM)
+    hf.backend_tokenizer.pre_tokenizer = Metaspace(prepend_scheme="always", split=False)
+    with pytest.raises(RenderError, match=r"check 5: '.*' becomes .* and comes back as"):
+        Renderer(HFTokenizer(hf))
 
 
 @given(hostile | st.text())

@@ -120,7 +120,7 @@ def test_an_image_is_refused_by_its_place() -> None:
 
 @pytest.mark.parametrize("messages", [(), (text_message("system", "x"),), (text_message("assistant", "x"),)])
 def test_what_cannot_follow_an_action_is_refused(messages: tuple[Message, ...]) -> None:
-    with pytest.raises(RenderError, match="an action is followed by tool results and user messages, not by"):
+    with pytest.raises(RenderError, match="an action is followed by tool and user messages, not by"):
         RENDERERS["qwen3"].extend((), messages, calls_before=0)
 
 

@@ -46,9 +46,14 @@ class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 class FailureKind(StrEnum):
-    """What is wrong with a call, the first four found by the parser, the others by the loop."""
+    """What is wrong with a call, the first five found by the parser, the others by the loop.
+
+    MALFORMED is a break of the wire format's own syntax where that is not JSON: stray text between tags, a parameter
+    twice, a missing tag, arguments that are no Python literals.
+    """
 
     UNCLOSED = "unclosed"
+    MALFORMED = "malformed"
     INVALID_JSON = "invalid_json"
     NOT_AN_OBJECT = "not_an_object"
     MISSING_NAME = "missing_name"

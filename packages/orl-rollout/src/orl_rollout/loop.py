@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import structs
 from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
-from orl_core.messages import Action, FailureKind, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
+from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
 
@@ -28,7 +28,6 @@ from orl_rollout.toolbox import Toolbox
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
 ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action
-MOST_CALLS = 32  # in one action; what follows is answered by one failure
 INLINE_CHARACTERS = 2_000  # contents up to this size are encoded on the event loop, longer ones on a thread
 
 
@@ -61,7 +60,7 @@ async def rollout(
         await _close(session)
     return Trajectory(
         job=job,
-        messages=episode.messages,
+        messages=episode.opening.messages,
         turns=tuple(episode.turns),
         stop_reason=reason,
         error=error,
@@ -83,32 +82,35 @@ class _Episode:
         self.renderer = renderer
         self.engine = engine
         self.stopped = stopped
-        self.messages: tuple[Message, ...] = ()
+        self.opening = Opening(messages=(), tools=())
         self.turns: list[Turn] = []
         self.context: list[int] = []
         self.sampled = 0
         self.nudges = 0
         self.invalid = 0
         self.calls = 0
+        self.after: Role = "user"  # who spoke last before the action
         self.turn_ends = 0.0
 
     async def play(self) -> StopReason:
         """The loop itself: from the opening to the first reason to stop."""
         limits = self.job.limits
         with boundary(SessionError, "opening a session"):
-            opening = await self.session.open(self.job.task)
-        self.messages = opening.messages
+            self.opening = opening = await self.session.open(self.job.task)
         tools = Toolbox(opening.tools)
         observation = await self._render(self.renderer.open, opening.messages, opening.tools)
+        self.after = opening.messages[-1].role
         for number in range(1, limits.max_turns + 1):
             if self.stopped():
                 return StopReason.ABORTED
             if self._budget(len(observation)) < 1:
                 return StopReason.MAX_TOKENS
             self.turn_ends = time.monotonic() + limits.turn_timeout
-            reason, messages = await self._generate(observation) or await self._act(opening, tools)
+            reason, messages = await self._generate(observation) or await self._act(tools)
             if reason is not None:
                 return reason
+            if not self.renderer.fits(self.turns[-1].action_ids, messages):
+                return StopReason.MAX_TURNS
             if number < limits.max_turns:
                 observation = await self._extend(messages)
         return StopReason.MAX_TURNS
@@ -138,26 +140,26 @@ class _Episode:
                 break
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
         with boundary(RenderError, "parsing an action"):
-            action, spans = self.renderer.read(turn.action_ids)
+            action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action, spans=spans)
         reason = generation.finish_reason
         cut = reason == "abort" or (reason == "length" and generation.ids[-1] not in self.renderer.stop_ids)
         return (StopReason.MAX_TOKENS, ()) if cut else None
 
-    async def _act(self, opening: Opening, tools: Toolbox) -> _Step:
+    async def _act(self, tools: Toolbox) -> _Step:
         """Do what the action says; the reason to stop, or the messages that answer it."""
         action = self.turns[-1].action
         results: list[ToolResult] = []
         try:
             if action.calls:
                 return await self._call_all(action.calls, tools, results)
-            if opening.answers_in_text:
+            if self.opening.answers_in_text:
                 results.append(await self._ask("answering", self.session.answer(action.text)))
                 return StopReason.FINISHED, ()
         finally:
             self.turns[-1] = structs.replace(self.turns[-1], results=tuple(results))
         self.nudges += 1
-        if self.nudges > self.job.limits.max_nudges:
+        if self.nudges > self.job.limits.max_nudges or not self.renderer.certificate.user_turns:
             return StopReason.MAX_TURNS, ()
         return None, (text_message("user", f"Go on by calling a tool. The tools are: {tools.names}."),)
 
@@ -165,10 +167,7 @@ class _Episode:
         self, calls: Sequence[ToolCall | ParseFailure], tools: Toolbox, results: list[ToolResult]
     ) -> _Step:
         """Answer every call in order, into `results`; the first `finished` ends the episode."""
-        checked = [call if isinstance(call, ParseFailure) else tools.check(call) or call for call in calls[:MOST_CALLS]]
-        if len(calls) > MOST_CALLS:
-            message = f"{len(calls)} calls at once; only the first {MOST_CALLS} were made"
-            checked.append(ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message))
+        checked = tools.check_all(calls, self.renderer.certificate.calls_per_action)
         if self.job.limits.parallel_calls:
             await self._call_side_by_side(checked, results)
         else:
@@ -218,6 +217,7 @@ class _Episode:
         action_ids = self.turns[-1].action_ids
         before = self.calls
         self.calls += sum(message.role == "tool" for message in messages)
+        self.after = messages[-1].role
 
         def extend(messages: tuple[Message, ...]) -> tuple[int, ...]:
             return self.renderer.extend(action_ids, [self._cut(message) for message in messages], calls_before=before)
@@ -228,7 +228,7 @@ class _Episode:
         """Take the reasoning of the last turn out of what the engine will be shown."""
         turn = self.turns[-1]
         with boundary(RenderError, "stripping reasoning"):
-            hidden = self.renderer.hide(turn.observation, turn.action_ids, turn.spans or ())
+            hidden = self.renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=self.after)
         begins = len(self.context) - len(turn.observation) - len(turn.action_ids)
         for start, end in reversed(hidden):
             del self.context[begins + start : begins + end]

@@ -46,6 +46,10 @@ class HFTokenizer:
         self._added: dict[str, int] = dict(hf.get_added_vocab())
         end: list[int] = [] if hf.eos_token_id is None else [hf.eos_token_id]
         self._stop_ids = tuple(dict.fromkeys([*stop_ids, *end]))
+        # A decoder that takes a space from the start of a text must not find it: a control token stands before.
+        spaced = self._backend.decode(self._plain.encode(" a", add_special_tokens=False).ids) == " a"
+        self._anchor = [] if spaced else list(self._added.values())[:1]
+        self._anchored = len(self._backend.decode(self._anchor, skip_special_tokens=False))
         self._template = _compiled(hf)
         self._frozen = {**hf.special_tokens_map, "enable_thinking": thinking, **_clock()}
 
@@ -69,7 +73,8 @@ class HFTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`, control ids included; ids outside the vocabulary are left out."""
-        return self._backend.decode(list(ids), skip_special_tokens=False)
+        text: str = self._backend.decode([*self._anchor, *ids], skip_special_tokens=False)
+        return text[self._anchored :]
 
     def apply_chat_template(
         self,
@@ -122,8 +127,17 @@ def _without_added_tokens(backend: Any) -> Any:
     plain = Tokenizer(backend.model)
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         if (value := getattr(backend, part)) is not None:
-            setattr(plain, part, value)
+            setattr(plain, part, _never_first(value) if part == "pre_tokenizer" else value)
     return plain
+
+
+def _never_first(pre_tokenizer: Any) -> Any:
+    """SentencePiece's mark at the start of a text left out: what is encoded stands behind a control token."""
+    from tokenizers.pre_tokenizers import Metaspace
+
+    if getattr(pre_tokenizer, "prepend_scheme", "") != "first":
+        return pre_tokenizer
+    return Metaspace(replacement=pre_tokenizer.replacement, prepend_scheme="never", split=pre_tokenizer.split)
 
 
 def _compiled(tokenizer: Any) -> Any:

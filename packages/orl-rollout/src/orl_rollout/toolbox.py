@@ -15,6 +15,8 @@ from jsonschema.exceptions import SchemaError, ValidationError, relevance
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
 
+MOST_CALLS = 32  # in one action; what follows is answered by one failure
+
 
 class Toolbox:
     """The tools that the environment listed, by name.
@@ -36,6 +38,22 @@ class Toolbox:
     def names(self) -> str:
         """The tools' names for a message to the model."""
         return ", ".join(sorted(self._validators)) or "none"
+
+    def check_all(
+        self, calls: Sequence[ToolCall | ParseFailure], most: int | None
+    ) -> Sequence[ToolCall | ParseFailure]:
+        """What can be made of an action's calls, in order. `most` is how many the model's template has results for.
+
+        More than that cannot be answered one by one: none is made, and one failure answers them all.
+        """
+        if most is not None and len(calls) > most:
+            message = f"{len(calls)} calls at once, and none was made; make at most {most} in one turn"
+            return [ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message)]
+        checked = [call if isinstance(call, ParseFailure) else self.check(call) or call for call in calls[:MOST_CALLS]]
+        if len(calls) > MOST_CALLS:
+            message = f"{len(calls)} calls at once; only the first {MOST_CALLS} were made"
+            checked.append(ParseFailure(kind=FailureKind.TOO_MANY_CALLS, message=message))
+        return checked
 
     def check(self, call: ToolCall) -> ParseFailure | None:
         """None where `call` can be made, else what is wrong with it in one line: path, expected, given."""

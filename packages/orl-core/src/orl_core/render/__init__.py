@@ -4,10 +4,14 @@ tokenizer     the protocol that the renderer is handed
 renderer      Renderer: open, extend, parse, cut, stop_ids, certificate
 opening       first messages through the chat template, guarded
 plan          what follows an action, worked out once for each shape
-calls         an action's ids split at delimiters
+dummy         the conversations that plans are made from
+contents      what a template does to a content, found by probing
+junction      where an action ends and what follows it begins
+calls         an action's ids split at delimiters; which format they are in
 controls      control strings: found, kept out, spliced
 conversation  messages as templates read them
-certify       the checks that a tokenizer and a template must pass
+certify       the hard checks that a tokenizer and a template must pass
+report        the soft checks and the certificate
 """
 
 from orl_core.render.certify import Certificate, Check

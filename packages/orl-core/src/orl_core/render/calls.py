@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from orl_core.errors import RenderError, boundary
 from orl_core.messages import Action, Span, ToolCall
-from orl_core.render.conversation import call_dict, call_id
-from orl_core.render.plan import DUMMY_TOOL, Plans
+from orl_core.render.conversation import Dialect, call_dict
+from orl_core.render.dummy import DUMMY_TOOL, HELLO
 from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, read_marked
 from orl_core.tools.format import for_chat_template
 from orl_core.tools.marked import spellings
@@ -19,29 +19,31 @@ from orl_core.tools.marked import spellings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orl_core.messages import Role, ToolSpec
     from orl_core.render.controls import Controls
+    from orl_core.render.plan import Plans
     from orl_core.render.tokenizer import Tokenizer
 
 DUMMY_CALL = ToolCall(name=DUMMY_TOOL.name, arguments={"where": "the attic", "how": [1, {"deep": None}]})
 
 
 class CallReader:
-    """Splits an action's ids at the delimiters of one wire format.
+    """Splits an action's ids at the delimiters of one wire format."""
 
-    Raises:
-        RenderError: the prompt opens reasoning before some actions and not before others.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, controls: Controls, plans: Plans, tool_format: ToolFormat) -> None:
+    def __init__(self, tokenizer: Tokenizer, controls: Controls, tool_format: ToolFormat) -> None:
         self._tokenizer = tokenizer
         self._format: ToolFormat = tool_format
         held = [text for text in delimiters(tool_format) if text in controls.ids]
         self._delimiters = {controls.ids[text]: text for text in held}
         self._spelled = tuple(text for text in delimiters(tool_format) if text not in controls.ids)
-        self.reasoning_opened = _reasoning_opened(tokenizer, plans)
 
-    def read(self, ids: Sequence[int]) -> tuple[Action, tuple[Span, ...] | None]:
-        """The action that `ids` say, their stop token already taken off, and the ids of its parts. Total."""
+    def read(
+        self, ids: Sequence[int], tools: Sequence[ToolSpec], *, reasoning_opened: bool
+    ) -> tuple[Action, tuple[Span, ...] | None]:
+        """The action that `ids` say, their stop token already taken off, and the ids of its parts. Total.
+
+        `tools`: as for `parse_marked`.
+        """
         texts: list[str] = []
         marks: list[Mark] = []
         pieces: list[tuple[int, int]] = []  # where each begins: in characters, in ids
@@ -60,7 +62,7 @@ class CallReader:
                 size += len(delimiter)
             start = place + 1
         marked = Marked(text="".join(texts), marks=tuple(marks))
-        action, spans = read_marked(marked, self._format, reasoning_opened=self.reasoning_opened)
+        action, spans = read_marked(marked, self._format, tools=tools, reasoning_opened=reasoning_opened)
         return action, None if spans is None else self._in_ids(spans, marked.text, pieces, ids)
 
     def _in_ids(
@@ -91,23 +93,37 @@ class CallReader:
         return start + bisect_left(sizes, said, key=lambda size: len(self._tokenizer.decode(ids[start : start + size])))
 
 
-def render_call(tokenizer: Tokenizer, *, tools: bool) -> str:
-    """The template's own rendering of one dummy call, generation prompt and closing included.
+def render_call(plans: Plans, dialect: Dialect, *, tools: bool) -> tuple[str, bool]:
+    """The template's own rendering of one dummy call as the model writes it, and whether that is inside reasoning.
+
+    The generation prompt and the closing are off. Where the template prints no such prompt before a past call, what the
+    two have in common is.
 
     Raises:
         RenderError: the template raises.
     """
-    call = call_dict(DUMMY_CALL.name, DUMMY_CALL.arguments, call=call_id(0))
-    user = {"role": "user", "content": "Hi."}
-    messages = [user, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    tokenizer, name = plans.tokenizer, DUMMY_CALL.name
+    call = call_dict(name, DUMMY_CALL.arguments, call=dialect.call_id(0, name), as_text=dialect.arguments_as_text)
+    messages = [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]}]
     specs = for_chat_template([DUMMY_TOOL]) if tools else None
     with boundary(RenderError, "applying the chat template to a tool call"):
         whole = tokenizer.apply_chat_template(messages, tools=specs, add_generation_prompt=False)
-        prompt = tokenizer.apply_chat_template([user], tools=specs, add_generation_prompt=False)
-    return whole.removeprefix(prompt)
+        prompt = tokenizer.apply_chat_template(HELLO, tools=specs, add_generation_prompt=True)
+    end = next((stop for stop in plans.stops if whole.rstrip().endswith(stop)), "")
+    whole = whole.rstrip().removesuffix(end) if end else whole
+    if whole.startswith(prompt):
+        return whole.removeprefix(prompt), _opens(prompt)
+    parts, shared = plans.controls.split(whole), plans.controls.split(prompt)
+    same = next(place for place, (ours, theirs) in enumerate(zip(parts, shared, strict=False)) if ours != theirs)
+    return "".join(parts[same:]), False
 
 
-def detect_format(tokenizer: Tokenizer) -> ToolFormat:
+def dialect_of(plans: Plans, tool_format: ToolFormat) -> Dialect:
+    """How this template wants calls. Kimi K2's ids say the call's name, which its format prints nowhere else."""
+    return Dialect(arguments_as_text=plans.form(("tool",)).as_text, named_ids="kimi" in tool_format)
+
+
+def detect_format(plans: Plans) -> ToolFormat:
     """The format whose parser reads back the call that the template has rendered.
 
     Raises:
@@ -115,29 +131,32 @@ def detect_format(tokenizer: Tokenizer) -> ToolFormat:
     """
     seen: list[str] = []
     for tools in (False, True):
-        rendered = render_call(tokenizer, tools=tools)
         for tool_format in TOOL_FORMATS:
-            if parse(rendered, tool_format).calls == (DUMMY_CALL,):
+            rendered, opened = render_call(plans, dialect_of(plans, tool_format), tools=tools)
+            if parse(rendered, tool_format, tools=[DUMMY_TOOL], reasoning_opened=opened).calls == (DUMMY_CALL,):
                 return tool_format
-        seen.append(rendered)
+            seen.append(rendered)
     raise RenderError(
         f"the chat template renders a tool call as {seen[-1]!r}, which none of the supported formats "
         f"({', '.join(TOOL_FORMATS)}) reads; where the model is told its format otherwise, state `tool_format`"
     )
 
 
-def _reasoning_opened(tokenizer: Tokenizer, plans: Plans) -> bool:
-    """Whether a generation prompt ends inside reasoning, the same for every way to get there."""
+def reasoning_opened(plans: Plans, roles: Sequence[Role]) -> dict[Role, bool]:
+    """Whether the prompt after the first message (`user`), and after new messages of these roles, opens reasoning.
+
+    Raises:
+        RenderError: it does so after the first user message and not after others, or the other way round.
+    """
     with boundary(RenderError, "applying the chat template"):
-        first = tokenizer.apply_chat_template(
-            [{"role": "user", "content": "Hi."}], tools=None, add_generation_prompt=True
+        first = plans.tokenizer.apply_chat_template(HELLO, tools=None, add_generation_prompt=True)
+    opened: dict[Role, bool] = {role: _opens(plans.tail((role,))) for role in roles}
+    if opened.setdefault("user", _opens(first)) != _opens(first):
+        raise RenderError(
+            f"the prompt opens reasoning after some user messages only: first {_opens(first)}, later not so"
         )
-    prompts = {
-        "the first message": first,
-        "a tool result": plans.tail(("tool",)),
-        "a user message": plans.tail(("user",)),
-    }
-    opened = {after: text.rfind("<think>") > text.rfind("</think>") for after, text in prompts.items()}
-    if len(set(opened.values())) > 1:
-        raise RenderError(f"the prompt opens reasoning after some messages only: {opened}")
-    return opened["the first message"]
+    return opened
+
+
+def _opens(prompt: str) -> bool:
+    return prompt.rfind("<think>") > prompt.rfind("</think>")

@@ -1,29 +1,30 @@
 """The certificate: what a tokenizer and its chat template must pass before a run may trust them.
 
-Hard checks raise RenderError and say which law fails on which text with which ids; soft ones are reported. The order is
-that of dependence: a later check believes what an earlier one has shown. Nothing here is a test double: the checks run
-on the renderer's own parts, at every start, in well under a second.
+Hard checks raise RenderError and say which law fails on which text with which ids; soft ones (`report`) are reported.
+The order is that of dependence: a later check believes what an earlier one has shown. Nothing here is a test double:
+the checks run on the renderer's own parts, at every start, in well under a second. What a template cannot express is no
+failure: it is found here, kept in the certificate, and the loop keeps within it.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from orl_core.errors import RenderError
 from orl_core.messages import Role, ToolSpec, text_message
-from orl_core.render.calls import DUMMY_CALL, CallReader, render_call
-from orl_core.render.conversation import call_dict, tool_dict
+from orl_core.render.dummy import HELLO, rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping
 
     from orl_core.render.controls import Controls
+    from orl_core.render.conversation import Dialect
+    from orl_core.render.dummy import Roles
     from orl_core.render.opening import Opening
-    from orl_core.render.plan import Plans, Roles
+    from orl_core.render.plan import Plan, Plans
     from orl_core.render.tokenizer import Tokenizer
 
 BENIGN = (
@@ -70,15 +71,29 @@ class Check(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was checked, in order, and what a reader should know about the template."""
+    """What was checked, in order, what the template can express, and what a reader should know about it.
+
+    `user_turns` says whether a user message can follow an action, `calls_per_action` how many calls an action may make
+    so that its results can be rendered; None is any number.
+    """
 
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()
+    user_turns: bool = True
+    calls_per_action: int | None = None
 
     @property
     def passed(self) -> bool:
         """Whether the soft checks passed too; the hard ones have, or there would be no certificate."""
         return all(check.passed for check in self.checks)
+
+
+class Extent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may follow an action: the closing before each role that can, how many calls, and why no more."""
+
+    closing: Mapping[Role, int]
+    calls_per_action: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def _hard(check: str, detail: str) -> Check:
@@ -114,85 +129,125 @@ def before_plans(tokenizer: Tokenizer, controls: Controls) -> list[Check]:
     ]
 
 
-def plans(made: Plans) -> list[Check]:
+def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     """Checks 4, 6 to 10 and 12: what follows an action.
 
     Raises:
-        RenderError: a check fails.
+        RenderError: a check fails. That a user message cannot follow, or several results, is not a failure.
     """
-    single: tuple[Roles, ...] = (("tool",), ("user",))
-    several: tuple[Roles, ...] = (("tool", "tool"), ("tool", "tool", "tool"), ("tool", "user"))
-    for roles in (*single, *several):  # 6, 9: plans exist, slots once and in order
-        made.plan(roles)
-    transforms = {role: made.transform(role) for role in _ROLES}
-    for roles in single:
-        _independent(made, roles)
-        _spliced(made, roles)
-        _adversarial(made, roles)
-    closings = {roles: made.plan(roles).closing for roles in (*single, *several)}
-    if len(set(closings.values())) > 1:
-        raise RenderError(f"check 10: an action is closed by different tokens before different roles: {closings}")
-    for roles in (*single, *several):
-        tail = made.plan(roles).parts[0]
-        stops = [text for text in made.controls.sequence(tail if isinstance(tail, str) else "") if text in made.stops]
-        if len(stops) != 1:
-            raise RenderError(f"check 10: {len(stops)} stop tokens stand between an action and the next {roles[0]}")
-    closing = next(text for text, token in made.controls.ids.items() if token in closings.values())
-    return [
+    _expressible(made, "tool")
+    roles: tuple[Role, ...] = ("tool",)
+    notes: list[str] = []
+    try:
+        _expressible(made, "user")
+        roles = ("tool", "user")
+    except RenderError as exc:
+        notes.append(f"a user message cannot follow an action: {exc}")
+    for role in roles:
+        _spliced(made, role, dialect)
+        _adversarial(made, role, dialect)
+    most = _most_calls(made, notes)
+    extent = Extent(
+        closing={role: made.plan((role,)).closing for role in roles}, calls_per_action=most, notes=tuple(notes)
+    )
+    _closed(made, extent)
+    names = {token: text for text, token in made.controls.ids.items()}
+    closing = ", ".join(f"{names[token]} before a {role} message" for role, token in extent.closing.items())
+    contents = ", ".join(f"{role} {made.transform(role).name}" for role in roles)
+    history = "the number of calls before only" if made.counting else "nothing before it"
+    return extent, [
         _hard("4 splice is joint", f"{len(BENIGN)} texts for each role"),
-        _hard("6 plans", "tool results and user messages can follow an action"),
-        _hard("7 contents", ", ".join(f"{role} {transform}" for role, transform in transforms.items())),
-        _hard("8 independence", "what follows an action is the same after every history, with and without tools"),
-        _hard("9 several calls", "two and three results, and a user message after a result"),
+        _hard("6 plans", f"an action can be followed by: {', '.join(roles)}"),
+        _hard("7 contents", contents),
+        _hard("8 independence", f"what follows an action depends on {history}, with and without tools"),
+        _hard("9 several calls", "as many as there are" if most is None else f"at most {most} in one action"),
         _hard("10 closing", f"an action is closed by {closing}"),
         _hard("12 adversarial slots", "control strings alone, doubled, cut and at the edges stay text"),
     ]
 
 
-_ROLES: tuple[Role, ...] = ("tool", "user")
+def _expressible(made: Plans, role: Role) -> None:
+    """Checks 6 to 8: a plan, a transform, and a tail that does not depend on system, tools or earlier rounds.
 
-
-def _independent(made: Plans, roles: Roles) -> None:
-    """Check 8: the tail does not depend on earlier rounds, on a system message or on tools."""
-    user: dict[str, Any] = {"role": "user", "content": "Hi."}
+    What depends on the number of calls before, and on nothing else, keys the plans by that number.
+    """
+    roles: Roles = (role,)
+    made.plan(roles)
+    made.transform(role)
+    single = made.form(("tool",))
     system: dict[str, Any] = {"role": "system", "content": "Be brief."}
-    call = call_dict("look", {"x": "1"}, call="c90000000")
-    rounds: list[dict[str, Any]] = [
-        {"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [call]},
-        tool_dict("Nothing.", name="look", call="c90000000"),
-    ]
-    expected = made.tail(roles)
     spoken: dict[str, Any] = {"role": "assistant", "content": "Well.", "reasoning_content": "r"}
-    histories = ([user, *rounds], [user, *rounds, *rounds], [system, user], [user, spoken, user])
-    for before in histories:
+    sizes = ([1], [1, 1], *([[2]] if _most_calls(made, []) != 1 else []))
+    called = [(rounds(size, as_text=single.as_text), sum(size)) for size in sizes]
+    counted = made.counting
+    for before, number in ((HELLO, 0), *called, ([system, *HELLO], 0), ([*HELLO, spoken, *HELLO], 0)):
         for tools in (False, True):
             found = made.tail(roles, before=before, tools=tools)
+            made.counting = counted or (number > 0 and found != made.expected(roles, number))
+            expected = made.expected(roles, number)
             if found != expected:
+                made.counting = counted
                 history = ", ".join(str(message["role"]) for message in before)
                 raise RenderError(
                     f"check 8: after {history} and {'with' if tools else 'without'} tools the template continues with "
                     f"{found!r}, otherwise with {expected!r}: what it prints depends on the history"
                 )
+            counted = made.counting
 
 
-def _spliced(made: Plans, roles: Roles) -> None:
+def _most_calls(made: Plans, notes: list[str]) -> int | None:
+    """How many calls of one action can have results: None where three can; why not more goes into `notes`."""
+    for number in (2, 3):
+        try:
+            made.plan(("tool",) * number)
+        except RenderError as exc:
+            notes.append(f"an action cannot make {number} calls: {exc}")
+            return number - 1
+    return None
+
+
+def _closed(made: Plans, extent: Extent) -> None:
+    """Check 10: one closing stands before each role, the same after one call and after several."""
+    result: Roles = ("tool",)
+    shapes: list[Roles] = [(role,) for role in extent.closing]
+    shapes += [result * number for number in range(2, 1 + (extent.calls_per_action or 3))]
+    for roles in shapes:
+        plan = made.plan(roles)
+        if plan.closing != extent.closing[roles[0]]:
+            raise RenderError(f"check 10: {', '.join(roles)} close the action otherwise than {roles[0]} alone")
+        stops = [text for text in made.controls.sequence(_lead(plan)) if text in made.stops]
+        if len(stops) != 1:
+            raise RenderError(f"check 10: {len(stops)} stop tokens stand between an action and the next {roles[0]}")
+
+
+def _lead(plan: Plan) -> str:
+    """The constant text between an action and the first new content."""
+    return "\0".join(part for part in plan.parts[: plan.parts.index(0)] if isinstance(part, str))
+
+
+def _spliced(made: Plans, role: Role, dialect: Dialect) -> None:
     """Check 4: the plan's ids are those of the joint encoding of the same text."""
-    plan = made.plan(roles)
-    for text in BENIGN:
-        values = made.values(roles, (text,), ("look",))
-        ours, joint = plan.ids(made.tokenizer, values), made.tokenizer.encode_joint(plan.text(values))
-        if ours != joint:
-            raise RenderError(f"check 4: {roles[0]} content {text!r} becomes {ours}, the joint encoding is {joint}")
+    roles: Roles = (role,)
+    call = dialect.call_id(0, "look")
+    for plan in (made.plan(roles), *([made.plan(roles, 1)] if made.counting else [])):
+        for text in BENIGN:
+            values = made.values(roles, (text,), ("look",), (call,))
+            ours, joint = plan.ids(made.tokenizer, values), made.tokenizer.encode_joint(plan.text(values))
+            if ours != joint:
+                raise RenderError(f"check 4: {role} content {text!r} becomes {ours}, the joint encoding is {joint}")
 
 
-def _adversarial(made: Plans, roles: Roles) -> None:
-    """Check 12: no content changes the control ids of a plan. All contents go through the encoder in one batch."""
+def _adversarial(made: Plans, role: Role, dialect: Dialect) -> None:
+    """Check 12: no content and no name changes the control ids of a plan."""
+    roles: Roles = (role,)
     plan, ids = made.plan(roles), made.controls.id_set
-    blank = [token for token in plan.ids(made.tokenizer, made.values(roles, ("x",), ("x",))) if token in ids]
+    blank = [token for token in plan.ids(made.tokenizer, made.values(roles, "x", "x", "x")) if token in ids]
+    named = any(part % 3 for part in plan.parts if isinstance(part, int))
     for text in attacks(made.controls):
-        found = plan.ids(made.tokenizer, made.values(roles, (text,), ("look",)))
+        name = text if named else "look"
+        found = plan.ids(made.tokenizer, made.values(roles, (text,), (name,), (dialect.call_id(0, name),)))
         if [token for token in found if token in ids] != blank:
-            raise RenderError(f"check 12, law L4: {roles[0]} content {text!r} brings control ids: {found}")
+            raise RenderError(f"check 12, law L4: {role} content {text!r} brings control ids: {found}")
 
 
 def attacks(controls: Controls) -> list[str]:
@@ -204,8 +259,8 @@ def attacks(controls: Controls) -> list[str]:
     ]
 
 
-def openings(opening: Opening, controls: Controls) -> list[Check]:
-    """Checks 11 and 12 for the opening: the model is shown its tools, and every text from outside stays text.
+def openings(opening: Opening, controls: Controls, encode_joint: Callable[[str], list[int]]) -> list[Check]:
+    """Checks 4, 11 and 12 for the opening: its ids, that the model is shown its tools, and that text stays text.
 
     Raises:
         RenderError: the check fails.
@@ -213,69 +268,14 @@ def openings(opening: Opening, controls: Controls) -> list[Check]:
     user = text_message("user", "Hi.")
     if "Zqtool" not in opening.text([user], [ToolSpec(name="Zqtool")], str):
         raise RenderError("check 11: the chat template does not show the tools: set `system_prompt_template`")
+    plain = opening.text([user], [ToolSpec(name="look")], str)
+    if opening.ids([user], [ToolSpec(name="look")]) != (joint := encode_joint(plain)):
+        raise RenderError(f"check 4: the opening {plain!r} is not encoded jointly, which gives {joint}")
     text = " ".join(controls.ids)
     schema = {"type": "object", "properties": {"where": {"type": "string", "description": text}}}
     tool = ToolSpec(name="look", description=text, parameters=schema)
-    for messages in ([text_message("user", text)], [text_message("system", text), text_message("user", text)]):
-        opening.ids(messages, [tool])
+    opening.ids([text_message("system", text), text_message("user", text)], [tool])
     return [
         _hard("11 tools", "the opening shows the tools"),
         _hard("12 adversarial openings", "control strings in system, user and tool texts stay text"),
     ]
-
-
-def report(checks: Sequence[Check], made: Plans, calls: CallReader) -> Certificate:
-    """The certificate: the hard checks that have passed, the soft ones, and notes."""
-    tokenizer = made.tokenizer
-    unequal = unlike_template(made)
-    equality = Check(
-        check="13 equal to the template",
-        passed=not unequal,
-        detail=unequal or f"{CONVERSATIONS} random conversations end as the template's own full rendering does",
-    )
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "Zqu"}], tools=None, add_generation_prompt=True)
-    before, _, after = prompt.partition("Zqu")
-    system = [line for line in made.controls.split(before)[::2] if len(line.split()) > 1]
-    notes = [f"an action begins after {after!r}, {'inside' if calls.reasoning_opened else 'outside'} reasoning"]
-    if system:
-        notes.append(f"without a system message the template supplies its own: {' '.join(system)[:200]!r}")
-    return Certificate(checks=(*checks, equality, _parses(made, calls)), notes=tuple(notes))
-
-
-def _parses(made: Plans, calls: CallReader) -> Check:
-    """Whether the parser reads back a call that the template rendered. A template that ignores calls fails this."""
-    rendered = render_call(made.tokenizer, tools=True)
-    found = calls.read(made.tokenizer.encode_joint(rendered))[0].calls
-    passed = found == (DUMMY_CALL,)
-    return Check(check="parse after render", passed=passed, detail="equal" if passed else f"{rendered!r} gives {found}")
-
-
-CONVERSATIONS = 30
-
-
-def unlike_template(made: Plans) -> str:
-    """Check 13: the first random conversation whose full rendering does not end in the plan's text; empty if none.
-
-    The full rendering is the template's own, of the whole history: it may rewrite what came before, never the end.
-    """
-    random = Random(0)  # noqa: S311
-    for _ in range(CONVERSATIONS):
-        history: list[dict[str, object]] = [{"role": "user", "content": random.choice(BENIGN)}]
-        for _ in range(random.randint(1, 4)):
-            number = random.randint(0, 3)
-            roles: Roles = ("tool",) * number or ("user",)
-            contents = [random.choice(BENIGN) for _ in roles]
-            made_calls = [call_dict("look", {"x": text}, call="c00000000") for text in contents[:number]]
-            spoken = random.choice(("", "Let me see.")) if number else "I think so."
-            action: dict[str, object] = {"role": "assistant", "content": spoken}
-            history.append(action | ({"tool_calls": made_calls} if made_calls else {}))
-            for role, text in zip(roles, contents, strict=True):
-                tool = tool_dict(text, name="look", call="c00000000")
-                history.append(tool if role == "tool" else {"role": role, "content": text})
-            full = made.tokenizer.apply_chat_template(history, tools=None, add_generation_prompt=True)
-            plan, values = made.plan(roles), made.values(roles, contents, ["look"] * len(roles))
-            if not full.endswith(plan.text(values)):
-                return f"{full[-200:]!r} does not end in {plan.text(values)!r}"
-            if plan.ids(made.tokenizer, values) != made.tokenizer.encode_joint(plan.text(values)):
-                return f"{plan.text(values)!r} is not encoded jointly"
-    return ""

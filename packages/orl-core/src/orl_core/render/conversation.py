@@ -6,7 +6,10 @@ can tell which message it came from.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from orl_core.errors import RenderError
 from orl_core.messages import ImageBlock, Message, text_of
@@ -33,7 +36,20 @@ def text_content(message: Message, place: int) -> str:
     return without_surrogates(text_of(message.content))
 
 
-def for_template(messages: Sequence[Message], change: Callable[[str], str]) -> list[dict[str, Any]]:
+class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a template wants calls: arguments as JSON text or as an object, and ids that say the call's name or not."""
+
+    arguments_as_text: bool = False
+    named_ids: bool = False
+
+    def call_id(self, number: int, name: str) -> str:
+        """The id of the conversation's call `number`, counted from 0."""
+        return f"functions.{name}:{number}" if self.named_ids else call_id(number)
+
+
+def for_template(
+    messages: Sequence[Message], change: Callable[[str], str], dialect: Dialect | None = None
+) -> list[dict[str, Any]]:
     """The messages as a template's `messages`, `change` applied to every string that comes from outside.
 
     Calls get ids in the order of the conversation, and results take them in the same order.
@@ -41,37 +57,41 @@ def for_template(messages: Sequence[Message], change: Callable[[str], str]) -> l
     Raises:
         RenderError: a block is an image.
     """
+    dialect = dialect or Dialect()
     made = answered = 0
     dicts: list[dict[str, Any]] = []
     for place, message in enumerate(messages):
         content = change(text_content(message, place))
         if message.role == "assistant":
-            ids = [call_id(made + number) for number in range(len(message.calls))]
-            made += len(ids)
-            dicts.append(_assistant(message, content, ids, change))
+            dicts.append(_assistant(message, content, made, dialect, change))
+            made += len(message.calls)
         elif message.role == "tool":
-            dicts.append(tool_dict(content, name=map_strings(change, message.name), call=call_id(answered)))
+            name = map_strings(change, message.name)
+            dicts.append(tool_dict(content, name=name, call=dialect.call_id(answered, name)))
             answered += 1
         else:
             dicts.append({"role": message.role, "content": content})
     return dicts
 
 
-def _assistant(message: Message, content: str, ids: Sequence[str], change: Callable[[str], str]) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": "assistant", "content": content}
+def _assistant(
+    message: Message, content: str, made: int, dialect: Dialect, change: Callable[[str], str]
+) -> dict[str, Any]:
+    action: dict[str, Any] = {"role": "assistant", "content": content}
     if message.reasoning:
-        made["reasoning_content"] = map_strings(change, message.reasoning)
-    if message.calls:
-        made["tool_calls"] = [
-            call_dict(map_strings(change, call.name), map_strings(change, call.arguments), call=name)
-            for call, name in zip(message.calls, ids, strict=True)
-        ]
-    return made
+        action["reasoning_content"] = map_strings(change, message.reasoning)
+    calls: list[dict[str, Any]] = []
+    for number, call in enumerate(message.calls, made):
+        name, arguments = map_strings(change, call.name), map_strings(change, call.arguments)
+        name_id = dialect.call_id(number, name)
+        calls.append(call_dict(name, arguments, call=name_id, as_text=dialect.arguments_as_text))
+    return action | ({"tool_calls": calls} if calls else {})
 
 
-def call_dict(name: str, arguments: dict[str, Any], *, call: str) -> dict[str, Any]:
-    """A call in an assistant's message; `call` is its id."""
-    return {"id": call, "type": "function", "function": {"name": name, "arguments": arguments}}
+def call_dict(name: str, arguments: dict[str, Any], *, call: str, as_text: bool = False) -> dict[str, Any]:
+    """A call in an assistant's message; `call` is its id, `as_text` writes the arguments as JSON text."""
+    said = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
+    return {"id": call, "type": "function", "function": {"name": name, "arguments": said}}
 
 
 def tool_dict(content: str, *, name: str, call: str) -> dict[str, Any]:
@@ -80,5 +100,5 @@ def tool_dict(content: str, *, name: str, call: str) -> dict[str, Any]:
 
 
 def call_id(number: int) -> str:
-    """The id of the conversation's call `number`: nine letters and digits, which every template accepts."""
+    """The plain id of the conversation's call `number`: nine letters and digits, which every template accepts."""
     return f"c{number:08d}"

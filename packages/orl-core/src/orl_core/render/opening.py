@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orl_core.messages import Message, ToolSpec
+    from orl_core.render.conversation import Dialect
     from orl_core.render.tokenizer import Tokenizer
 
 
 class Opening:
     """Renders first messages for one tokenizer. With a `system_prompt_template` the chat template sees no tools."""
 
-    def __init__(self, tokenizer: Tokenizer, controls: Controls, system_prompt_template: str | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, controls: Controls, dialect: Dialect, system_prompt_template: str | None
+    ) -> None:
         self._tokenizer = tokenizer
+        self._dialect = dialect
         self._controls = controls
         self._system = system_prompt_template
 
@@ -66,7 +70,7 @@ class Opening:
         Raises:
             RenderError: an image, or whatever the template raises.
         """
-        dicts = for_template(messages, change)
+        dicts = for_template(messages, change, self._dialect)
         specs: list[dict[str, Any]] | None = None
         if self._system is not None:
             system = self._with_tools(change(without_surrogates(for_system_prompt(tools))))

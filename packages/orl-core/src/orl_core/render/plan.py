@@ -1,57 +1,54 @@
 """Plans: what follows an action, worked out once for each shape of new messages (law L5).
 
 A shape is the roles of the new messages. Its plan comes from one render of a short dummy conversation with sentinels in
-the last action's arguments and in every new content and name: the tail is what follows the first stop string after the
-last argument sentinel, and a slot is where a new sentinel stands. A difference of two renders would fail on templates
-that look at the last message, Qwen3's among them. Control ids come from the plan alone; what fills a slot goes through
-the plain encoder together with the constant text beside it, so that merges at the edges are the tokenizer's own.
+the last action's arguments and in every new content, name and call id: the tail is what follows the first closing
+after the last argument sentinel, and a slot is where a new sentinel stands. A difference of two renders would fail on
+templates that look at the last message, Qwen3's among them. Control ids come from the plan alone; what fills a slot
+goes through the plain encoder together with the constant text beside it, so that merges at the edges are the
+tokenizer's own.
 
 The module knows templates only by what they print. A template that the dummies cannot reach is refused by name.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Role, ToolSpec
-from orl_core.render.conversation import call_dict, tool_dict
+from orl_core.messages import Role
+from orl_core.render.contents import Transform, probe
+from orl_core.render.dummy import (
+    DUMMY_TOOL,
+    HELLO,
+    Dicts,
+    Form,
+    Roles,
+    check_sentinels,
+    dummy,
+    rounds,
+    sentinel,
+    split_slots,
+)
+from orl_core.render.junction import closings
 from orl_core.tools.format import for_chat_template
 
 if TYPE_CHECKING:
     from orl_core.render.controls import Controls
     from orl_core.render.tokenizer import Tokenizer
 
-Roles = tuple[Role, ...]
-Dicts = Sequence[Mapping[str, Any]]
-
-TRANSFORMS: Mapping[str, Callable[[str], str]] = {
-    "as it is": lambda text: text,
-    "stripped": str.strip,
-    "left-stripped": str.lstrip,
-    "right-stripped": str.rstrip,
-    "a JSON string": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],  # its quotes are constant text
-}
-PROBES = (
-    *("", " ", "a", " a", "a ", "\na\n", "\t a\u00a0 ", "a\r\nb", "a\n\n\nb", "é 漢 😀", "<b>&amp;</b>"),
-    *('"q"', "{}", '{"a": 1}', "[1, 2]", "\\n \\", "True", "null", "123", "Zqa", "{{ x }} {% y %}"),
-)
 SHAPES = 256  # plans kept; a model that writes calls without end makes shapes without end
-DUMMY_TOOL = ToolSpec(name="look", description="Look.")
-_SLOT = re.compile(r"Zq([cn])(\d{6})")
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ids that follow an action, with slots. `fixed` and `pieces` alternate, `fixed` first and last.
 
-    A part of a piece is constant text or the index of a value: 2·i is the content of new message i, 2·i+1 its name.
-    `parts` is the same tail as text.
+    A part of a piece is constant text or the index of a value: 3·i is the content of new message i, 3·i+1 its name,
+    3·i+2 the id of the call that it answers. `parts` is the same tail as text.
     """
 
     closing: int
@@ -77,51 +74,55 @@ def _fill(parts: tuple[str | int, ...], values: Sequence[str]) -> str:
     return "".join([part if isinstance(part, str) else values[part] for part in parts])
 
 
-class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the dummy's action looks: with calls or with text, tools given or not, and its content beside calls."""
-
-    calls: bool
-    tools: bool
-    empty: str | None
-
-
 class Plans:
-    """The plans and content transforms of one tokenizer and template, each made when it is first asked for."""
+    """The plans and content transforms of one tokenizer and template, each made when it is first asked for.
+
+    `counting` says that what the template prints depends on the number of calls before, and keys the plans by it.
+    """
 
     def __init__(self, tokenizer: Tokenizer, controls: Controls) -> None:
         self.tokenizer = tokenizer
         self.controls = controls
-        self.stops = tuple(text for text, token in controls.ids.items() if token in tokenizer.stop_ids)
+        self.counting = False
+        stops = [text for text, token in controls.ids.items() if token in tokenizer.stop_ids]
+        self.stops = closings(stops, controls.ids)
         self._stop = re.compile("|".join(map(re.escape, self.stops)) or r"(?!)")
-        self._plans: dict[Roles, tuple[Plan, Form]] = {}
-        self._transforms: dict[Role, str] = {}
+        self._plans: dict[tuple[Roles, int], tuple[Plan, Form]] = {}
+        self._transforms: dict[Role, Transform] = {}
 
-    def plan(self, roles: Roles) -> Plan:
+    def plan(self, roles: Roles, calls_before: int = 0) -> Plan:
         """The plan for new messages of these roles.
 
         Raises:
             RenderError: the template cannot express them, or prints something that a plan cannot hold.
         """
-        return self._planned(roles)[0]
+        return self._planned(roles, calls_before)[0]
 
-    def values(self, roles: Roles, contents: Sequence[str], names: Sequence[str]) -> list[str]:
-        """What fills the slots: contents as the template would change them, each followed by its name."""
-        values: list[str] = []
-        for role, content, name in zip(roles, contents, names, strict=True):
-            values.append(TRANSFORMS[self.transform(role)](content))
-            values.append(name)
-        return values
-
-    def transform(self, role: Role) -> str:
-        """What the template does to a content of this role: a key of TRANSFORMS, found by probing.
+    def form(self, roles: Roles) -> Form:
+        """How the dummy looked that the plan for these roles was made from.
 
         Raises:
-            RenderError: it does something else.
+            RenderError: as `plan`.
+        """
+        return self._planned(roles, 0)[1]
+
+    def transform(self, role: Role) -> Transform:
+        """What the template does to a content of this role.
+
+        Raises:
+            RenderError: something that is not supported.
         """
         known = self._transforms.get(role)
         if known is None:
             known = self._transforms[role] = self._probed(role)
         return known
+
+    def values(self, roles: Roles, contents: Sequence[str], names: Sequence[str], ids: Sequence[str]) -> list[str]:
+        """What fills the slots: contents as the template would change them, each followed by its name and call id."""
+        values: list[str] = []
+        for role, content, name, call in zip(roles, contents, names, ids, strict=True):
+            values += (self.transform(role).of(content), name, call)
+        return values
 
     def tail(self, roles: Roles, *, before: Dicts = (), tools: bool | None = None, form: Form | None = None) -> str:
         """The tail as text, with its sentinels, of a dummy conversation that begins with `before`.
@@ -131,7 +132,7 @@ class Plans:
         Raises:
             RenderError: the template raises, or the dummy cannot be found again in what it prints.
         """
-        form = form or self._planned(roles)[1]
+        form = form or self.form(roles)
         if tools is not None:
             form = structs.replace(form, tools=tools)
         rendered = self._render(roles, form, before=before)
@@ -141,29 +142,39 @@ class Plans:
         stop = self._stop.search(rendered, last)
         if stop is None:
             raise RenderError(f"none of the stop tokens {', '.join(self.stops) or '(none)'} follows the assistant")
-        _check_slots(roles, rendered[: stop.start()], rendered[stop.start() :])
+        check_sentinels(roles, rendered[: stop.start()], rendered[stop.start() :])
         return rendered[stop.start() :]
 
-    def _planned(self, roles: Roles) -> tuple[Plan, Form]:
-        known = self._plans.get(roles)
+    def expected(self, roles: Roles, calls_before: int) -> str:
+        """The tail, with its sentinels, after so many calls, where that makes a difference."""
+        if not self.counting or not calls_before:
+            return self.tail(roles)
+        return self.tail(roles, before=rounds([1] * calls_before, as_text=self.form(("tool",)).as_text))
+
+    def _planned(self, roles: Roles, calls_before: int) -> tuple[Plan, Form]:
+        key = roles, calls_before if self.counting else 0
+        known = self._plans.get(key)
         if known is None:
             if len(self._plans) >= SHAPES:
                 self._plans.clear()
-            known = self._plans[roles] = self._made(roles)
+            known = self._plans[key] = self._made(*key)
         return known
 
-    def _made(self, roles: Roles) -> tuple[Plan, Form]:
+    def _made(self, roles: Roles, calls_before: int) -> tuple[Plan, Form]:
         """The form with the fewest stops before the first slot, and its plan."""
+        if calls_before:
+            form = self.form(roles)
+            return self._compiled(self.expected(roles, calls_before)), form
         found: list[tuple[int, str, Form]] = []
         faults: list[str] = []
-        for calls, tools, empty in product((True, False) if "tool" in roles else (False,), (False, True), ("", None)):
-            form = Form(calls=calls, tools=tools, empty=empty)
+        for calls, as_text, tools, empty in product(*self._choices(roles), (False, True), ("", None)):
+            form = Form(calls=calls, tools=tools, as_text=as_text, empty=empty)
             try:
                 tail = self.tail(roles, form=form)
             except RenderError as exc:
                 faults.append(str(exc))
                 continue
-            stops = len(self._stop.findall(tail, 0, tail.index(_sentinel("c", 0))))
+            stops = len(self._stop.findall(tail, 0, tail.index(sentinel("c", 0))))
             found.append((stops, tail, form))
             if stops == 1:
                 break
@@ -172,14 +183,18 @@ class Plans:
         _, tail, form = min(found, key=lambda candidate: candidate[0])
         return self._compiled(tail), form
 
+    def _choices(self, roles: Roles) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+        """Whether to try calls and arguments as text: what a single call needs goes for several too."""
+        if "tool" not in roles:
+            return (False,), (False,)
+        if roles == ("tool",):
+            return (True, False), (False, True)
+        single = self.form(("tool",))
+        return (single.calls,), (single.as_text,)
+
     def _compiled(self, tail: str) -> Plan:
         """The tail with its slots as parts, its control strings as ids, its constant pieces encoded."""
-        parts: list[str | int] = []
-        for number, text in enumerate(_split_slots(tail)):
-            if number % 2:
-                parts.append(2 * int(text[3:]) + (text[2] == "n"))
-            elif text:
-                parts.append(text)
+        parts = split_slots(tail)
         fixed: list[list[int]] = [[]]
         pieces: list[tuple[str | int, ...]] = []
         piece: list[str | int] = []
@@ -203,59 +218,25 @@ class Plans:
             pieces.append(tuple(piece))
             fixed.append([])
 
-    def _probed(self, role: Role) -> str:
-        form = self._planned((role,))[1]
-        before, _, after = self._render((role,), form).partition(_sentinel("c", 0))
-        rendered = {probe: self._render((role,), form, contents=(probe,)) for probe in PROBES}
-        for name, transform in TRANSFORMS.items():
-            if all(text == before + transform(probe) + after for probe, text in rendered.items()):
-                return name
-        raise RenderError(
-            f"the chat template changes the content of a {role} message in a way that is not supported; "
-            f"supported: {', '.join(TRANSFORMS)}"
+    def _probed(self, role: Role) -> Transform:
+        roles: Roles = (role,)
+        form = self.form(roles)
+        before, _, after = self._render(roles, form).partition(sentinel("c", 0))
+        prefix, suffix = self.controls.split(before)[-1], self.controls.split(after)[0]
+        found = probe(
+            lambda content: self._render(roles, form, contents=(content,)),
+            *(before, after),
+            prefix=prefix[prefix.rfind("Zq") + 9 :] if "Zq" in prefix else prefix,
+            suffix=suffix.partition("Zq")[0],
         )
+        if found is None:
+            raise RenderError(
+                f"the chat template changes the content of a {role} message in a way that is not supported"
+            )
+        return found
 
     def _render(self, roles: Roles, form: Form, *, before: Dicts = (), contents: Sequence[str] = ()) -> str:
-        messages = [*(before or [{"role": "user", "content": "Hi."}]), *dummy(roles, form, contents)]
+        messages = [*(before or HELLO), *dummy(roles, form, contents)]
         tools = for_chat_template([DUMMY_TOOL]) if form.tools else None
         with boundary(RenderError, "applying the chat template"):
             return self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
-
-
-def dummy(roles: Roles, form: Form, contents: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """An action and new messages, sentinels in all that varies; `contents` stands in for the content sentinels."""
-    action: dict[str, Any] = {"role": "assistant", "reasoning_content": "r", "content": form.empty}
-    new: list[dict[str, Any]] = []
-    calls: list[dict[str, Any]] = []
-    for place, role in enumerate(roles):
-        content = contents[place] if contents else _sentinel("c", place)
-        if role == "tool":
-            name, call = _sentinel("n", place), _sentinel("i", place)
-            calls.append(call_dict(name, {"x": _sentinel("a", len(calls))}, call=call))
-            new.append(tool_dict(content, name=name, call=call))
-        else:
-            new.append({"role": role, "content": content})
-    if calls and form.calls:
-        action["tool_calls"] = calls
-    else:
-        action["content"] = " ".join(_sentinel("a", number) for number in range(max(1, len(calls))))
-    return [action, *new]
-
-
-def _sentinel(kind: str, number: int) -> str:
-    """Nine letters and digits, a shape that templates accept as a call id and as a function's name."""
-    return f"Zq{kind}{number:06d}"
-
-
-def _split_slots(tail: str) -> list[str]:
-    return re.split(r"(Zq[cn]\d{6})", tail)
-
-
-def _check_slots(roles: Roles, head: str, tail: str) -> None:
-    """Every content exactly once, in order, in the tail; no call id, which an environment does not give us."""
-    wanted = list(range(len(roles)))
-    seen = [int(number) for kind, number in _SLOT.findall(tail) if kind == "c"]
-    if seen != wanted or _sentinel("c", 0)[:3] in head:
-        raise RenderError(f"it prints the new contents as {seen}, not each once and in order {wanted}")
-    if "Zqi" in tail:
-        raise RenderError("it prints the ids of tool calls after the call, which is not supported")

@@ -12,22 +12,26 @@ from msgspec import structs
 
 from orl_core.errors import RenderError, boundary
 from orl_core.render import certify
-from orl_core.render.calls import CallReader, detect_format
+from orl_core.render.calls import CallReader, detect_format, dialect_of, reasoning_opened
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import text_content
+from orl_core.render.junction import Junction
 from orl_core.render.opening import Opening
-from orl_core.render.plan import Plans, Roles
+from orl_core.render.plan import Plans
+from orl_core.render.report import report
+from orl_core.tools import delimiters
+from orl_core.tools.scan import THINK, THOUGHT
 from orl_core.tools.strict_json import without_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orl_core.messages import Action, Message, Role, Span, ToolSpec
+    from orl_core.render.dummy import Roles
     from orl_core.render.tokenizer import Tokenizer
     from orl_core.tools import ToolFormat
 
-_EXTENDS: frozenset[Role] = frozenset({"tool", "user"})
-_REASONING = frozenset({"<think>", "</think>"})
+_REASONING = frozenset({THINK, THOUGHT})
 _MARKER = "\n[… cut here: the result is longer than its budget]"
 _CHARACTERS_PER_TOKEN = 8  # about twice what prose, code and JSON have on average
 
@@ -53,30 +57,35 @@ class Renderer:
         self._tokenizer = tokenizer
         self._controls = Controls(tokenizer)
         self._plans = Plans(tokenizer, self._controls)
-        self._opening = Opening(tokenizer, self._controls, system_prompt_template)
         with boundary(RenderError, "certifying the tokenizer and its chat template"):
             checks = certify.before_plans(tokenizer, self._controls)
-            self.tool_format: ToolFormat = tool_format or detect_format(tokenizer)
-            checks += certify.plans(self._plans)
-            self._closing = self._plans.plan(("user",)).closing
-            self._calls = CallReader(tokenizer, self._controls, self._plans, self.tool_format)
-            checks += certify.openings(self._opening, self._controls)
-            self.certificate = certify.report(checks, self._plans, self._calls)
+            self.tool_format: ToolFormat = tool_format or detect_format(self._plans)
+            self._dialect = dialect_of(self._plans, self.tool_format)
+            extent, more = certify.plans(self._plans, self._dialect)
+            self._junction = Junction(extent.closing, self._controls.ids)
+            self._opened = reasoning_opened(self._plans, tuple(extent.closing))
+            self._calls = CallReader(tokenizer, self._controls, self.tool_format)
+            self._opening = Opening(tokenizer, self._controls, self._dialect, system_prompt_template)
+            checks += more + certify.openings(self._opening, self._controls, tokenizer.encode_joint)
+            self.certificate = report(checks, extent, self._plans, self._dialect, self._calls)
+        stops = [token for token in extent.closing.values() if token in tokenizer.stop_ids]
+        self._stop_ids = tuple(dict.fromkeys((*stops, *tokenizer.stop_ids)))
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids that end an action, the one that the template closes with first."""
-        return tuple(dict.fromkeys((self._closing, *self._tokenizer.stop_ids)))
+        """The ids that end an action, the ones that the template closes with first."""
+        return self._stop_ids
 
     @property
     def tells_parts(self) -> bool:
         """Whether `read` tells reasoning and calls from text: the wire format's parser must say where they stand."""
-        return self._calls.read(())[1] is not None
+        return self.read(())[1] is not None
 
     @property
     def strips(self) -> bool:
-        """Whether reasoning can be cut out by `hide`: it must begin and end at control ids."""
-        return self.tells_parts and self._controls.ids.keys() >= _REASONING
+        """Whether reasoning can be cut out by `hide`: `<think>` and `</think>` must be control ids that delimit it."""
+        known = _REASONING.intersection(delimiters(self.tool_format), self._controls.ids)
+        return self.tells_parts and known == _REASONING
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The ids of the first messages and tools, up to where the model begins to speak.
@@ -86,52 +95,71 @@ class Renderer:
         """
         return tuple(self._opening.ids(messages, tools))
 
+    def fits(self, action_ids: Sequence[int], messages: Sequence[Message]) -> bool:
+        """Whether these messages may follow the action; not so where it ended in the stop before another role.
+
+        GLM ends an action with the opener of the next role: after `<|user|>` a tool result would be no such thing.
+        """
+        return not messages or self._junction.fits(action_ids, messages[0].role)
+
     def extend(self, action_ids: Sequence[int], messages: Sequence[Message], *, calls_before: int) -> tuple[int, ...]:
         """The ids that follow an action: its closing where it is missing, then tool results and user messages.
 
         Stateless: of the history only the action's last id is looked at, and no action id is ever changed. An action
-        that ended in another stop token than the template's keeps it and is closed in full. `calls_before` counts the
-        results rendered so far; the templates certified here print nothing that depends on it.
+        that ended in a stop token of the same meaning as the template's keeps it; one that ended in another is closed
+        in full. `calls_before` counts the results rendered so far, for templates that print call ids or counters.
 
         Raises:
-            RenderError: an image, a role that cannot follow an action, or a shape that the template cannot express.
+            RenderError: an image, a role that cannot follow an action, messages that do not fit this one, or a shape
+                that the template cannot express.
         """
         roles: Roles = tuple(message.role for message in messages)
-        if not roles or not _EXTENDS.issuperset(roles):
-            said = ", ".join(roles) or "nothing"
-            raise RenderError(f"an action is followed by tool results and user messages, not by {said}")
+        if not roles or not self._junction.follows.issuperset(roles):
+            said, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._junction.follows))
+            raise RenderError(f"an action is followed by {can} messages, not by {said}")
+        if not self.fits(action_ids, messages):
+            raise RenderError(f"the action ended in token {action_ids[-1]}, which a {roles[0]} message cannot follow")
         contents = [text_content(message, place) for place, message in enumerate(messages)]
         names = [without_surrogates(message.name) for message in messages]
-        ids = self._plans.plan(roles).ids(self._tokenizer, self._plans.values(roles, contents, names))
-        closed = bool(action_ids) and action_ids[-1] == ids[0]
-        return tuple(ids[1:] if closed else ids)
+        calls = [self._dialect.call_id(number, name) for number, name in enumerate(names, calls_before)]
+        values = self._plans.values(roles, contents, names, calls)
+        ids = self._plans.plan(roles, calls_before).ids(self._tokenizer, values)
+        return self._junction.join(action_ids, ids, roles[0])
 
-    def parse(self, ids: Sequence[int]) -> Action:
+    def parse(self, ids: Sequence[int], tools: Sequence[ToolSpec] = (), *, after: Role = "user") -> Action:
         """What the ids of an action say. Total: any ids give an Action.
 
-        A delimiter that the vocabulary holds as one token counts as that id only (law L4); text that spells it is text.
-        The stop token at the end belongs to no part.
-        """
-        return self.read(ids)[0]
+        `tools` are those that the model was shown: where the wire format carries arguments as texts, their schemas say
+        which are numbers, objects and so on. No call is checked against them.
 
-    def read(self, ids: Sequence[int]) -> tuple[Action, tuple[Span, ...] | None]:
+        A delimiter that the vocabulary holds as one token counts as that id only (law L4); text that spells it is text.
+        The stop token at the end says nothing. `after` is the role of the last message before the action: some
+        prompts open the reasoning after a user message and not after a result.
+        """
+        return self.read(ids, tools, after=after)[0]
+
+    def read(
+        self, ids: Sequence[int], tools: Sequence[ToolSpec] = (), *, after: Role = "user"
+    ) -> tuple[Action, tuple[Span, ...] | None]:
         """What `parse` gives, and which ids are reasoning and calls; None where the wire format does not tell.
 
         The stop token at the end counts with the part that it follows.
         """
         stopped = bool(ids) and ids[-1] in self._tokenizer.stop_ids
-        action, spans = self._calls.read(ids[:-1] if stopped else ids)
+        said = ids[:-1] if stopped else ids
+        action, spans = self._calls.read(said, tools, reasoning_opened=self._opens(after))
         if stopped and spans and spans[-1].end == len(ids) - 1:
             spans = (*spans[:-1], structs.replace(spans[-1], end=len(ids)))
         return action, spans
 
     def hide(
-        self, observation: Sequence[int], action_ids: Sequence[int], spans: Sequence[Span]
+        self, observation: Sequence[int], action_ids: Sequence[int], spans: Sequence[Span], *, after: Role = "user"
     ) -> tuple[tuple[int, int], ...]:
         """What stripping the reasoning takes out of a turn: ranges of `observation` followed by `action_ids`.
 
         Cut at the control ids, with the white space after them, and without the stop token. Where the prompt opened
-        the reasoning, that opening goes too. Nothing is encoded again; what stays are the ids as they were.
+        the reasoning, as `after` says (see `parse`), that opening goes too. Nothing is encoded again; what stays are
+        the ids as they were.
         """
         most = len(action_ids) - (bool(action_ids) and action_ids[-1] in self._tokenizer.stop_ids)
         ranges: list[tuple[int, int]] = []
@@ -139,10 +167,14 @@ class Renderer:
             start, end = len(observation) + span.start, min(span.end, most)
             while end < most and self._tokenizer.decode(action_ids[end : end + 1]).isspace():
                 end += 1
-            if span.start == 0 and self._calls.reasoning_opened:
-                start = _last(observation, self._controls.ids["<think>"])
+            if span.start == 0 and self._opens(after):
+                start = _last(observation, self._controls.ids[THINK])
             ranges.append((start, len(observation) + end))
         return tuple(ranges)
+
+    def _opens(self, after: Role) -> bool:
+        """Whether the prompt after a message of this role opens the reasoning."""
+        return self._opened.get(after, self._opened["user"])
 
     def cut(self, text: str, budget: int) -> str:
         """`text` cut to about `budget` ids with a visible marker, or itself where it fits. Cost is bounded by `budget`.

@@ -1,56 +1,120 @@
 """Tool formats: how tools are shown to a model, and how the calls that it writes are read. One file a wire format.
 
 `parse` is the text-only form, for projects that hold text and not ids. The renderer marks delimiters by id and calls
-`parse_marked`. Nothing here knows token ids; a further format adds a module, a name to ToolFormat and two cases.
+`parse_marked`. Nothing here knows token ids; a further format adds a module, a name to ToolFormat and a line below.
+What all formats decide alike stands in `scan` (text, reasoning, order), `json_calls`, `strict_json`, `tagged`, and in
+`typed`, which gives arguments their types where a format carries only texts.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from orl_core.errors import RenderError
-from orl_core.tools import hermes
+from orl_core.tools import (
+    deepseek,
+    glm45,
+    gpt_oss,
+    hermes,
+    kimi_k2,
+    llama3,
+    minimax,
+    mistral,
+    pythonic,
+    qwen3_coder,
+)
 from orl_core.tools.marked import Mark, Marked, mark
 from orl_core.tools.strict_json import without_surrogates
+from orl_core.tools.typed import typed
 
 if TYPE_CHECKING:
-    from orl_core.messages import Action, Span
+    from collections.abc import Mapping, Sequence
 
-ToolFormat = Literal["hermes"]
+    from orl_core.messages import Action, ToolSpec
+    from orl_core.tools.scan import Parsed
+
+ToolFormat = Literal[
+    "hermes",
+    "qwen3_coder",
+    "glm45",
+    "llama3",
+    "mistral",
+    "deepseek",
+    "kimi_k2",
+    "gpt_oss",
+    "minimax",
+    "pythonic",
+]
 TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
 __all__ = ["TOOL_FORMATS", "Mark", "Marked", "ToolFormat", "delimiters", "parse", "parse_marked", "read_marked"]
 
 
-def parse(text: str, format: ToolFormat = "hermes", *, reasoning_opened: bool = False) -> Action:  # noqa: A002
+class _WireFormat(Protocol):
+    """What the module of a wire format holds."""
+
+    @property
+    def DELIMITERS(self) -> tuple[str, ...]: ...  # noqa: N802
+
+    def parse(self, marked: Marked, *, reasoning_opened: bool = False) -> Parsed: ...
+
+
+_FORMATS: Mapping[ToolFormat, _WireFormat] = {
+    "hermes": hermes,
+    "qwen3_coder": qwen3_coder,
+    "glm45": glm45,
+    "llama3": llama3,
+    "mistral": mistral,
+    "deepseek": deepseek,
+    "kimi_k2": kimi_k2,
+    "gpt_oss": gpt_oss,
+    "minimax": minimax,
+    "pythonic": pythonic,
+}
+_CARRIES_TEXTS: frozenset[ToolFormat] = frozenset({"qwen3_coder", "glm45", "minimax"})
+
+
+def parse(
+    text: str,
+    format: ToolFormat = "hermes",  # noqa: A002
+    *,
+    tools: Sequence[ToolSpec] = (),
+    reasoning_opened: bool = False,
+) -> Action:
     """What a model said, from its text alone: spelled delimiters count. Total: any text gives an Action.
 
-    `reasoning_opened` says that the prompt ended inside `<think>`, so that the text begins with reasoning.
+    `tools` are those that the model was shown: a format that carries arguments as texts takes their types from there,
+    others do not look at it. No call is checked against them. `reasoning_opened` says that the prompt ended inside
+    `<think>`, so that the text begins with reasoning.
 
     Raises:
         RenderError: `format` is not supported; no text raises.
     """
     marked = mark(without_surrogates(text), delimiters(format))
-    return parse_marked(marked, format, reasoning_opened=reasoning_opened)
+    return parse_marked(marked, format, tools=tools, reasoning_opened=reasoning_opened)
 
 
-def parse_marked(marked: Marked, format: ToolFormat, *, reasoning_opened: bool = False) -> Action:  # noqa: A002
-    """What a model said, from a text whose delimiters are marked. Total."""
-    match format:
-        case "hermes":
-            return hermes.parse(marked, reasoning_opened=reasoning_opened)
+def parse_marked(
+    marked: Marked,
+    format: ToolFormat,  # noqa: A002
+    *,
+    tools: Sequence[ToolSpec] = (),
+    reasoning_opened: bool = False,
+) -> Action:
+    """What a model said, from a text whose delimiters are marked. Total. `tools` as for `parse`."""
+    return read_marked(marked, format, tools=tools, reasoning_opened=reasoning_opened)[0]
 
 
 def read_marked(
     marked: Marked,
     format: ToolFormat,  # noqa: A002
     *,
+    tools: Sequence[ToolSpec] = (),
     reasoning_opened: bool = False,
-) -> tuple[Action, tuple[Span, ...] | None]:
+) -> Parsed:
     """What `parse_marked` gives, and the places of its parts in the marked text; None where the format tells none."""
-    match format:
-        case "hermes":
-            return hermes.read(marked, reasoning_opened=reasoning_opened)
+    action, spans = _FORMATS[format].parse(marked, reasoning_opened=reasoning_opened)
+    return typed(action, tools) if action.calls and format in _CARRIES_TEXTS else action, spans
 
 
 def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
@@ -61,6 +125,4 @@ def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
     """
     if format not in TOOL_FORMATS:
         raise RenderError(f"tool format `{format}` is not supported; the formats are: {', '.join(TOOL_FORMATS)}")
-    match format:
-        case "hermes":
-            return hermes.DELIMITERS
+    return _FORMATS[format].DELIMITERS

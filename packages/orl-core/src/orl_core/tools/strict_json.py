@@ -14,35 +14,66 @@ import re
 from typing import Any, NoReturn, cast
 
 MAX_DEPTH = 64
+_PIECE = 4096  # characters that the decoder is given at first: its errors count lines from the beginning of what it has
+_CUT = re.compile(
+    r"\s*(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\.|[eE][+-]?|\\?u?[0-9a-fA-F]{0,4})"
+)  # the end of a cut text
 _FIRST = frozenset('{["-0123456789tfnNI')
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class NotJson(ValueError):
-    """The text is no JSON value in the strict sense; the message is one line."""
+    """The text is no JSON value in the strict sense; the message is one line. `cut`: the text ends inside the value."""
+
+    def __init__(self, message: str, *, cut: bool = False) -> None:
+        super().__init__(message)
+        self.cut = cut
 
 
 def read_value(text: str, start: int) -> tuple[Any, int]:
     """The JSON value at `start` of `text`, leading white space skipped, and the index after it.
 
+    The cost is that of the characters read, wherever in `text` they stand.
+
     Raises:
         NotJson: there is no such value; positions in the message count characters from `start`.
     """
     begin = skip_space(text, start)
-    if text[begin : begin + 1] not in _FIRST:  # the decoder's own error counts lines from the text's beginning
-        raise NotJson(f"Expecting value at character {begin - start}")
-    try:
-        value, end = _DECODER.raw_decode(text, begin)
-        return _clean(value, 0), end
-    except json.JSONDecodeError as exc:
-        raise NotJson(f"{exc.msg.removesuffix(' at')} at character {exc.pos - start}") from None
-    except RecursionError:
-        raise NotJson(f"nested deeper than {MAX_DEPTH} levels") from None
-    except NotJson:
-        raise
-    except ValueError:  # an integer of thousands of digits, which Python declines to convert
-        raise NotJson("a number has too many digits") from None
+    if text[begin : begin + 1] not in _FIRST:
+        raise NotJson(f"Expecting value at character {begin - start}", cut=begin == len(text))
+    size = _PIECE
+    while True:
+        piece, last = text[begin : begin + size], begin + size >= len(text)
+        try:
+            value, end = _DECODER.raw_decode(piece)
+            if last or end < len(piece):
+                return _clean(value, 0), begin + end
+        except json.JSONDecodeError as exc:
+            cut = exc.msg.startswith("Unterminated") or _CUT.fullmatch(piece, exc.pos) is not None
+            if last or not cut:
+                message = f"{exc.msg.removesuffix(' at')} at character {begin + exc.pos - start}"
+                raise NotJson(message, cut=cut) from None
+        except RecursionError:
+            raise NotJson(f"nested deeper than {MAX_DEPTH} levels") from None
+        except NotJson:
+            raise
+        except ValueError:  # an integer of thousands of digits, which Python declines to convert
+            raise NotJson("a number has too many digits") from None
+        size *= 8
+
+
+def read_all(text: str) -> Any:
+    """The JSON value that is the whole of `text`, white space around it aside.
+
+    Raises:
+        NotJson: it is none, or there is more.
+    """
+    value, end = read_value(text, 0)
+    rest = skip_space(text, end)
+    if rest < len(text):
+        raise NotJson(f"text after the value at character {rest}")
+    return value
 
 
 def skip_space(text: str, start: int) -> int:

@@ -1,0 +1,115 @@
+"""The dummy conversations that plans are made from: sentinels in all that varies, and where they come out again.
+
+A sentinel is nine letters and digits, a shape that templates accept as a call id and as a function's name. The module
+knows neither templates nor tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from orl_core.errors import RenderError
+from orl_core.messages import Role, ToolSpec
+from orl_core.render.conversation import call_dict, call_id, tool_dict
+
+Roles = tuple[Role, ...]
+Dicts = Sequence[Mapping[str, Any]]
+
+DUMMY_TOOL = ToolSpec(name="look", description="Look.")
+HELLO: Dicts = ({"role": "user", "content": "Hi."},)
+KINDS = "cni"  # what of a new message has a slot: its content, its name, the id of the call that it answers
+_SENTINEL = re.compile(r"Zq([acni])(\d{6})")
+_SLOT = re.compile(rf"(Zq[{KINDS}]\d{{6}})")
+
+
+class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the dummy's action looks: with calls or with text, tools given or not, arguments as JSON text or as an
+    object, and its content beside calls.
+    """
+
+    calls: bool
+    tools: bool
+    as_text: bool = False
+    empty: str | None = ""
+
+
+def dummy(roles: Roles, form: Form, contents: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """An action and new messages, sentinels in all that varies; `contents` stands in for the content sentinels."""
+    action: dict[str, Any] = {"role": "assistant", "reasoning_content": "r", "content": form.empty}
+    new: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    for place, role in enumerate(roles):
+        content = contents[place] if contents else sentinel("c", place)
+        if role == "tool":
+            name, call = sentinel("n", place), sentinel("i", place)
+            calls.append(call_dict(name, {"x": sentinel("a", len(calls))}, call=call, as_text=form.as_text))
+            new.append(tool_dict(content, name=name, call=call))
+        else:
+            new.append({"role": role, "content": content})
+    if calls and form.calls:
+        action["tool_calls"] = calls
+    else:
+        action["content"] = " ".join(sentinel("a", number) for number in range(max(1, len(calls))))
+    return [action, *new]
+
+
+def rounds(sizes: Sequence[int], *, as_text: bool) -> list[dict[str, Any]]:
+    """A history: one user message, then actions of so many calls with their results."""
+    history: list[dict[str, Any]] = [dict(message) for message in HELLO]
+    made = 0
+    for size in sizes:
+        ids = [call_id(made + number) for number in range(size)]
+        made += size
+        calls = [call_dict("look", {"x": "1"}, call=name, as_text=as_text) for name in ids]
+        history.append({"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": calls})
+        history += [tool_dict("Nothing.", name="look", call=name) for name in ids]
+    return history
+
+
+def sentinel(kind: str, number: int) -> str:
+    """The sentinel of the content, name or call id of new message `number`, or of the action's call `number`."""
+    return f"Zq{kind}{number:06d}"
+
+
+def split_slots(tail: str) -> list[str | int]:
+    """The tail as constant texts and slots: 3·i, 3·i+1 and 3·i+2 are content, name and call id of new message i."""
+    parts: list[str | int] = []
+    for number, text in enumerate(_SLOT.split(tail)):
+        if number % 2:
+            parts.append(len(KINDS) * int(text[3:]) + KINDS.index(text[2]))
+        elif text:
+            parts.append(text)
+    return parts
+
+
+def check_sentinels(roles: Roles, head: str, tail: str) -> None:
+    """Every call before the tail; in it every content exactly once, in order, beside its own call's name and id.
+
+    Raises:
+        RenderError: it is otherwise.
+    """
+    said, followed = _numbers(head), _numbers(tail)
+    results = [place for place, role in enumerate(roles) if role == "tool"]
+    calls = list(range(max(1, len(results))))
+    if said["a"] != calls:
+        raise RenderError(f"of {len(calls)} calls it prints {said['a']}, not each once and in order")
+    wanted = list(range(len(roles)))
+    if followed["c"] != wanted or said["c"]:
+        raise RenderError(
+            f"it prints the new contents as {said['c'] + followed['c']}, not each once and in order {wanted}"
+        )
+    for kind, what in (("n", "name"), ("i", "id")):
+        seen = followed[kind]
+        if seen and (seen != sorted(seen) or set(seen) != set(results)):
+            raise RenderError(f"it prints the {what}s of calls {seen} beside the results {results}")
+
+
+def _numbers(text: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {kind: [] for kind in "acni"}
+    for kind, number in _SENTINEL.findall(text):
+        found[kind].append(int(number))
+    return found

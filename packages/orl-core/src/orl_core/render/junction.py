@@ -1,0 +1,48 @@
+"""The junction: where an action ends and what follows it begins. No action id is ever changed or taken away.
+
+A template cannot tell which stop tokens mean the same, so those families are named here. A stop that the template
+prints before *another* role (GLM ends an action with the opener of the next role, gpt-oss a call and an answer
+differently) has said who speaks next: nothing else may follow it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from orl_core.messages import Role
+
+# Stop tokens that end an action alike: Llama's end of message and of turn, gpt-oss's end as sampled and as history.
+ALIKE = (frozenset({"<|eot_id|>", "<|eom_id|>"}), frozenset({"<|return|>", "<|end|>"}))
+
+
+def closings(stops: Sequence[str], vocabulary: Mapping[str, int]) -> tuple[str, ...]:
+    """The control strings that may stand where an action ends: the stop tokens and those like them."""
+    like = [text for group in ALIKE if group.intersection(stops) for text in sorted(group) if text in vocabulary]
+    return tuple(dict.fromkeys((*stops, *like)))
+
+
+class Junction:
+    """Joins actions to what follows. `closing` is the id that the template closes an action with, by the role next."""
+
+    def __init__(self, closing: Mapping[Role, int], vocabulary: Mapping[str, int]) -> None:
+        groups = [frozenset(vocabulary[text] for text in group if text in vocabulary) for group in ALIKE]
+        self._fits = {
+            role: frozenset({token}).union(*(group for group in groups if token in group))
+            for role, token in closing.items()
+        }
+        self.follows = frozenset(closing)
+        self._known = frozenset[int]().union(*self._fits.values())
+
+    def fits(self, action_ids: Sequence[int], role: Role) -> bool:
+        """Whether a message of this role may follow: no other role's closing was sampled."""
+        if not action_ids or action_ids[-1] not in self._known:
+            return True
+        return action_ids[-1] in self._fits[role]
+
+    def join(self, action_ids: Sequence[int], ids: Sequence[int], role: Role) -> tuple[int, ...]:
+        """`ids` without their closing where the action has one that means the same; else all of them."""
+        closed = bool(action_ids) and action_ids[-1] in self._fits[role]
+        return tuple(ids[1:] if closed else ids)

@@ -1,0 +1,104 @@
+"""Harmony, the wire format of gpt-oss: `<|channel|>NAME to=RECIPIENT <|constrain|>json<|message|>BODY<|call|>`.
+
+It must not know tools, schemas or tokens. An action is one message or several; the first has no `<|start|>assistant`,
+which the prompt holds. What it decides where the format is silent:
+
+- A message with a recipient is a call, on whatever channel, the recipient before the channel or after it; the name is
+  the recipient without `functions.`. Without a recipient, `analysis` is reasoning and every other channel is text.
+- A call is complete with its JSON, closed or not: the renderer takes a final `<|call|>` off. It is UNCLOSED where the
+  text ends inside the JSON. A delimiter inside a JSON string is part of the string.
+- A header without a `<|message|>`, and what stands between messages or before a header, is text.
+- `json_calls` says what arguments may be.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from orl_core.messages import FailureKind
+from orl_core.tools.json_calls import broken, named_call, read_body
+from orl_core.tools.scan import Scan
+
+if TYPE_CHECKING:
+    from orl_core.tools.marked import Marked
+    from orl_core.tools.scan import Parsed
+
+START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+DELIMITERS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
+_STOPS = (START, END, CALL, RETURN)
+_CLOSING = (END, CALL, RETURN)
+_RECIPIENT = re.compile(r"(?:^|\s)to=([^\s<]*+)")
+
+
+def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
+    """Everything in `marked`, in order. `reasoning_opened`: the prompt has opened the analysis channel and its body."""
+    scan = Scan(marked)
+    if reasoning_opened:
+        _body(scan, "analysis", None)
+    while scan.index < len(scan.marks):
+        _message(scan)
+    return scan.parsed()
+
+
+def _message(scan: Scan) -> None:
+    """One message from its header on; without a `<|message|>` the rest of the text."""
+    index = begin = scan.index
+    while index < len(scan.marks) and scan.marks[index].delimiter != MESSAGE:
+        if scan.marks[index].delimiter in _STOPS:
+            begin = index
+        index += 1
+    if index == len(scan.marks):
+        scan.index = index
+        return
+    if scan.marks[begin].delimiter in _STOPS:  # what stands before the header's own beginning
+        scan.say(scan.marks[begin].start)
+        scan.jump(scan.marks[begin].end)
+    recipient: str | None = None
+    channel, part, place = "", "", scan.at
+    for mark in scan.marks[scan.index : index + 1]:
+        words = scan.text[place : mark.start]
+        if found := _RECIPIENT.search(words):
+            recipient = found.group(1)
+        if part == CHANNEL:
+            channel = next(iter(words.split()), "")
+        elif not part and (spoken := _RECIPIENT.sub("", words).strip().removeprefix("assistant")):
+            scan.said.append(spoken)
+            scan.begin = mark.start
+        part, place = mark.delimiter, mark.end
+    scan.jump(place)
+    _body(scan, channel, recipient)
+
+
+def _body(scan: Scan, channel: str, recipient: str | None) -> None:
+    start = scan.at
+    if recipient is not None:
+        _call(scan, recipient.removeprefix("functions."), start)
+        scan.tell("calls")
+        return
+    mark = scan.go(start, _STOPS)
+    thinks = channel == "analysis"
+    if thinks:
+        if thought := scan.text[start : scan.at].strip():
+            scan.thought.append(thought)
+    else:
+        end, scan.at = scan.at, start
+        scan.say(end)
+    if mark is not None and mark.delimiter in _CLOSING:
+        scan.pass_mark()
+    if thinks:
+        scan.tell("reasoning")
+    else:
+        scan.begin = scan.at
+
+
+def _call(scan: Scan, name: str, start: int) -> None:
+    body = read_body(scan, _STOPS, _CLOSING)
+    if body.complaint:
+        closed = body.closed or not body.cut
+        scan.calls.append(broken(body.complaint, body.text, "one JSON object", closed=closed, missing=CALL, name=name))
+    elif not name:
+        scan.fail(FailureKind.MISSING_NAME, "the recipient has no name: write to=functions.a_tool", start)
+    else:
+        scan.calls.append(named_call(name, body.value, body.text, "the arguments as one JSON object"))

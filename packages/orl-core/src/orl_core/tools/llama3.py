@@ -1,0 +1,62 @@
+"""The wire format of Llama 3.1 to 3.3: `{"name": …, "parameters": {…}}`, after `<|python_tag|>` or at the beginning.
+
+It must not know tools, schemas or tokens. Nothing closes a call: the JSON object itself does. What it decides:
+
+- Without the tag, a text is calls where it, or what follows the reasoning, begins with an object whose first key is
+  `name` or `type`; any other object is an answer in JSON, and text. After the tag everything is meant to be a call.
+- Calls are joined by `;` or white space; what follows the last one is text.
+- Arguments stand under `parameters`, or under `arguments` where there are none. `json_calls` says what they may be.
+- Broken JSON ends at the next tag, or the end: UNCLOSED where the text ends inside the object.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from orl_core.tools.json_calls import broken, call_of
+from orl_core.tools.scan import THINK, THOUGHT, Scan, read
+from orl_core.tools.strict_json import NotJson, read_value
+
+if TYPE_CHECKING:
+    from orl_core.tools.marked import Marked
+    from orl_core.tools.scan import Parsed
+
+TAG = "<|python_tag|>"
+DELIMITERS = (TAG, THINK, THOUGHT)
+EXAMPLE = '{"name": "a_tool", "parameters": {}}'
+_KEYS = ("parameters", "arguments")
+_CALL = re.compile(r'\s*+;?+\s*+(?=\{\s*+"(?:name|type)"\s*+:)')
+
+
+def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
+    """Everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `<think>`."""
+    return read(marked, {TAG: _tagged}, reasoning_opened=reasoning_opened, bare=_bare)
+
+
+def _tagged(scan: Scan) -> None:
+    scan.say_to_mark()
+    _objects(scan)
+
+
+def _bare(scan: Scan) -> None:
+    if _CALL.match(scan.text, scan.at):
+        _objects(scan)
+
+
+def _objects(scan: Scan) -> None:
+    """The calls from here on, until something else follows."""
+    while True:
+        start = scan.at
+        try:
+            value, end = read_value(scan.text, start)
+        except NotJson as exc:
+            scan.go(start, (TAG,))
+            text = scan.text[start : scan.at].strip()
+            scan.calls.append(broken(str(exc), text, EXAMPLE, closed=not exc.cut))
+            return
+        scan.calls.append(call_of(value, scan.text[start:end].strip(), _KEYS, EXAMPLE))
+        following = _CALL.match(scan.text, end)
+        scan.jump(following.end() if following else end)
+        if following is None:
+            return

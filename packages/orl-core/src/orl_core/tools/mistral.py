@@ -1,0 +1,79 @@
+"""Mistral's wire formats: `[TOOL_CALLS] [{"name": …, "arguments": {…}}, …]` and `[TOOL_CALLS]name[ARGS]{…}`.
+
+It must not know tools, schemas or tokens. The tokenizers up to v7 write the array, later ones the second form, v11 with
+`[CALL_ID]…` before `[ARGS]`; both are read, told apart by what follows `[TOOL_CALLS]`. What it decides:
+
+- Nothing closes a call but its JSON: what follows the array or the object is text.
+- An array is read element by element. A broken one ends it, at the next `[TOOL_CALLS]` or the end, and the elements
+  before it count: UNCLOSED where the text ends inside it. A missing `]` after a complete element is no fault.
+- `json_calls` says what arguments may be. A call id is ignored. Reasoning stands between `[THINK]` and `[/THINK]`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orl_core.messages import FailureKind
+from orl_core.tools.json_calls import broken, named_call, read_array
+from orl_core.tools.scan import Scan, read
+from orl_core.tools.strict_json import NotJson, read_value, skip_space
+
+if TYPE_CHECKING:
+    from orl_core.tools.marked import Marked
+    from orl_core.tools.scan import Parsed
+
+CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+THINKING = ("[THINK]", "[/THINK]")
+DELIMITERS = (CALLS, ARGS, CALL_ID, *THINKING)
+EXAMPLE = '{"name": "a_tool", "arguments": {}}'
+
+
+def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
+    """Everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `[THINK]`."""
+    return read(marked, {CALLS: _calls}, reasoning_opened=reasoning_opened, thinking=THINKING)
+
+
+def _calls(scan: Scan) -> None:
+    scan.say_to_mark()
+    if scan.text.startswith("[", skip_space(scan.text, scan.at)) and not _at_mark(scan):
+        read_array(scan, (CALLS,), ("arguments",), EXAMPLE)
+    else:
+        _named(scan)
+
+
+def _at_mark(scan: Scan) -> bool:
+    """Whether a delimiter stands here: they begin with a bracket too."""
+    place = skip_space(scan.text, scan.at)
+    return scan.index < len(scan.marks) and scan.marks[scan.index].start == place
+
+
+def _named(scan: Scan) -> None:
+    start = scan.at
+    mark = scan.go(start, DELIMITERS)
+    name = scan.text[start : scan.at].strip()
+    if mark is not None and mark.delimiter == CALL_ID:
+        scan.pass_mark()
+        mark = scan.go(scan.at, DELIMITERS)
+    if mark is None:
+        scan.fail(FailureKind.UNCLOSED, f"the tool call is not complete: no {ARGS} follows its name", start)
+    elif mark.delimiter != ARGS:
+        scan.fail(FailureKind.MALFORMED, f"no {ARGS} follows the name of the tool call", start)
+    else:
+        scan.pass_mark()
+        _arguments(scan, name, start)
+
+
+def _arguments(scan: Scan, name: str, start: int) -> None:
+    place = scan.at
+    try:
+        value, end = read_value(scan.text, place)
+    except NotJson as exc:
+        scan.go(place, (CALLS,))
+        text = scan.text[start : scan.at].strip()
+        scan.calls.append(broken(str(exc), text, "a JSON object", closed=not exc.cut, name=name))
+        return
+    scan.jump(end)
+    if name:
+        scan.calls.append(named_call(name, value, scan.text[start:end].strip(), f"{name}{ARGS}{{}}"))
+    else:
+        scan.fail(FailureKind.MISSING_NAME, f"no name stands before {ARGS}", start)

@@ -1,0 +1,146 @@
+"""Where a parser stands in a marked text, and what it has found so far: the frame of every tagged wire format.
+
+It knows marks, text, reasoning and order, and nothing of what stands inside a block. A format gives `read` one reader
+for each delimiter that opens something; a reader begins at that mark, says the text before what it reads, and must go
+past it; that it is reasoning or calls is told here. Marks are passed once and in order, which is why a parser is linear:
+no reader looks back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orl_core.messages import Action, FailureKind, ParseFailure, Part, Span, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from orl_core.tools.marked import Mark, Marked
+
+THINK, THOUGHT = "<think>", "</think>"
+Parsed = tuple[Action, tuple[Span, ...] | None]  # and where its parts stand, in characters; None: it is not told
+
+
+class Scan:
+    """A place in a marked text: `at` counts characters, `index` is the first mark that is not passed.
+
+    `begin` is where the part begins that is being read: behind the last text, or the last part.
+    """
+
+    def __init__(self, marked: Marked) -> None:
+        self.text = marked.text
+        self.marks = marked.marks
+        self.at = self.index = self.begin = 0
+        self.calls: list[ToolCall | ParseFailure] = []
+        self.said: list[str] = []
+        self.thought: list[str] = []
+        self.spans: list[Span] = []
+
+    def say(self, end: int) -> None:
+        """What stands before `end` is text; go there."""
+        if spoken := self.text[self.at : end].strip():
+            self.said.append(spoken)
+        self.at = self.begin = end
+
+    def say_to_mark(self) -> None:
+        """What stands before the next mark is text; go behind that mark."""
+        self.say(self.marks[self.index].start)
+        self.pass_mark()
+
+    def pass_mark(self) -> None:
+        """Go behind the next mark."""
+        self.at = self.marks[self.index].end
+        self.index += 1
+
+    def jump(self, place: int) -> None:
+        """Go to `place`; marks that begin before it are part of what was read."""
+        while self.index < len(self.marks) and self.marks[self.index].start < place:
+            self.index += 1
+        self.at = place
+
+    def go(self, place: int, delimiters: Collection[str]) -> Mark | None:
+        """Go to the first of `delimiters` that begins at `place` or after it; None: to the end of the text."""
+        while self.index < len(self.marks):
+            mark = self.marks[self.index]
+            if mark.start >= place and mark.delimiter in delimiters:
+                self.at = mark.start
+                return mark
+            self.index += 1
+        self.at = len(self.text)
+        return None
+
+    def think(self, closing: str) -> None:
+        """What stands before `closing`, or the end, is reasoning; go behind it."""
+        start = self.at
+        mark = self.go(start, (closing,))
+        if thought := self.text[start : self.at].strip():
+            self.thought.append(thought)
+        if mark is not None:
+            self.pass_mark()
+        self.tell("reasoning")
+
+    def tell(self, part: Part) -> None:
+        """What stands between `begin` and here is `part`."""
+        self.spans.append(Span(part=part, start=self.begin, end=self.at))
+        self.begin = self.at
+
+    def fail(self, kind: FailureKind, message: str, start: int, *, name: str = "") -> None:
+        """What stands between `start` and here is a call that cannot be made."""
+        body = self.text[start : self.at].strip()
+        self.calls.append(ParseFailure(kind=kind, message=one_line(message), text=body, name=name))
+
+    def parsed(self) -> Parsed:
+        """All that was found, the rest of the text included."""
+        self.say(len(self.text))
+        action = Action(text="\n".join(self.said), reasoning="\n".join(self.thought), calls=tuple(self.calls))
+        return action, tuple(self.spans)
+
+
+def read(
+    marked: Marked,
+    readers: Mapping[str, Callable[[Scan], None]],
+    *,
+    reasoning_opened: bool,
+    thinking: tuple[str, str] = (THINK, THOUGHT),
+    bare: Callable[[Scan], None] | None = None,
+) -> Parsed:
+    """Everything in `marked`, in order: text, reasoning between the tags `thinking`, and what the readers find.
+
+    `reasoning_opened`: the prompt has already opened the reasoning. `bare` reads calls that no delimiter opens; it is
+    tried where the text begins, with and after reasoning, and reads nothing where there is no call.
+    """
+    scan = Scan(marked)
+    if reasoning_opened:
+        scan.think(thinking[1])
+    if bare is not None:
+        _calls(scan, bare)
+    while scan.index < len(scan.marks):
+        delimiter = scan.marks[scan.index].delimiter
+        if delimiter == thinking[0]:
+            scan.say_to_mark()
+            scan.think(thinking[1])
+            if bare is not None and not scan.said:
+                _calls(scan, bare)
+        elif delimiter in readers:
+            _calls(scan, readers[delimiter])
+        else:
+            scan.index += 1
+    return scan.parsed()
+
+
+def _calls(scan: Scan, reader: Callable[[Scan], None]) -> None:
+    """Let `reader` read; what it goes past, text apart, is calls."""
+    start = scan.at
+    reader(scan)
+    if scan.at > start:
+        scan.tell("calls")
+
+
+def dropped(scan: Scan) -> None:
+    """The reader of a delimiter that frames calls and says nothing by itself."""
+    scan.say_to_mark()
+
+
+def one_line(message: str) -> str:
+    """`message` without line breaks, and of a length that a model can read."""
+    return " ".join(message.split())[:500]

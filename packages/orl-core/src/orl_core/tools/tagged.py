@@ -1,0 +1,177 @@
+"""Calls in tags, a value in a tag of its own: the machine behind the formats of Qwen3-Coder, MiniMax and DeepSeek V3.2.
+
+A dialect says which tag stands at a mark; the order of tags is read here, once for all of them:
+
+    open, then calls, then close;    a call: call, then values, then called;    a value: key, text, value end
+
+Values cannot be escaped in these formats, so a value is what stands between its two tags, and where another tag of the
+format comes before the value's end the call is MALFORMED, never cut silently. The same goes for text between tags, a
+parameter twice, and a missing `called` tag. What ends with the text, or where a new block opens, is UNCLOSED; a block's
+own closing tag may be missing after its last call. Reasoning tags inside a block are text. After a failure reading goes
+on with the next call or block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from orl_core.messages import FailureKind, ToolCall
+from orl_core.tools.strict_json import NotJson, read_all
+
+if TYPE_CHECKING:
+    from orl_core.tools.marked import Mark
+    from orl_core.tools.scan import Scan
+
+
+class Kind(Enum):
+    """What a tag does."""
+
+    OPEN = "open"
+    CLOSE = "close"
+    CALL = "call"
+    CALLED = "called"
+    KEY = "key"
+    VALUE_END = "value end"
+
+
+class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tag at `text[start:end]`. `name` is that of the tool or the parameter; `is_json`: its value is JSON."""
+
+    kind: Kind
+    start: int
+    end: int
+    name: str = ""
+    is_json: bool = False
+
+
+class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way to write the tags. `tag` reads the tag at a mark; four others spell tags for messages.
+
+    `strips_newline`: the format writes a value on lines of its own, so that one newline at either end is not its.
+    """
+
+    tag: Callable[[Scan, Mark], Tag | None]
+    call: str
+    called: str
+    key: str
+    value_end: str
+    strips_newline: bool
+
+
+class _Malformed(Exception):
+    """A call that cannot be read on; it does not leave this module."""
+
+
+class _Unclosed(_Malformed):
+    """The same, because it ends too early."""
+
+
+_BLOCK_TAGS = frozenset({Kind.OPEN, Kind.CLOSE, Kind.CALL})
+
+
+def read_block(scan: Scan, dialect: Dialect) -> None:
+    """The block whose opening tag is at the next mark, or text where that mark opens none."""
+    tag = dialect.tag(scan, scan.marks[scan.index])
+    if tag is None or tag.kind is not Kind.OPEN:
+        scan.index += 1
+        return
+    scan.say(tag.start)
+    scan.jump(tag.end)
+    empty = True
+    while True:
+        start = scan.at
+        tag = _to(scan, dialect, _BLOCK_TAGS)
+        stray = bool(scan.text[start : scan.at].strip())
+        ended = tag is None or tag.kind is not Kind.CALL
+        if stray or (ended and empty):
+            unclosed = tag is None or tag.kind is Kind.OPEN
+            kind = FailureKind.UNCLOSED if unclosed else FailureKind.MALFORMED
+            found = "text" if stray else "nothing"
+            scan.fail(kind, f"there is {found} where {dialect.call} should stand", start)
+        empty = False
+        if tag is None or tag.kind is Kind.OPEN:
+            return
+        scan.jump(tag.end)
+        if tag.kind is Kind.CLOSE:
+            return
+        _read_call(scan, dialect, tag)
+
+
+def _read_call(scan: Scan, dialect: Dialect, call: Tag) -> None:
+    """The call whose tag has just been passed: a call, or a failure after which the next block tag is not passed."""
+    try:
+        arguments = _arguments(scan, dialect)
+    except _Malformed as exc:
+        kind = FailureKind.UNCLOSED if isinstance(exc, _Unclosed) else FailureKind.MALFORMED
+        _to(scan, dialect, _BLOCK_TAGS)
+        of = f"of `{call.name}` " if call.name else ""
+        scan.fail(kind, f"the call {of}cannot be read: {exc}", call.start, name=call.name)
+        return
+    if call.name:
+        scan.calls.append(ToolCall(name=call.name, arguments=arguments))
+    else:
+        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name: write {dialect.call}", call.start)
+
+
+def _arguments(scan: Scan, dialect: Dialect) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    while True:
+        start = scan.at
+        tag = _next(scan, dialect, f"it has no {dialect.called}")
+        if scan.text[start : tag.start].strip():
+            raise _Malformed(f"text stands where {dialect.key} should")
+        if tag.kind is Kind.CALLED:
+            return arguments
+        if tag.kind is not Kind.KEY:
+            raise _Malformed("a value ends that has not begun")
+        if not tag.name:
+            raise _Malformed(f"a parameter has no name: write {dialect.key}")
+        if tag.name in arguments:
+            raise _Malformed(f"the parameter `{tag.name}` appears twice")
+        unfinished = f"the parameter `{tag.name}` has no {dialect.value_end}"
+        end = _next(scan, dialect, unfinished)
+        if end.kind is not Kind.VALUE_END:
+            raise _Malformed(unfinished)
+        arguments[tag.name] = _value(scan.text[tag.end : end.start], tag, dialect)
+
+
+def _next(scan: Scan, dialect: Dialect, complaint: str) -> Tag:
+    """The next tag of a call, passed.
+
+    Raises:
+        _Malformed: there is none before the call or the block ends; the tag that ends it is not passed.
+    """
+    tag = _to(scan, dialect, frozenset(Kind))
+    if tag is None or tag.kind is Kind.OPEN:
+        raise _Unclosed(complaint)
+    if tag.kind in _BLOCK_TAGS:
+        raise _Malformed(complaint)
+    scan.jump(tag.end)
+    return tag
+
+
+def _value(text: str, tag: Tag, dialect: Dialect) -> Any:
+    if dialect.strips_newline:
+        text = text.removeprefix("\n").removesuffix("\n")
+    if not tag.is_json:
+        return text
+    try:
+        return read_all(text)
+    except NotJson as exc:
+        raise _Malformed(f"the parameter `{tag.name}` is not valid JSON: {exc}") from None
+
+
+def _to(scan: Scan, dialect: Dialect, kinds: frozenset[Kind]) -> Tag | None:
+    """Go to the next tag of these kinds, without passing it; None: to the end of the text."""
+    while scan.index < len(scan.marks):
+        tag = dialect.tag(scan, scan.marks[scan.index])
+        if tag is not None and tag.kind in kinds:
+            scan.at = tag.start
+            return tag
+        scan.index += 1
+    scan.at = len(scan.text)
+    return None

@@ -1,0 +1,159 @@
+"""Arguments that a wire format carries as texts, given the types that the tool's schema states.
+
+It must not know wire formats. Here, and only here, a text becomes a number, a boolean, null, an object or an array; the
+schema check that follows judges the result, and reports a text that fits nothing, because such a text stays a string.
+The rules, the first that applies:
+
+1. An unknown tool's arguments stay strings.
+2. A text that is a string member of the schema's `enum` or `const` is that string.
+3. Where only strings are allowed, a text stays as it is, whatever it looks like.
+4. A text that is strict JSON (`strict_json`) of an allowed type other than string is that value; what it holds inside
+   is typed by itself. A number without a fraction is an integer (`3.0`, `1e3`) where only integers are allowed.
+5. Where no string is allowed, `True`, `False` and `None` count as well: chat templates print them so.
+6. Anything else stays a string.
+
+Allowed are the types of `type` (one or several), of the members of `enum` and `const`, of any branch of `anyOf` and
+`oneOf`, of all branches of `allOf`, of what a local `$ref` names, and null with `nullable`. A schema that says nothing
+of these, an unknown parameter's among them, allows everything. `additionalProperties` speaks for unknown parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import structs
+
+from orl_core.messages import Action, ToolCall
+from orl_core.tools.strict_json import NotJson, read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from orl_core.messages import ToolSpec
+
+_ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
+_TEXT = frozenset({"string"})
+_WORDS = {"True": True, "False": False, "None": None}
+_KINDS: dict[type[object], str] = {
+    **{type(None): "null", bool: "boolean", str: "string", int: "integer", float: "number"},
+    **{dict: "object", list: "array"},
+}
+_DEPTH = 32  # how far `$ref`, `anyOf` and the like are followed; a schema that goes on allows everything
+
+
+def typed(action: Action, tools: Sequence[ToolSpec]) -> Action:
+    """`action` with the arguments of its calls, all of them strings, as `tools` state their types. Total."""
+    schemas = {tool.name: tool.parameters for tool in tools}
+    calls = tuple(
+        structs.replace(call, arguments=_Schema(schemas[call.name]).arguments(call.arguments))
+        if isinstance(call, ToolCall) and call.name in schemas
+        else call
+        for call in action.calls
+    )
+    return structs.replace(action, calls=calls)
+
+
+class _Schema:
+    """One tool's schema. What a part of it allows is worked out once, so that no schema is slow, round or not."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._known: dict[int, frozenset[str]] = {}
+
+    def arguments(self, texts: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as the schema types them."""
+        return {name: self._value(text, self._parameter(name)) for name, text in texts.items()}
+
+    def _parameter(self, name: str) -> Any:
+        """The schema of one parameter, looked for in every branch of the tool's."""
+        additional: Any = True
+        for branch in self._branches(self._root):
+            properties = branch.get("properties")
+            if isinstance(properties, dict) and name in properties:
+                return cast("dict[str, Any]", properties)[name]
+            additional = branch.get("additionalProperties", additional)
+        return additional
+
+    def _value(self, text: str, schema: Any) -> Any:
+        listed = [member for branch in self._branches(schema) for member in _listed(branch) or ()]
+        allowed = self._types(schema, 0)
+        if text in listed or allowed == _TEXT:
+            return text
+        try:
+            value = read_all(text)
+        except NotJson:
+            word = text.strip()
+            if "string" in allowed or word not in _WORDS:
+                return text
+            value = _WORDS[word]
+        if isinstance(value, float) and "number" not in allowed and value.is_integer():
+            value = int(value)
+        return value if _kind(value) in allowed and not isinstance(value, str) else text
+
+    def _branches(self, schema: Any) -> Iterator[dict[str, Any]]:
+        """`schema` and every object schema that it refers to or combines, each once."""
+        waiting, seen = [schema], set[int]()
+        while waiting:
+            part = waiting.pop()
+            if not isinstance(part, dict) or id(cast("object", part)) in seen:
+                continue
+            branch = cast("dict[str, Any]", part)
+            seen.add(id(branch))
+            yield branch
+            waiting.extend(part for key in ("oneOf", "anyOf", "allOf") for part in reversed(_list(branch.get(key))))
+            if "$ref" in branch:
+                waiting.append(self._named(branch["$ref"]))
+
+    def _types(self, schema: Any, depth: int) -> frozenset[str]:
+        """The JSON types that a schema allows; where there is `number` there is `integer`."""
+        if not isinstance(schema, dict) or depth == _DEPTH:
+            return _ALL
+        members = cast("dict[str, Any]", schema)
+        known = self._known.get(id(members))
+        if known is None:
+            self._known[id(members)] = _ALL  # what a schema that goes round says of itself
+            known = self._known[id(members)] = self._allowed(members, depth + 1) or _ALL
+        return known
+
+    def _allowed(self, schema: dict[str, Any], depth: int) -> frozenset[str]:
+        allowed = _ALL
+        if "type" in schema:
+            stated = _list(schema["type"]) or [schema["type"]]
+            allowed = frozenset(name for name in stated if isinstance(name, str)) & _ALL
+            allowed |= frozenset({"integer"}) if "number" in allowed else frozenset[str]()
+        if (listed := _listed(schema)) is not None:
+            allowed &= frozenset(map(_kind, listed))
+        if "$ref" in schema:
+            allowed &= self._types(self._named(schema["$ref"]), depth)
+        for branch in _list(schema.get("allOf")):
+            allowed &= self._types(branch, depth)
+        for key in ("anyOf", "oneOf"):
+            if branches := _list(schema.get(key)):
+                allowed &= frozenset[str]().union(*(self._types(branch, depth) for branch in branches))
+        return allowed | frozenset({"null"}) if schema.get("nullable") is True else allowed
+
+    def _named(self, reference: Any) -> Any:
+        """What a local reference (`#/$defs/Name`) names; True, which allows everything, where it names nothing."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return True
+        value = self._root
+        for part in reference[1:].split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(value, dict) or key not in value:
+                return True
+            value = cast("dict[str, Any]", value)[key]
+        return value
+
+
+def _listed(schema: dict[str, Any]) -> list[Any] | None:
+    """The members of `enum`, or the one of `const`; None where there is neither."""
+    return [schema["const"]] if "const" in schema else _list(schema["enum"]) if "enum" in schema else None
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _kind(value: Any) -> str:
+    """The JSON type of a value, an integer being one even where numbers are allowed."""
+    return _KINDS.get(cast("type[object]", type(value)), "array")

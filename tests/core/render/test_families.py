@@ -1,0 +1,293 @@
+"""Every supported family: its certificate, its golden texts, extensions equal to the template's own, law L4."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from orl_core.errors import RenderError
+from orl_core.messages import Message, ToolCall, ToolSpec, text_message
+from orl_core.render import Renderer
+from orl_core.render.certify import Extent, attacks
+from orl_core.render.controls import Controls
+from orl_core.render.conversation import Dialect, for_template
+from orl_core.render.plan import Plan, Plans
+from orl_core.render.report import unlike_template
+
+from tests.core.render.conversations import few, harmless, hostile_to, rounds
+from tests.families import FAMILIES, renderer, tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orl_core.messages import Role
+    from orl_core.render.dummy import Roles
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"who": {"type": "string", "description": "a <name>"}}}
+TOOLS = (ToolSpec(name="accuse", description="Name the culprit.", parameters=SCHEMA), ToolSpec(name="look"))
+USER = text_message("user", "Who did it?")
+KNIFE, ALIBI = text_message("tool", "A knife.\n", name="look"), text_message("tool", '{"alibi": null}', name="ask")
+every_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+def dialect(name: str) -> Dialect:
+    wire = FAMILIES[name].tool_format
+    return Dialect(arguments_as_text=wire == "deepseek", named_ids=wire == "kimi_k2")
+
+
+def whole(name: str, messages: Sequence[Message], *, prompt: bool = True) -> str:
+    """The template's own rendering of a conversation."""
+    dicts = for_template(messages, str, dialect(name))
+    return tokenizer(name).apply_chat_template(dicts, tools=None, add_generation_prompt=prompt)
+
+
+def controls(name: str, ids: Sequence[int]) -> list[int]:
+    known = set(tokenizer(name).added_tokens.values())
+    return [token for token in ids if token in known]
+
+
+def played(data: st.DataObject, name: str) -> list[tuple[Message, tuple[Message, ...]]]:
+    """Rounds that the family's template can express."""
+    family = FAMILIES[name]
+    one = rounds(most=family.calls_per_action or 3, user=family.user_turns, both=False)
+    return data.draw(st.lists(one, min_size=1, max_size=4))
+
+
+@every_family
+def test_the_certificate_passes_and_says_what_the_template_can_express(name: str) -> None:
+    family, tok = FAMILIES[name], tokenizer(name)
+    certificate = renderer(name).certificate
+    assert certificate.passed
+    assert (certificate.user_turns, certificate.calls_per_action) == (family.user_turns, family.calls_per_action)
+    system = None if family.shows_tools else "{tools}"
+    found = Renderer(tok, system_prompt_template=system)
+    assert found.tool_format == family.tool_format
+
+
+@every_family
+def test_golden_opening_and_extensions(name: str) -> None:
+    """The family's wire format, as text, in tests/golden; the ids are those of its joint encoding."""
+    family, tok, made = FAMILIES[name], tokenizer(name), renderer(name)
+    shown = {
+        "open": made.open((text_message("system", "Be brief."), USER), TOOLS),
+        "open without tools": made.open((USER,), ()),
+        "result": made.extend((), (KNIFE,), calls_before=0),
+        "result after two calls": made.extend((), (KNIFE,), calls_before=2),
+    }
+    if family.calls_per_action is None:
+        shown["two results"] = made.extend((), (KNIFE, ALIBI), calls_before=0)
+    if family.user_turns:
+        shown["user"] = made.extend((), (USER,), calls_before=0)
+    texts = {what: tok.decode(ids) for what, ids in shown.items()}
+    for what, ids in shown.items():
+        assert list(ids) == tok.encode_joint(texts[what])
+    now = datetime.now().astimezone()
+    dated = json.dumps(texts, ensure_ascii=False, indent=2)
+    for form in ("%Y-%m-%d", "%d %b %Y"):
+        dated = dated.replace(now.strftime(form), form)
+    assert json.loads(dated) == json.loads((GOLDEN / f"render_{name}.json").read_text(encoding="utf-8"))
+
+
+@every_family
+@given(data=st.data(), first=harmless)
+@few
+def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first: str) -> None:
+    """What is appended is what the template prints at the end of the whole conversation, id by id."""
+    made, tok = renderer(name), tokenizer(name)
+    history, before = [text_message("user", first)], 0
+    for action, answers in played(data, name):
+        history += [action, *answers]
+        ids = made.extend((), answers, calls_before=before)
+        before += len(action.calls)
+        full = tok.encode_joint(whole(name, history))
+        assert full[-len(ids) :] == list(ids)
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.append_only])
+@given(data=st.data(), first=harmless)
+@few
+def test_a_conversation_appended_is_the_conversation_rendered_whole(name: str, data: st.DataObject, first: str) -> None:
+    """Where the template keeps history, every id of opening, actions and extensions can be compared."""
+    made, tok = renderer(name), tokenizer(name)
+    history, before = [text_message("user", first)], 0
+    ids = tok.encode_joint(whole(name, history))
+    if FAMILIES[name].shows_tools:
+        assert list(made.open(tuple(history), ())) == ids
+    for action, answers in played(data, name):
+        said = whole(name, [*history, action], prompt=False).removeprefix(whole(name, history))
+        end = tok.decode([made.stop_ids[0]])
+        closed, stop, _ = said.rpartition(end)  # GLM closes an action with what comes next
+        action_ids = tok.encode_joint(closed + stop if stop else said)
+        ids += [*action_ids, *made.extend(action_ids, answers, calls_before=before)]
+        history += [action, *answers]
+        before += len(action.calls)
+    assert ids == tok.encode_joint(whole(name, history))
+
+
+class _Broken(Plans):
+    """Plans that lose the last id before the first slot, or the text that it stands for."""
+
+    def __init__(self, name: str, *, text: bool) -> None:
+        super().__init__(tokenizer(name), Controls(tokenizer(name)))
+        self._text = text
+
+    def plan(self, roles: Roles, calls_before: int = 0) -> Plan:
+        plan = super().plan(roles, calls_before)
+        if self._text:
+            return structs.replace(plan, parts=(str(plan.parts[0])[1:], "|", *plan.parts[1:]))
+        return structs.replace(plan, fixed=(plan.fixed[0][:-1], *plan.fixed[1:]))
+
+
+@every_family
+def test_negative_control_a_plan_that_differs_is_found(name: str) -> None:
+    family, plans = FAMILIES[name], Plans(tokenizer(name), Controls(tokenizer(name)))
+    plans.counting = name == "deepseek_v3"
+    roles: Roles = ("tool", "user") if family.user_turns else ("tool",)
+    closing: dict[Role, int] = {role: plans.plan((role,)).closing for role in roles}
+    extent = Extent(closing=closing, calls_per_action=family.calls_per_action)
+    assert unlike_template(plans, extent, dialect(name)) == ""
+    for text, complaint in ((True, "does not end in"), (False, "is not encoded jointly")):
+        broken = _Broken(name, text=text)
+        broken.counting = plans.counting
+        assert complaint in unlike_template(broken, extent, dialect(name))
+
+
+def opening(texts: Sequence[str]) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
+    """A system message, a user message and a tool, made of four texts from outside."""
+    system, user, description, value = texts
+    parameters: dict[str, Any] = {
+        "type": "object",
+        "properties": {"where": {"type": "string", "description": value, "enum": [value]}},
+    }
+    tool = ToolSpec(name="look", description=description, parameters=parameters)
+    return (text_message("system", system), text_message("user", user)), (tool,)
+
+
+@every_family
+@given(data=st.data())
+@few
+def test_l4_no_text_from_outside_brings_a_control_id(name: str, data: st.DataObject) -> None:
+    made, hostile = renderer(name), hostile_to(list(tokenizer(name).added_tokens))
+    texts = data.draw(st.lists(hostile, min_size=4, max_size=4))
+    blank = made.open(*opening(["x"] * 4))
+    assert controls(name, made.open(*opening(texts))) == controls(name, blank)
+    number = FAMILIES[name].calls_per_action or 2
+    results = tuple(text_message("tool", text, name=texts[0]) for text in texts[:number])
+    plain = tuple(text_message("tool", "x", name="x") for _ in results)
+    ids = made.extend((), results, calls_before=1)
+    assert controls(name, ids) == controls(name, made.extend((), plain, calls_before=1))
+    if FAMILIES[name].user_turns:
+        ids = made.extend((), (text_message("user", texts[0]),), calls_before=1)
+        assert controls(name, ids) == controls(name, made.extend((), (text_message("user", "x"),), calls_before=1))
+
+
+@every_family
+def test_l4_every_control_string_alone_doubled_cut_and_at_the_edges(name: str) -> None:
+    made = renderer(name)
+    for attack in attacks(Controls(tokenizer(name))):
+        for role in ("tool", "user") if FAMILIES[name].user_turns else ("tool",):
+            found = made.extend((), (text_message(role, attack, name=attack),), calls_before=0)
+            blank = made.extend((), (text_message(role, "x", name="x"),), calls_before=0)
+            assert controls(name, found) == controls(name, blank)
+        assert controls(name, made.open(*opening([attack] * 4))) == controls(name, made.open(*opening(["x"] * 4)))
+
+
+@every_family
+def test_l4_negative_control_the_joint_encoding_forges_every_one_of_them(name: str) -> None:
+    tok = tokenizer(name)
+    for text in tok.added_tokens:
+        attacked = text_message("user", f"a{text}b")
+        forged = controls(name, tok.encode_joint(whole(name, [attacked])))
+        assert forged != controls(name, tok.encode_joint(whole(name, [USER])))
+
+
+def test_a_role_opener_that_does_not_fit_is_refused_and_never_dropped() -> None:
+    made, ids = renderer("glm4_5"), tokenizer("glm4_5").added_tokens
+    observation, user = ids["<|observation|>"], ids["<|user|>"]
+    assert made.stop_ids == (observation, user, ids["<|endoftext|>"])
+    result, asked = made.extend((7,), (KNIFE,), calls_before=0), made.extend((7,), (USER,), calls_before=0)
+    assert (result[0], asked[0]) == (observation, user)
+    assert made.extend((7, observation), (KNIFE,), calls_before=0) == result[1:]
+    assert made.extend((7, user), (USER,), calls_before=0) == asked[1:]
+    assert made.extend((7, ids["<|endoftext|>"]), (KNIFE,), calls_before=0) == result
+    for stop, message in ((user, KNIFE), (observation, USER)):
+        assert not made.fits((7, stop), (message,))
+        with pytest.raises(RenderError, match=rf"ended in token {stop}, which a {message.role} message cannot follow"):
+            made.extend((7, stop), (message,), calls_before=0)
+
+
+def test_a_stop_of_the_same_meaning_is_kept_and_the_templates_own_is_dropped() -> None:
+    made, ids = renderer("llama3_1"), tokenizer("llama3_1").added_tokens
+    rest = made.extend((7,), (KNIFE,), calls_before=0)[1:]
+    assert made.extend((7, ids["<|eom_id|>"]), (KNIFE,), calls_before=0) == rest
+    assert made.extend((7, ids["<|eot_id|>"]), (KNIFE,), calls_before=0) == rest
+    assert made.extend((7, ids["<|end_of_text|>"]), (KNIFE,), calls_before=0) == (ids["<|eot_id|>"], *rest)
+
+
+def test_an_answer_and_a_call_of_gpt_oss_end_differently() -> None:
+    made, ids = renderer("gpt_oss"), tokenizer("gpt_oss").added_tokens
+    # <|end|> separates the reasoning from the call: an engine that stopped there would never see one.
+    assert made.stop_ids == (ids["<|call|>"], ids["<|return|>"], ids["<|endoftext|>"])
+    asked = made.extend((7,), (USER,), calls_before=0)
+    assert asked[0] == ids["<|end|>"]
+    assert made.extend((7, ids["<|return|>"]), (USER,), calls_before=0) == asked[1:]
+    assert not made.fits((7, ids["<|return|>"]), (KNIFE,))
+    assert not made.fits((7, ids["<|call|>"]), (USER,))
+
+
+def test_call_ids_are_made_from_the_number_of_calls_before() -> None:
+    shown = tokenizer("kimi_k2").decode(renderer("kimi_k2").extend((), (KNIFE, ALIBI), calls_before=3))
+    assert "## Return of functions.look:3\nA knife.\n" in shown
+    assert "## Return of functions.ask:4\n" in shown
+    shown = tokenizer("mistral_nemo").decode(renderer("mistral_nemo").extend((), (KNIFE, ALIBI), calls_before=3))
+    assert '"call_id": "c00000003"}' in shown
+    assert '"call_id": "c00000004"}' in shown
+
+
+def test_a_template_that_counts_calls_has_a_plan_for_every_number() -> None:
+    """DeepSeek V3's template opens the list of results once in a conversation."""
+    made, ids = renderer("deepseek_v3"), tokenizer("deepseek_v3").added_tokens
+    opener = ids["<｜tool▁outputs▁begin｜>"]
+    assert opener in made.extend((), (KNIFE,), calls_before=0)
+    assert opener not in made.extend((), (KNIFE,), calls_before=1)
+    assert "depends on the number of calls before" in str(made.certificate.checks)
+
+
+def test_what_a_template_cannot_express_is_refused() -> None:
+    with pytest.raises(RenderError, match="an action is followed by tool messages, not by user"):
+        renderer("mistral_nemo").extend((), (USER,), calls_before=0)
+    with pytest.raises(RenderError, match=r"cannot follow an action with tool, tool: .* single tool-calls"):
+        renderer("llama3_1").extend((), (KNIFE, ALIBI), calls_before=0)
+    (note,) = [note for note in renderer("mistral_nemo").certificate.notes if "user message" in note]
+    assert "check 8" in note
+
+
+def test_a_prompt_may_open_reasoning_after_a_user_message_only() -> None:
+    made, tok = renderer("deepseek_v3_1_think"), tokenizer("deepseek_v3_1_think")
+    said = tok.encode_joint("Hm.</think>Yes.")
+    assert made.parse(said).reasoning == "Hm."
+    assert made.parse(said, after="tool").reasoning == ""
+
+
+@every_family
+def test_parse_reads_the_call_that_the_template_renders(name: str) -> None:
+    made, tok = renderer(name), tokenizer(name)
+    call = ToolCall(name="accuse", arguments={"who": "the butler"})
+    action = Message(role="assistant", calls=(call,))
+    said = whole(name, [USER, action], prompt=False)
+    prompt = whole(name, [USER])
+    if said.startswith(prompt):
+        said = said.removeprefix(prompt)
+    else:  # a call in history stands without the reasoning that the prompt opens
+        (start,) = [
+            said.index(tag) for tag in ("<minimax:tool_call>", "<｜tool▁calls▁begin｜>", "<tool_call>") if tag in said
+        ]
+        said = "</think>" + said[start:]
+    assert made.parse(tok.encode_joint(said)).calls == (call,)

@@ -1,0 +1,209 @@
+"""Every wire format: golden cases, what holds for any text, cuts, round trips, strangers, marks, and linear time."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall, ToolSpec
+from orl_core.render.calls import detect_format
+from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, parse_marked
+from orl_rollout.tokenizer import HFTokenizer
+
+from tests.core.tools.wire import WIRES, Wire, any_calls, quiet_calls, tools_for
+from tests.tokenizers import QWEN3_ADDED, build, template
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+CASES = [
+    pytest.param(tool_format, case, id=f"{tool_format}: {case['case']}")
+    for tool_format in TOOL_FORMATS
+    for case in json.loads((GOLDEN / f"{tool_format}.json").read_text(encoding="utf-8"))
+]
+TOOLS = (
+    ToolSpec(
+        name="add", parameters={"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "number"}}}
+    ),
+    ToolSpec(
+        name="say",
+        parameters={
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "to": {"type": ["string", "null"]},
+                "loud": {"type": "boolean"},
+                "how": {"type": "object"},
+            },
+        },
+    ),
+)
+EVERY = sorted({text for tool_format in TOOL_FORMATS for text in delimiters(tool_format)})
+FRAGMENTS = (
+    *EVERY,
+    *(
+        '{"name": "a"',
+        '{"name": "a", "arguments": {"x": "',
+        '"type":',
+        "function",
+        "```json\n",
+        "functions.a:0",
+        " to=a",
+    ),
+    *("[a(x=", "'''", '"""', "'", '"', "{", "}", "[", "]", "(", ")", ",", ":", ";", ">", "\\", "\n", "1", "</｜DSML｜"),
+    *('<｜DSML｜invoke name="a">', "<｜DSML｜function_calls>", '"a">', "a>", "=", "true"),
+)
+SOUP = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=14).map("".join)
+formats = st.sampled_from(TOOL_FORMATS)
+
+
+@pytest.mark.parametrize(("tool_format", "case"), CASES)
+def test_golden(tool_format: ToolFormat, case: dict[str, Any]) -> None:
+    expected = msgspec.convert(
+        {"text": case.get("said", ""), "reasoning": case.get("reasoning", ""), "calls": case.get("calls", [])}, Action
+    )
+    assert parse(case["text"], tool_format, tools=TOOLS, reasoning_opened=case.get("opened", False)) == expected
+
+
+@given(formats, SOUP | st.text(st.characters(codec=None)), st.booleans())
+@example("pythonic", "[a(x=" + "[" * 100_000, False)
+@example("pythonic", "[a(x=" + "1" * 5000 + ")]", False)
+@example("pythonic", "[a(x='\\U00110000\\ud800')]", False)
+@example("qwen3_coder", "<tool_call><function=a><parameter=x>" + "[" * 100_000 + "</parameter></function>", False)
+@example("mistral", "[TOOL_CALLS]" + "[" * 100_000, False)
+def test_any_text_gives_an_action_that_a_journal_can_hold(tool_format: ToolFormat, text: str, opened: bool) -> None:
+    action = parse(text, tool_format, tools=TOOLS, reasoning_opened=opened)
+    msgspec.json.encode(action)
+    for call in action.calls:
+        if isinstance(call, ParseFailure):
+            assert call.message
+            assert "\n" not in call.message
+            assert call.kind in list(FailureKind)[:5]
+        else:
+            assert call.name
+
+
+@given(formats, SOUP, st.randoms(use_true_random=False))
+def test_any_marks_give_an_action(tool_format: ToolFormat, text: str, random: Any) -> None:
+    """As a renderer marks them: some spellings are delimiters, others are text."""
+    marks = _marks(text, tool_format)
+    kept = tuple(mark for mark in marks if random.random() < 0.7)
+    msgspec.json.encode(parse_marked(Marked(text=text, marks=kept), tool_format))
+
+
+def _marks(text: str, tool_format: ToolFormat) -> list[Mark]:
+    found: list[Mark] = []
+    place = 0
+    while place < len(text):
+        here = next((d for d in sorted(delimiters(tool_format), key=len)[::-1] if text.startswith(d, place)), None)
+        if here:
+            found.append(Mark(start=place, end=place + len(here), delimiter=here))
+        place += len(here or " ")
+    return found
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES.keys())
+@given(st.data(), st.sampled_from(["", "Let me see.\n"]), st.sampled_from(["", "<think>\nHm.\n</think>\n\n"]))
+def test_what_is_written_is_read(wire: Wire, data: st.DataObject, said: str, thought: str) -> None:
+    calls = data.draw(any_calls if wire.hostile else quiet_calls)
+    if wire.format in {"mistral", "gpt_oss"}:  # which have other tags for it
+        thought = ""
+    if wire.format == "gpt_oss":
+        said = ""
+    if wire.before + wire.call(calls[0], 0)[:1] in {"{", "["} or wire.before == "[":  # nothing but their place says so
+        said = ""
+    action = parse(thought + said + wire.text(calls), wire.format, tools=tools_for(calls))
+    assert repr(action.calls) == repr(tuple(calls))  # 1, 1.0 and True differ
+    assert (action.text, action.reasoning) == (said.strip(), "Hm." if thought else "")
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES.keys())
+@given(st.data())
+def test_a_text_cut_anywhere_gives_the_complete_calls_before_the_cut(wire: Wire, data: st.DataObject) -> None:
+    calls = data.draw(any_calls if wire.hostile else quiet_calls)
+    text = wire.text(calls)
+    cut = data.draw(st.integers(0, len(text)))
+    cut = next((mark.start for mark in _marks(text, wire.format) if mark.start < cut < mark.end), cut)
+    found = parse(text[:cut], wire.format, tools=tools_for(calls)).calls
+    whole = [call for call in found if isinstance(call, ToolCall)]
+    assert repr(whole) == repr(calls[: len(whole)])
+    assert len(whole) >= sum(end <= cut for end in wire.ends(calls))
+    assert tuple(whole) == found[: len(whole)]
+    assert [call.kind for call in found if isinstance(call, ParseFailure)] in ([], [FailureKind.UNCLOSED])
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES.keys())
+@given(quiet_calls)
+def test_a_call_of_one_format_is_no_call_in_another(wire: Wire, calls: list[ToolCall]) -> None:
+    for reader in TOOL_FORMATS:
+        if reader != wire.format:
+            found = parse(wire.text(calls), reader, tools=tools_for(calls)).calls
+            assert not [call for call in found if isinstance(call, ToolCall)]
+
+
+@pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES.keys())
+@given(quiet_calls)
+def test_a_spelled_delimiter_that_is_not_marked_is_text(wire: Wire, calls: list[ToolCall]) -> None:
+    text = wire.text(calls)
+    action = parse_marked(Marked(text=text), wire.format, tools=tools_for(calls))
+    if wire.before not in {"", "["} or not text.startswith("{"):
+        bare = wire.before == "["
+        assert bool(action.calls) == bare
+        assert bare or action.text == text.strip()
+
+
+@pytest.mark.parametrize("wire", [wire for wire in WIRES.values() if not wire.hostile], ids=lambda wire: wire.format)
+@given(st.data())
+def test_a_value_may_spell_delimiters_that_the_vocabulary_holds(wire: Wire, data: st.DataObject) -> None:
+    value = data.draw(SOUP)
+    call, empty = ToolCall(name="say", arguments={"x": value}), ToolCall(name="say", arguments={"x": ""})
+    frame = wire.text([empty])
+    start = frame.index(VALUE_ENDS[wire.format])
+    marks = tuple(
+        Mark(start=mark.start + moved, end=mark.end + moved, delimiter=mark.delimiter)
+        for mark in _marks(frame, wire.format)
+        for moved in [len(value) if mark.start >= start else 0]
+    )
+    text = wire.text([call])
+    assert parse_marked(Marked(text=text, marks=marks), wire.format, tools=tools_for([call])).calls == (call,)
+
+
+VALUE_ENDS = {
+    "qwen3_coder": "\n</parameter>",
+    "minimax": "</parameter>",
+    "glm45": "</arg_value>",
+    "deepseek": "</｜DSML｜parameter>",
+}
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_a_long_turn_of_nothing_but_delimiters_is_read_in_linear_time(tool_format: ToolFormat) -> None:
+    texts = delimiters(tool_format)
+    units = [text + rest for text in texts for rest in ("", '{"a": "', "[a(x='", '"a">')]
+    for unit in (*units, "".join(texts), "".join(texts[::-1])):
+        started = time.monotonic()
+        parse(unit * 10_000, tool_format, tools=TOOLS)
+        assert time.monotonic() - started < 10, unit
+
+
+@pytest.mark.parametrize(
+    ("name", "tool_format"),
+    [
+        ("qwen2_5", "hermes"),
+        ("qwen3", "hermes"),
+        ("qwen3_5_think", "qwen3_coder"),
+        ("glm4moe", "glm45"),
+        ("llama3_1", "llama3"),
+        ("llama3_2", "llama3"),
+        ("gptoss", "gpt_oss"),
+        ("lfm2_2_5", "pythonic"),
+    ],
+)
+def test_a_published_template_tells_its_format(name: str, tool_format: ToolFormat) -> None:
+    hf = build(template(name), (*QWEN3_ADDED, "<|eot_id|>", "<|call|>"))
+    stop_ids = [hf.get_vocab()[text] for text in ("<|eot_id|>", "<|call|>")]
+    assert detect_format(HFTokenizer(hf, stop_ids=stop_ids)) == tool_format

@@ -1,0 +1,203 @@
+"""Calls written in every wire format, as the models write them: what the tests of the parsers read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+from hypothesis import strategies as st
+from msgspec import Struct
+from orl_core.messages import ToolCall, ToolSpec
+from orl_core.tools import ToolFormat
+
+from tests.strategies import json_values
+
+
+class Wire(Struct, frozen=True, kw_only=True):
+    """One way to write calls: `call(call, number)` between `before` and `after`, joined by `between`.
+
+    `hostile`: the format escapes, so that a string in the arguments may hold anything.
+    """
+
+    format: ToolFormat
+    call: Callable[[ToolCall, int], str]
+    before: str = ""
+    between: str = ""
+    after: str = ""
+    hostile: bool = True
+
+    def text(self, calls: Sequence[ToolCall]) -> str:
+        return "".join(self.pieces(calls)) if calls else ""
+
+    def pieces(self, calls: Sequence[ToolCall]) -> list[str]:
+        """`before`, every call with what joins it to the one before, `after`."""
+        written = [self.between * bool(number) + self.call(call, number) for number, call in enumerate(calls)]
+        return [self.before, *written, self.after]
+
+    def ends(self, calls: Sequence[ToolCall]) -> list[int]:
+        """Where in the text each call ends."""
+        return list(accumulate(map(len, self.pieces(calls))))[1:-1]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _named(key: str) -> Callable[[ToolCall, int], str]:
+    return lambda call, _: f'{{"name": {_json(call.name)}, "{key}": {_json(call.arguments)}}}'
+
+
+def _around(opening: str, inner: Callable[[ToolCall, int], str], closing: str) -> Callable[[ToolCall, int], str]:
+    return lambda call, number: f"{opening}{inner(call, number)}{closing}"
+
+
+def _tags(call: ToolCall, opening: str, parameter: str, value_end: str, closing: str) -> str:
+    values = [f"{parameter % name}{_text(value)}{value_end}\n" for name, value in call.arguments.items()]
+    return f"{opening}\n{''.join(values)}{closing}\n"
+
+
+def _dsml(call: ToolCall, number: int) -> str:
+    values: list[str] = []
+    for name, value in call.arguments.items():
+        tag = f'<｜DSML｜parameter name="{name}" string="{"true" if isinstance(value, str) else "false"}">'
+        values.append(f"{tag}{_text(value)}</｜DSML｜parameter>\n")
+    return f'<｜DSML｜invoke name="{call.name}">\n{"".join(values)}</｜DSML｜invoke>\n'
+
+
+def _glm(line: str) -> Callable[[ToolCall, int], str]:
+    def write(call: ToolCall, number: int) -> str:
+        pairs = [
+            f"<arg_key>{name}</arg_key>{line}<arg_value>{_text(value)}</arg_value>{line}"
+            for name, value in call.arguments.items()
+        ]
+        return f"<tool_call>{call.name}{line}{''.join(pairs)}</tool_call>"
+
+    return write
+
+
+def _harmony(call: ToolCall, number: int) -> str:
+    header = f"<|channel|>commentary to=functions.{call.name} <|constrain|>json<|message|>"
+    return f"{header}{_json(call.arguments)}<|call|>"
+
+
+def _python(call: ToolCall, number: int) -> str:
+    return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
+
+
+def _qwen3_coder(call: ToolCall, number: int) -> str:
+    return _tags(call, f"<function={call.name}>", "<parameter=%s>\n", "\n</parameter>", "</function>")
+
+
+def _minimax(call: ToolCall, number: int) -> str:
+    return _tags(call, f'<invoke name="{call.name}">', '<parameter name="%s">', "</parameter>", "</invoke>")
+
+
+_CALLS, _CALL, _SEP = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
+_CALL_END, _CALLS_END = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
+WIRES = {
+    "hermes": Wire(format="hermes", call=_around("<tool_call>\n", _named("arguments"), "\n</tool_call>"), between="\n"),
+    "qwen3_coder": Wire(
+        format="qwen3_coder", call=_around("<tool_call>\n", _qwen3_coder, "</tool_call>"), between="\n", hostile=False
+    ),
+    "qwen3_coder, one block": Wire(
+        format="qwen3_coder", before="<tool_call>\n", call=_qwen3_coder, after="</tool_call>", hostile=False
+    ),
+    "glm45": Wire(format="glm45", call=_glm("\n"), between="\n", hostile=False),
+    "glm45, compact": Wire(format="glm45", call=_glm(""), hostile=False),
+    "llama3": Wire(format="llama3", call=_named("parameters"), between="; "),
+    "llama3, tag": Wire(format="llama3", before="<|python_tag|>", call=_named("parameters"), between=";"),
+    "mistral": Wire(format="mistral", before="[TOOL_CALLS] [", call=_named("arguments"), between=", ", after="]"),
+    "mistral, compact": Wire(
+        format="mistral", call=lambda call, _: f"[TOOL_CALLS]{call.name}[ARGS]{_json(call.arguments)}"
+    ),
+    "deepseek, V3": Wire(
+        format="deepseek",
+        before=_CALLS,
+        call=lambda c, _: f"{_CALL}function{_SEP}{c.name}\n```json\n{_json(c.arguments)}\n```{_CALL_END}",
+        between="\n",
+        after=_CALLS_END,
+    ),
+    "deepseek, V3.1": Wire(
+        format="deepseek",
+        before=_CALLS,
+        call=lambda c, _: f"{_CALL}{c.name}{_SEP}{_json(c.arguments)}{_CALL_END}",
+        after=_CALLS_END,
+    ),
+    "deepseek, V3.2": Wire(
+        format="deepseek",
+        before="<｜DSML｜function_calls>\n",
+        call=_dsml,
+        after="</｜DSML｜function_calls>",
+        hostile=False,
+    ),
+    "kimi_k2": Wire(
+        format="kimi_k2",
+        before="<|tool_calls_section_begin|>",
+        call=lambda c, n: (
+            f"<|tool_call_begin|>functions.{c.name}:{n}<|tool_call_argument_begin|>{_json(c.arguments)}<|tool_call_end|>"
+        ),
+        after="<|tool_calls_section_end|>",
+    ),
+    "gpt_oss": Wire(format="gpt_oss", call=_harmony, between="<|start|>assistant"),
+    "minimax": Wire(
+        format="minimax",
+        before="<minimax:tool_call>\n",
+        call=_minimax,
+        after="</minimax:tool_call>",
+        hostile=False,
+    ),
+    "pythonic": Wire(format="pythonic", before="[", call=_python, between=", ", after="]"),
+    "pythonic, Llama 4": Wire(
+        format="pythonic", before="<|python_start|>[", call=_python, between=", ", after="]<|python_end|>"
+    ),
+    "pythonic, LFM2": Wire(
+        format="pythonic", before="<|tool_call_start|>[", call=_python, between=", ", after="]<|tool_call_end|>"
+    ),
+    "pythonic, LFM2 in JSON": Wire(
+        format="pythonic",
+        before="<|tool_call_start|>[",
+        call=_named("arguments"),
+        between=", ",
+        after="]<|tool_call_end|>",
+    ),
+}
+
+_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+def tools_for(calls: Sequence[ToolCall]) -> tuple[ToolSpec, ...]:
+    """Tools whose schemas state the types that the calls' arguments have."""
+    return tuple(
+        ToolSpec(
+            name=call.name,
+            parameters={
+                "type": "object",
+                "properties": {key: {"type": _KINDS.get(type(value), "null")} for key, value in call.arguments.items()},
+            },
+        )
+        for call in calls
+    )
+
+
+def calls_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[ToolCall]]:
+    """Up to three calls of different tools, with names that every format can write."""
+    names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,7}", fullmatch=True)
+    keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
+    call = st.builds(ToolCall, name=names, arguments=st.dictionaries(keys, values, max_size=3))
+    return st.lists(call, min_size=1, max_size=3, unique_by=lambda call: call.name)
+
+
+_quiet = st.text(st.characters(codec="utf-8", exclude_characters="<｜"), max_size=10)
+quiet_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1e300, 1e300) | _quiet,
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(_quiet, children, max_size=3),
+    max_leaves=8,
+)
+any_calls = calls_of(json_values)
+quiet_calls = calls_of(quiet_values)  # no delimiter of any format inside

@@ -1,0 +1,183 @@
+"""The model families beyond ChatML's JSON calls: control tokens with their flags, stop tokens, templates.
+
+Merges come from the seed in tests.tokenizers, so the ids are not the published ones; the texts and the control tokens
+are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from orl_core.render import Renderer
+from orl_rollout.tokenizer import HFTokenizer
+
+from tests.tokenizers import QWEN, Vocabulary, build, template
+
+if TYPE_CHECKING:
+    from orl_core.tools import ToolFormat
+
+LLAMA_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+GLM = Vocabulary(
+    special=(
+        *("<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>"),
+        *("<|assistant|>", "<|observation|>", "<|begin_of_image|>", "<|end_of_image|>"),
+    ),
+    added=(
+        *("/nothink", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+        *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    ),
+    eos="<|endoftext|>",
+    stops=("<|endoftext|>", "<|user|>", "<|observation|>"),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+LLAMA = Vocabulary(
+    special=(
+        *("<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|start_header_id|>"),
+        *("<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"),
+    ),
+    added=(),
+    eos="<|eot_id|>",
+    bos="<|begin_of_text|>",
+    stops=("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+MISTRAL = Vocabulary(
+    special=(
+        *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
+        *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+        *("[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"),
+    ),
+    added=(),
+    eos="</s>",
+    bos="<s>",
+    stops=("</s>",),
+    normalized=False,
+)
+MISTRAL_SPM = MISTRAL._replace(split="")
+DEEPSEEK = Vocabulary(
+    special=("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"),
+    added=(
+        *(
+            "<｜User｜>",
+            "<｜Assistant｜>",
+            "<|EOT|>",
+            "<think>",
+            "</think>",
+            "<｜fim▁hole｜>",
+            "<｜tool▁calls▁begin｜>",
+        ),
+        *("<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁outputs▁begin｜>"),
+        *("<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>"),
+    ),
+    eos="<｜end▁of▁sentence｜>",
+    bos="<｜begin▁of▁sentence｜>",
+    stops=("<｜end▁of▁sentence｜>",),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+KIMI = Vocabulary(
+    special=(
+        *(
+            "[BOS]",
+            "[EOS]",
+            "<|im_end|>",
+            "<|im_user|>",
+            "<|im_assistant|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+        ),
+        *("[EOT]", "<|im_system|>", "<|im_middle|>", "[UNK]", "[PAD]"),
+    ),
+    added=(
+        *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
+        *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<think>", "</think>"),
+    ),
+    eos="<|im_end|>",
+    bos="[BOS]",
+    stops=("<|im_end|>", "[EOS]"),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+GPT_OSS = Vocabulary(
+    special=(
+        *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>"),
+        *("<|message|>", "<|call|>", "<|endofprompt|>"),
+    ),
+    added=(),
+    eos="<|return|>",
+    bos="<|startoftext|>",
+    stops=("<|return|>", "<|endoftext|>", "<|call|>"),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+MINIMAX = Vocabulary(
+    special=("]!p~[", "]~!b[", "]~b]", "[e~[", "]!d~["),
+    added=("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>", "<fim_prefix>"),
+    eos="[e~[",
+    bos="]~!b[",
+    stops=("[e~[",),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+
+
+class Family(NamedTuple):
+    """A published template with its vocabulary. `append_only`: the template itself keeps history as it was."""
+
+    template: str
+    vocabulary: Vocabulary
+    tool_format: ToolFormat
+    thinking: bool = False
+    user_turns: bool = True
+    calls_per_action: int | None = None
+    shows_tools: bool = True
+    append_only: bool = True
+
+
+FAMILIES = {
+    "qwen3_coder": Family("qwen3_coder", QWEN, "qwen3_coder"),
+    "qwen3_5": Family("qwen3_5_nothink", QWEN, "qwen3_coder", append_only=False),
+    "qwen3_5_think": Family("qwen3_5_think", QWEN, "qwen3_coder", thinking=True, append_only=False),
+    "qwen3_6": Family("qwen3_6", QWEN, "qwen3_coder", append_only=False),
+    "glm4_5": Family("glm4moe", GLM, "glm45", append_only=False),
+    "glm4_5_think": Family("glm4moe", GLM, "glm45", thinking=True, append_only=False),
+    "glm4_7": Family("glm4_7", GLM, "glm45"),
+    "glm4_7_think": Family("glm4_7", GLM, "glm45", thinking=True, append_only=False),
+    "llama3_1": Family("llama3_1", LLAMA, "llama3", calls_per_action=1),
+    "llama3_2": Family("llama3_2", LLAMA, "llama3", calls_per_action=1),
+    "mistral_v0_3": Family("mistral_v0_3", MISTRAL_SPM, "mistral", user_turns=False),
+    "mistral_nemo": Family("mistral_nemo", MISTRAL, "mistral", user_turns=False),
+    "mistral_small_3_2": Family("mistral_small_3_2", MISTRAL, "mistral", user_turns=False),
+    "ministral_3": Family("ministral_3", MISTRAL, "mistral"),
+    "deepseek_v3": Family("deepseekv3", DEEPSEEK, "deepseek", thinking=True, shows_tools=False, append_only=False),
+    "deepseek_v3_1": Family("deepseek_v3_1", DEEPSEEK, "deepseek", shows_tools=False),
+    "deepseek_v3_1_think": Family(
+        "deepseek_v3_1", DEEPSEEK, "deepseek", thinking=True, shows_tools=False, append_only=False
+    ),
+    "kimi_k2": Family("kimi_k2", KIMI, "kimi_k2"),
+    "gpt_oss": Family("gptoss", GPT_OSS, "gpt_oss", calls_per_action=1, append_only=False),
+    "minimax_m2": Family("minimax_m2", MINIMAX, "minimax", append_only=False),
+}
+
+
+@cache
+def tokenizer(name: str) -> HFTokenizer:
+    """The renderer's tokenizer for a family."""
+    family = FAMILIES[name]
+    hf = build(template(family.template), vocabulary=family.vocabulary)
+    ids = hf.get_vocab()
+    return HFTokenizer(hf, thinking=family.thinking, stop_ids=[ids[text] for text in family.vocabulary.stops])
+
+
+@cache
+def renderer(name: str) -> Renderer:
+    """The family's renderer; where its template shows no tools, a system prompt does."""
+    family = FAMILIES[name]
+    system = None if family.shows_tools else "The tools:\n{tools}"
+    return Renderer(tokenizer(name), system_prompt_template=system, tool_format=family.tool_format)

@@ -1,0 +1,107 @@
+"""The loop keeps within what a model's template can express, as the certificate says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orl_core.datum import to_data
+from orl_core.messages import FailureKind, TextBlock, ToolResult, ToolSpec
+from orl_core.task import Task
+from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
+from orl_rollout.loop import rollout
+from orl_rollout.testing import ScriptedEngine, ScriptedSession
+
+from tests.families import renderer, tokenizer
+
+TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
+RESULT = ToolResult(name="act", content=(TextBlock(text="ok"),))
+TEXT = {"type": "object", "properties": {"x": {"type": "string"}}}
+GLM_CALL = "\n<tool_call>act\n<arg_key>x</arg_key>\n<arg_value>go</arg_value>\n</tool_call>"
+
+
+def say(name: str, text: str) -> Generation:
+    ids = tokenizer(name).encode_joint(text)
+    return Generation(ids=tuple(ids), logprobs=(-0.5,) * len(ids), finish_reason="stop")
+
+
+async def play(
+    name: str, said: list[str], results: int = 0, **limits: Any
+) -> tuple[Trajectory, ScriptedEngine, ScriptedSession]:
+    engine = ScriptedEngine([say(name, text) for text in said])
+    session = ScriptedSession([RESULT] * results, tools=(ToolSpec(name="act"),))
+    job = Job(task=TASK, key="k", limits=Limits(**limits))
+    return await rollout(job, session=session, renderer=renderer(name), engine=engine), engine, session
+
+
+async def test_no_nudge_where_a_user_message_cannot_follow():
+    trajectory, engine, _ = await play("mistral_nemo", ["Hm.</s>"])
+    assert (trajectory.stop_reason, len(engine.requests)) == (StopReason.MAX_TURNS, 1)
+    assert trajectory.trains
+    trajectory, engine, _ = await play("ministral_3", ["Hm.</s>", "Hm.</s>"], max_nudges=1)
+    assert (trajectory.stop_reason, len(engine.requests)) == (StopReason.MAX_TURNS, 2)
+
+
+async def test_more_calls_than_have_results_are_answered_as_one_failure_and_none_is_made():
+    one = " to=functions.act<|channel|>commentary json<|message|>{}<|call|>"
+    two = one.removesuffix("<|call|>") + "<|end|><|start|>assistant" + one
+    trajectory, engine, session = await play("gpt_oss", [two, one], results=1, max_turns=2)
+    assert [len(turn.action.calls) for turn in trajectory.turns] == [2, 1]
+    assert [result.failure for result in trajectory.turns[0].results] == [FailureKind.TOO_MANY_CALLS]
+    assert len(session.calls) == 1
+    shown = tokenizer("gpt_oss").decode(engine.requests[1].ids)
+    assert "2 calls at once, and none was made; make at most 1 in one turn" in shown
+
+
+async def test_an_action_that_has_opened_another_role_ends_the_rollout():
+    trajectory, _, session = await play("glm4_5", [GLM_CALL + "<|user|>"], results=1)
+    assert (trajectory.stop_reason, trajectory.error) == (StopReason.MAX_TURNS, "")
+    assert len(session.calls) == 1
+    (datum,) = to_data(trajectory, reward=0.0)
+    assert datum.trains
+    assert datum.response[-1] == tokenizer("glm4_5").added_tokens["<|user|>"]
+
+
+async def test_a_role_opener_that_fits_goes_on():
+    said = [GLM_CALL + "<|observation|>", "\nDone?<|user|>", "\nYes.<|user|>"]
+    trajectory, engine, _ = await play("glm4_5", said, results=1, max_nudges=1)
+    assert [len(turn.action_ids) for turn in trajectory.turns] == [len(say("glm4_5", text).ids) for text in said]
+    tok = tokenizer("glm4_5")
+    final = tok.decode(engine.requests[2].ids)
+    assert final.count("<|observation|>") == 1
+    assert final.count("<|user|>") == 2
+    assert "</tool_call><|observation|>\n<tool_response>\nok\n</tool_response><|assistant|>" in final
+
+
+async def test_calls_are_numbered_over_the_whole_rollout():
+    call = (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.act:{n}<|tool_call_argument_begin|>{{}}"
+        "<|tool_call_end|><|tool_calls_section_end|><|im_end|>"
+    )
+    said = [call.format(n=number) for number in range(3)]
+    _, engine, _ = await play("kimi_k2", said, results=3, max_turns=3)
+    shown = tokenizer("kimi_k2").decode(engine.requests[2].ids)
+    assert "## Return of functions.act:0\nok" in shown
+    assert "## Return of functions.act:1\nok" in shown
+
+
+async def test_reasoning_that_a_user_message_opens_is_not_open_after_a_result():
+    call = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>act<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    end = "<｜end▁of▁sentence｜>"
+    said = [f"Hm.</think>{call}{end}", f"{call}{end}", f"Done.{end}"]
+    trajectory, _, session = await play("deepseek_v3_1_think", said, results=2, max_nudges=0)
+    assert [turn.action.reasoning for turn in trajectory.turns] == ["Hm.", "", ""]
+    assert len(session.calls) == 2
+
+
+async def test_texts_in_a_call_get_the_types_of_the_tools_that_were_shown():
+    text = GLM_CALL.replace(">go<", ">3<") + "<|observation|>"
+    number = ToolSpec(name="act", parameters={"type": "object", "properties": {"x": {"type": "integer"}}})
+    for tool, expected in ((number, 3), (ToolSpec(name="act", parameters=TEXT), "3")):
+        engine, session = ScriptedEngine([say("glm4_5", text)]), ScriptedSession([RESULT], tools=(tool,))
+        await rollout(
+            Job(task=TASK, key="k", limits=Limits(max_turns=1)),
+            session=session,
+            renderer=renderer("glm4_5"),
+            engine=engine,
+        )
+        assert [call.arguments for call in session.calls] == [{"x": expected}]
