@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # For properties of many families: 30 examples each, and as many as the profile says where it asks for more than usual.
-few = settings(max_examples=30 if settings.default.max_examples <= 100 else settings.default.max_examples)
+few = settings(max_examples=30 if settings().max_examples <= 100 else settings().max_examples)
 CONTROL_STRINGS = (*QWEN_SPECIAL, *QWEN3_ADDED)
 TEMPLATES = ("qwen2_5", "qwen3", "qwen3_instruct_2507")
 
