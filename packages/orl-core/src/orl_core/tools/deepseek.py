@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from orl_core.messages import FailureKind
 from orl_core.tools.json_calls import broken, named_call, read_body
 from orl_core.tools.scan import THINK, THOUGHT, Scan, dropped, read
-from orl_core.tools.tagged import Dialect, Kind, Tag, read_block
+from orl_core.tools.tagged import Dialect, Tag, read_block
 
 if TYPE_CHECKING:
     from orl_core.tools.marked import Mark, Marked
@@ -88,12 +88,12 @@ def _tag(scan: Scan, mark: Mark) -> Tag | None:
         return None
     closing, outer, invoke, name, string = found.groups()
     if outer:
-        kind = Kind.CLOSE if closing else Kind.OPEN
+        kind = "close" if closing else "open"
     elif invoke:
-        kind = Kind.CALLED if closing else Kind.CALL
+        kind = "called" if closing else "call"
     else:
-        kind = Kind.VALUE_END if closing else Kind.KEY
-    is_json = kind is Kind.KEY and string != "true"
+        kind = "value end" if closing else "key"
+    is_json = kind == "key" and string != "true"
     return Tag(kind=kind, start=start, end=found.end(), name=name or "", is_json=is_json)
 
 

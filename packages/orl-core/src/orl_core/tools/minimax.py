@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from orl_core.tools.scan import Parsed
 
 OPEN = "<minimax:tool_call>"
-_KINDS = {
-    OPEN: Kind.OPEN,
-    "</minimax:tool_call>": Kind.CLOSE,
-    "<invoke name=": Kind.CALL,
-    "</invoke>": Kind.CALLED,
-    "<parameter name=": Kind.KEY,
-    "</parameter>": Kind.VALUE_END,
+_KINDS: dict[str, Kind] = {
+    OPEN: "open",
+    "</minimax:tool_call>": "close",
+    "<invoke name=": "call",
+    "</invoke>": "called",
+    "<parameter name=": "key",
+    "</parameter>": "value end",
 }
 DELIMITERS = (*_KINDS, THINK, THOUGHT)
 _NAME = re.compile(r"""(?:"([^"<>\n]*+)"|'([^'<>\n]*+)'|([^"'<>\s]*+))\s*+>""")
@@ -43,7 +43,7 @@ def _tag(scan: Scan, mark: Mark) -> Tag | None:
     kind = _KINDS.get(mark.delimiter)
     if kind is None:
         return None
-    if kind is not Kind.CALL and kind is not Kind.KEY:
+    if kind not in {"call", "key"}:
         return Tag(kind=kind, start=mark.start, end=mark.end)
     found = _NAME.match(scan.text, mark.end)
     if found is None:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from orl_core.tools.scan import Parsed
 
 OPEN = "<tool_call>"
-_KINDS = {
-    OPEN: Kind.OPEN,
-    "</tool_call>": Kind.CLOSE,
-    "<function=": Kind.CALL,
-    "</function>": Kind.CALLED,
-    "<parameter=": Kind.KEY,
-    "</parameter>": Kind.VALUE_END,
+_KINDS: dict[str, Kind] = {
+    OPEN: "open",
+    "</tool_call>": "close",
+    "<function=": "call",
+    "</function>": "called",
+    "<parameter=": "key",
+    "</parameter>": "value end",
 }
 DELIMITERS = (*_KINDS, THINK, THOUGHT)
 _NAME = re.compile(r"([^<>\n]*+)>")
@@ -43,7 +43,7 @@ def _tag(scan: Scan, mark: Mark) -> Tag | None:
     kind = _KINDS.get(mark.delimiter)
     if kind is None:
         return None
-    if kind is not Kind.CALL and kind is not Kind.KEY:
+    if kind not in {"call", "key"}:
         return Tag(kind=kind, start=mark.start, end=mark.end)
     name = _NAME.match(scan.text, mark.end)
     return Tag(kind=kind, start=mark.start, end=name.end(), name=name.group(1).strip()) if name else None

@@ -15,9 +15,8 @@ from typing import Any, NoReturn, cast
 
 MAX_DEPTH = 64
 _PIECE = 4096  # characters that the decoder is given at first: its errors count lines from the beginning of what it has
-_CUT = re.compile(
-    r"\s*(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\.|[eE][+-]?|\\?u?[0-9a-fA-F]{0,4})"
-)  # the end of a cut text
+# What may be left of a text that ends inside a value: part of a word, a number or an escape.
+_CUT = re.compile(r"\s*(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\.|[eE][+-]?|\\?u?[0-9a-fA-F]{0,4})")
 _FIRST = frozenset('{["-0123456789tfnNI')
 _SPACE = re.compile(r"[ \t\n\r]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")

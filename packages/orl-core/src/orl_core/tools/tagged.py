@@ -14,8 +14,7 @@ on with the next call or block.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
@@ -27,15 +26,7 @@ if TYPE_CHECKING:
     from orl_core.tools.scan import Scan
 
 
-class Kind(Enum):
-    """What a tag does."""
-
-    OPEN = "open"
-    CLOSE = "close"
-    CALL = "call"
-    CALLED = "called"
-    KEY = "key"
-    VALUE_END = "value end"
+Kind = Literal["open", "close", "call", "called", "key", "value end"]
 
 
 class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,13 +61,14 @@ class _Unclosed(_Malformed):
     """The same, because it ends too early."""
 
 
-_BLOCK_TAGS = frozenset({Kind.OPEN, Kind.CLOSE, Kind.CALL})
+_BLOCK_TAGS = frozenset[Kind]({"open", "close", "call"})
+_ALL_TAGS = frozenset[Kind]({*_BLOCK_TAGS, "called", "key", "value end"})
 
 
 def read_block(scan: Scan, dialect: Dialect) -> None:
     """The block whose opening tag is at the next mark, or text where that mark opens none."""
     tag = dialect.tag(scan, scan.marks[scan.index])
-    if tag is None or tag.kind is not Kind.OPEN:
+    if tag is None or tag.kind != "open":
         scan.index += 1
         return
     scan.say(tag.start)
@@ -86,17 +78,17 @@ def read_block(scan: Scan, dialect: Dialect) -> None:
         start = scan.at
         tag = _to(scan, dialect, _BLOCK_TAGS)
         stray = bool(scan.text[start : scan.at].strip())
-        ended = tag is None or tag.kind is not Kind.CALL
+        ended = tag is None or tag.kind != "call"
         if stray or (ended and empty):
-            unclosed = tag is None or tag.kind is Kind.OPEN
+            unclosed = tag is None or tag.kind == "open"
             kind = FailureKind.UNCLOSED if unclosed else FailureKind.MALFORMED
             found = "text" if stray else "nothing"
             scan.fail(kind, f"there is {found} where {dialect.call} should stand", start)
         empty = False
-        if tag is None or tag.kind is Kind.OPEN:
+        if tag is None or tag.kind == "open":
             return
         scan.jump(tag.end)
-        if tag.kind is Kind.CLOSE:
+        if tag.kind == "close":
             return
         _read_call(scan, dialect, tag)
 
@@ -124,9 +116,9 @@ def _arguments(scan: Scan, dialect: Dialect) -> dict[str, Any]:
         tag = _next(scan, dialect, f"it has no {dialect.called}")
         if scan.text[start : tag.start].strip():
             raise _Malformed(f"text stands where {dialect.key} should")
-        if tag.kind is Kind.CALLED:
+        if tag.kind == "called":
             return arguments
-        if tag.kind is not Kind.KEY:
+        if tag.kind != "key":
             raise _Malformed("a value ends that has not begun")
         if not tag.name:
             raise _Malformed(f"a parameter has no name: write {dialect.key}")
@@ -134,7 +126,7 @@ def _arguments(scan: Scan, dialect: Dialect) -> dict[str, Any]:
             raise _Malformed(f"the parameter `{tag.name}` appears twice")
         unfinished = f"the parameter `{tag.name}` has no {dialect.value_end}"
         end = _next(scan, dialect, unfinished)
-        if end.kind is not Kind.VALUE_END:
+        if end.kind != "value end":
             raise _Malformed(unfinished)
         arguments[tag.name] = _value(scan.text[tag.end : end.start], tag, dialect)
 
@@ -145,8 +137,8 @@ def _next(scan: Scan, dialect: Dialect, complaint: str) -> Tag:
     Raises:
         _Malformed: there is none before the call or the block ends; the tag that ends it is not passed.
     """
-    tag = _to(scan, dialect, frozenset(Kind))
-    if tag is None or tag.kind is Kind.OPEN:
+    tag = _to(scan, dialect, _ALL_TAGS)
+    if tag is None or tag.kind == "open":
         raise _Unclosed(complaint)
     if tag.kind in _BLOCK_TAGS:
         raise _Malformed(complaint)

@@ -27,13 +27,14 @@ from orl_core.messages import Action, ToolCall
 from orl_core.tools.strict_json import NotJson, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from orl_core.messages import ToolSpec
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 _TEXT = frozenset({"string"})
 _WORDS = {"True": True, "False": False, "None": None}
+_COMBINING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _KINDS: dict[type[object], str] = {
     **{type(None): "null", bool: "boolean", str: "string", int: "integer", float: "number"},
     **{dict: "object", list: "array"},
@@ -77,7 +78,7 @@ class _Schema:
     def _value(self, text: str, schema: Any) -> Any:
         listed = [member for branch in self._branches(schema) for member in _listed(branch) or ()]
         allowed = self._types(schema, 0)
-        if text in listed or allowed == _TEXT:
+        if allowed == _TEXT or text in listed:
             return text
         try:
             value = read_all(text)
@@ -90,8 +91,13 @@ class _Schema:
             value = int(value)
         return value if _kind(value) in allowed and not isinstance(value, str) else text
 
-    def _branches(self, schema: Any) -> Iterator[dict[str, Any]]:
+    def _branches(self, schema: Any) -> Iterable[dict[str, Any]]:
         """`schema` and every object schema that it refers to or combines, each once."""
+        if isinstance(schema, dict) and _COMBINING.isdisjoint(cast("dict[str, Any]", schema)):
+            return (cast("dict[str, Any]", schema),)
+        return self._combined(schema)
+
+    def _combined(self, schema: Any) -> Iterator[dict[str, Any]]:
         waiting, seen = [schema], set[int]()
         while waiting:
             part = waiting.pop()
@@ -123,6 +129,8 @@ class _Schema:
             allowed |= frozenset({"integer"}) if "number" in allowed else frozenset[str]()
         if (listed := _listed(schema)) is not None:
             allowed &= frozenset(map(_kind, listed))
+        if _COMBINING.isdisjoint(schema):
+            return allowed | frozenset({"null"}) if schema.get("nullable") is True else allowed
         if "$ref" in schema:
             allowed &= self._types(self._named(schema["$ref"]), depth)
         for branch in _list(schema.get("allOf")):
