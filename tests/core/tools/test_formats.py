@@ -13,6 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall, ToolSpec
 from orl_core.render.calls import detect_format
+from orl_core.render.controls import Controls
+from orl_core.render.plan import Plans
 from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, parse_marked
 from orl_rollout.tokenizer import HFTokenizer
 
@@ -204,6 +206,8 @@ def test_a_long_turn_of_nothing_but_delimiters_is_read_in_linear_time(tool_forma
     ],
 )
 def test_a_published_template_tells_its_format(name: str, tool_format: ToolFormat) -> None:
-    hf = build(template(name), (*QWEN3_ADDED, "<|eot_id|>", "<|call|>"))
-    stop_ids = [hf.get_vocab()[text] for text in ("<|eot_id|>", "<|call|>")]
-    assert detect_format(HFTokenizer(hf, stop_ids=stop_ids)) == tool_format
+    stops = ("<|eot_id|>", "<|call|>", "<|user|>", "<|observation|>")
+    hf = build(template(name), (*QWEN3_ADDED, *stops))
+    stop_ids = [hf.get_vocab()[text] for text in stops]
+    tok = HFTokenizer(hf, stop_ids=stop_ids)
+    assert detect_format(Plans(tok, Controls(tok))) == tool_format
