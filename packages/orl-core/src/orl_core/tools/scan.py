@@ -2,8 +2,8 @@
 
 It knows marks, text, reasoning and order, and nothing of what stands inside a block. A format gives `read` one reader
 for each delimiter that opens something; a reader begins at that mark, says the text before what it reads, and must go
-past it; that it is reasoning or calls is told here. Marks are passed once and in order, which is why a parser is linear:
-no reader looks back.
+past it. What is reasoning and what is calls is told here. Marks are passed once and in order, which is why a parser is
+linear: no reader looks back.
 """
 
 from __future__ import annotations
