@@ -15,7 +15,8 @@ from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall, ToolS
 from orl_core.render.calls import detect_format
 from orl_core.render.controls import Controls
 from orl_core.render.plan import Plans
-from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, parse_marked
+from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, parse_marked, read_marked
+from orl_core.tools.marked import mark
 from orl_rollout.tokenizer import HFTokenizer
 
 from tests.core.tools.wire import WIRES, Wire, any_calls, quiet_calls, tools_for
@@ -180,6 +181,23 @@ VALUE_ENDS = {
     "glm45": "</arg_value>",
     "deepseek": "</｜DSML｜parameter>",
 }
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+@given(text=SOUP, opened=st.booleans())
+def test_parts_stand_in_order_and_what_they_leave_out_is_the_text(
+    tool_format: ToolFormat, text: str, *, opened: bool
+) -> None:
+    action, spans = read_marked(mark(text, delimiters(tool_format)), tool_format, reasoning_opened=opened)
+    assert spans is not None
+    borders = [0, *(place for span in spans for place in (span.start, span.end)), len(text)]
+    assert borders == sorted(borders)
+    parts = {span.part for span in spans}
+    assert bool(action.calls) <= ("calls" in parts)
+    assert bool(action.reasoning) <= ("reasoning" in parts)
+    if tool_format != "gpt_oss":  # its headers belong to no part where they open text
+        left = "".join(text[start:end] for start, end in zip(borders[::2], borders[1::2], strict=True))
+        assert "".join(action.text.split()) == "".join(left.split())
 
 
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
