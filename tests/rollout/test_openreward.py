@@ -375,6 +375,7 @@ class _Impatient:
         host, _, port = url.removeprefix("http://").partition(":")
         self._upstream = (host, int(port))
         self._idle = idle
+        self._serving: set[asyncio.Task[None]] = set()
         self.closed = 0
 
     async def __aenter__(self):
@@ -384,9 +385,10 @@ class _Impatient:
 
     async def __aexit__(self, *_):
         self._server.close()
-        await self._server.wait_closed()
+        await asyncio.wait(self._serving, timeout=10)
 
     async def _serve(self, reader, writer):
+        self._serving.add(asyncio.current_task())
         upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
         loop = asyncio.get_running_loop()
         last = loop.time()
@@ -406,8 +408,9 @@ class _Impatient:
             last = loop.time()
             upstream_writer.write(data)
         upstream_writer.close()
-        writer.close()
+        await upstream_writer.wait_closed()
         await task
+        await writer.wait_closed()
 
 
 async def test_a_pause_between_calls_does_not_run_into_a_closing_connection():
