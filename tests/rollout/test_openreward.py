@@ -375,7 +375,7 @@ class _Impatient:
         host, _, port = url.removeprefix("http://").partition(":")
         self._upstream = (host, int(port))
         self._idle = idle
-        self._serving: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task | None] = set()
         self.closed = 0
 
     async def __aenter__(self):
@@ -385,7 +385,7 @@ class _Impatient:
 
     async def __aexit__(self, *_):
         self._server.close()
-        await asyncio.wait(self._serving, timeout=10)
+        await asyncio.wait([task for task in self._serving if task], timeout=10)
 
     async def _serve(self, reader, writer):
         self._serving.add(asyncio.current_task())
