@@ -6,9 +6,9 @@ which hits the secret of these tasks in two turns, or says nothing of use twice.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,15 @@ def player(checkpoint: Path, *, thinks: bool = False) -> Callable[[Sequence[int]
     """The scripted model. Where it `thinks`, it says so before every guess."""
     thought = "<think>\nLet me halve.\n</think>\n\n" if thinks else ""
     tokenizer = load_tokenizer(checkpoint)
-    episodes = itertools.count()
+    episodes: defaultdict[int, int] = defaultdict(int)  # of each task, so that every group has both endings
 
     def play(ids: Sequence[int], _: Mapping[str, Any]) -> list[int]:
         said = tokenizer.decode(ids).split("<|im_start|>user", 1)[1]
         first = "<|im_start|>user" not in said
-        if GIVES_UP in said or (first and next(episodes) % 2):
-            return tokenizer.encode_joint(GIVES_UP + "<|im_end|>")
         low, high = (int(number) for number in re.findall(r"(\d+) to (\d+)", said)[-1])
+        episodes[low] += first
+        if GIVES_UP in said or (first and episodes[low] % 2 == 0):
+            return tokenizer.encode_joint(GIVES_UP + "<|im_end|>")
         arguments = json.dumps({"name": "guess", "arguments": {"number": (low + high) // 2}})
         return tokenizer.encode_joint(f"{thought}<tool_call>\n{arguments}\n</tool_call><|im_end|>")
 

@@ -110,6 +110,7 @@ async def test_2_an_aborted_episode_starts_clean_on_the_same_task(environment: s
         assert len(aborted.loss_mask) == len(aborted.rollout_log_probs) == aborted.response_length
         assert aborted.reward is not None
         index = aborted.index
+        host.args.over_sampling_batch_size = 1  # what is buffered is all that is played next
         (second,) = await asyncio.to_thread(host.rollout, 1)
         data = host.train_data([first, second])
     assert second[0].index == index
