@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from orl_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
@@ -223,6 +225,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or breaks the schema; names the file and the `$.path`.
     """
+    from pathlib import Path
+
     from orl_core import configfile
 
     source = str(path)
