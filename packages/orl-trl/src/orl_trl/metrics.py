@@ -11,7 +11,8 @@ from statistics import fmean
 from typing import Any, Literal
 
 import msgspec
-from orl_rollout.outcome import Outcome, metrics_of
+from orl_rollout.metrics import measure, metrics_of
+from orl_rollout.outcome import Outcome
 
 PACKAGES = ("torch", "transformers", "trl", "openreward", "orl-core", "orl-rollout", "orl-trl")
 _NOT_OURS = frozenset(
@@ -38,7 +39,7 @@ class MetricsLog:
         more: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Write one row; its metrics. `seconds` is what the step, or the evaluation, took."""
-        metrics = {**(more or {}), **metrics_of(outcomes)}
+        metrics = {**(more or {}), **metrics_of(map(measure, outcomes))}
         (self.train if kind == "train" else self.evals).append({**metrics, "seconds": seconds})
         self.rollouts += len(outcomes)
         row = {"step": step, "kind": kind, "seconds": round(seconds, 3), **metrics}
