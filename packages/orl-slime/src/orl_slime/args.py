@@ -1,4 +1,4 @@
-"""From the configuration to slime's command line. Pure: no file is read, no process asked, nothing of slime imported.
+"""From the configuration to slime's command line. No file is read, no process asked, nothing of slime imported.
 
 The options that all trainers share have their place here, with the defaults of the cookbook's script; every other
 option of slime, Megatron and SGLang passes through by its own name (`trainer.flags`, or after `--`) and takes the place
@@ -96,6 +96,8 @@ def arguments(
         ConfigError: an option that orl owns or that slime no longer has, or sizes that do not fit together.
     """
     trainer = config.trainer
+    if trainer.train_backend == "fsdp":
+        raise ConfigError("--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave the option out")
     given = [*model_args, *extra]
     _refuse_by_name([*(option_name(name) for name in trainer.flags), *names_in(extra)])
     ours: Options = {
@@ -131,9 +133,9 @@ def _cluster(layout: Layout) -> Options:
 
 
 def _checkpoints(trainer: TrainerConfig, files: Files) -> Options:
-    model = trainer.model or MODEL
-    reference = trainer.megatron_ckpt or model
-    load = trainer.load or (str(files.save) if files.resume else reference)
+    model = absolute(trainer.model or MODEL)
+    reference = absolute(trainer.megatron_ckpt or model)
+    load = absolute(trainer.load or (str(files.save) if files.resume else reference))
     return {
         "--hf-checkpoint": (model,),
         "--ref-load": (reference,),
@@ -141,6 +143,12 @@ def _checkpoints(trainer: TrainerConfig, files: Files) -> Options:
         "--save": (str(files.save),),
         "--save-interval": (str(trainer.save_interval or SAVE_INTERVAL),),
     }
+
+
+def absolute(name: str) -> str:
+    """A path as slime's workers understand it, whatever folder they work in; a hub's name stays as it is."""
+    local = name.startswith((".", "~", "/")) or Path(name).exists()
+    return str(Path(name).expanduser().absolute()) if local else name
 
 
 def _data(config: RunConfig, files: Files) -> Options:

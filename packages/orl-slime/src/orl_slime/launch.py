@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -20,13 +21,14 @@ from orl_core.configfile import read
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout import history
 from orl_rollout.cluster import process
-from orl_rollout.cluster.argv import nearest, value_of
+from orl_rollout.cluster.argv import nearest, value_of, without
 from orl_rollout.cluster.python import find_python
 from orl_rollout.cluster.ray import environment_for, ray_cluster
 from orl_rollout.run import Run
 
 from orl_slime import args, probe
 
+CUSTOM_CONFIG = "slime.json"  # in the run's folder
 MEMORY_LEVERS = (
     "what lowers memory: --max-tokens-per-gpu, --max-context-len, fewer `max_turns`; after `--`: "
     "--context-parallel-size, --sglang-mem-fraction-static 0.5, --optimizer-cpu-offload"
@@ -34,7 +36,7 @@ MEMORY_LEVERS = (
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """What runs: `argv` in the folder `root`, with `environment` beside what is inherited.
+    """What runs: `script` in the folder `root` with `argv`, and `environment` beside what is inherited.
 
     `problems` are what keeps it from running on this machine, `notes` what could not be checked here.
     """
@@ -62,7 +64,7 @@ def plan(run: Run) -> list[str]:
     """
     command = command_of(run)
     first = " ".join(f"{name}={shlex.quote(value)}" for name, value in command.environment.items())
-    lines = [f"cd {shlex.quote(str(command.root))} && {first} \\", f"  {shlex.join(command.words[:2])} \\"]
+    lines = [f"{first} \\", f"  {shlex.join(command.words[:2])} \\"]
     option: list[str] = []
     for word in [*command.argv, "--"]:
         if word.startswith("--") and option:
@@ -85,12 +87,12 @@ def train(run: Run) -> None:
     if command.problems:
         raise ConfigError(command.problems[0])
     log = run.folder / "trainer.log"
-    _write_custom_config(run)
+    (run.folder / CUSTOM_CONFIG).write_bytes(_custom_config(run))
     environment = environment_for(command.python, command.environment)
     ending: dict[str, Any] = {}
     try:
         with ray_cluster(command.python, environment, gpus=command.layout.per_node, log=run.folder / "ray.log") as ray:
-            code = process.run(command.words, ray, folder=command.root, log=log)
+            code = process.run(command.words, ray, log=log)
         if code:
             memory = f"; {MEMORY_LEVERS}" if process.ran_out_of_memory(log) else ""
             raise OrlError(f"slime ended with exit code {code}: {process.last_error(log)} (see {log}){memory}")
@@ -120,7 +122,7 @@ def command_of(run: Run) -> Command:
     files = args.Files(
         task_data=run.task_data.absolute(),
         eval_data=run.eval_data.absolute() if run.eval_data else None,
-        custom_config=(run.folder / "slime.json").absolute(),
+        custom_config=(run.folder / CUSTOM_CONFIG).absolute(),
         save=save,
         resume=(save / "latest_checkpointed_iteration.txt").is_file(),
     )
@@ -134,16 +136,21 @@ def command_of(run: Run) -> Command:
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         layout=layout,
     )
-    return _checked(command)
+    return _checked(command, _custom_config(run))
 
 
-def _checked(command: Command) -> Command:
+def _checked(command: Command, custom_config: bytes) -> Command:
     """`command` with what slime's own parser, and this machine, say of it.
 
     Raises:
         ConfigError: an option that no parser knows.
     """
-    found = probe.ask(command.python, command.argv)
+    with TemporaryDirectory() as folder:  # the run's own file need not be there yet
+        written = Path(folder) / CUSTOM_CONFIG
+        written.write_bytes(custom_config)
+        found = probe.ask(
+            command.python, [*without(command.argv, "--custom-config-path"), "--custom-config-path", str(written)]
+        )
     for name, near in found.unknown.items():
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"slime, Megatron and SGLang have no option {name}, which slime would ignore{hint}")
@@ -207,12 +214,12 @@ def _tracked(trainer: TrainerConfig) -> bool:
     return bool(os.environ.get("WANDB_API_KEY"))
 
 
-def _write_custom_config(run: Run) -> None:
+def _custom_config(run: Run) -> bytes:
     """The file of `--custom-config-path`: the user's own keys, and ours."""
     own = args.custom_config_of(run.config, run.extra)
     tree = read(Path(own)) if own else {}
     merged = {**tree, "orl_config": run.config.public(), "orl_folder": str(run.folder.absolute())}
-    (run.folder / "slime.json").write_bytes(msgspec.json.format(msgspec.json.encode(merged), indent=2))
+    return msgspec.json.format(msgspec.json.encode(merged), indent=2)
 
 
 def _write_summary(run: Run, command: Command, ending: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import io
 import platform
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec import Struct, field
@@ -27,6 +26,7 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.cluster.argv import names_in, nearest, value_of
 
 PACKAGES = ("slime", "torch", "ray", "sglang", "transformers", "megatron-core", "orl-core", "orl-rollout", "orl-slime")
+MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
 ASK_SECONDS = 300.0  # it imports torch, SGLang and Megatron, which takes a minute on a slow disk
 
 
@@ -75,17 +75,19 @@ def ask(python: str, argv: Sequence[str], environment: dict[str, str] | None = N
 
 
 def findings(argv: Sequence[str]) -> Findings:
-    """What this environment says."""
+    """What this environment says of itself, and of `argv` where there is one."""
     root = _root()
     known: set[str] = set()
-    why, complete = "", True
+    why = ""
     try:
         with boundary(OrlError, "slime's parser"), _recorded(known):
-            _parse(argv)
+            if argv:
+                _parse(argv)
     except OrlError as exc:
-        complete, why = not isinstance(exc.__cause__, ImportError), str(exc)
+        why = str(exc)
     except SystemExit as exc:
         why = f"slime's parser: {exc}"
+    complete = MEGATRON_PARSER in sys.modules
     names = names_in(argv) if complete else []
     return Findings(
         versions=_versions(),
@@ -100,22 +102,16 @@ def findings(argv: Sequence[str]) -> Findings:
 
 
 def _parse(argv: Sequence[str]) -> None:
-    """Let slime read the command line as its train.py would; its complaint as a SystemExit with a text."""
+    """Let slime read the command line as its train.py would."""
     sys.argv = ["train.py", *argv]
-    arguments = importlib.import_module("slime.utils.arguments")
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            arguments.parse_args()
-    except SystemExit as exc:
-        lines = complaint.getvalue().strip().splitlines()
-        raise SystemExit(lines[-1] if lines else f"exit {exc.code}") from exc
+    importlib.import_module("slime.utils.arguments").parse_args()
 
 
 @contextlib.contextmanager
 def _recorded(known: set[str]) -> Generator[None]:
-    """Take down the option strings that any argparse parser registers within the block."""
+    """Take down the option strings that any argparse parser registers; what it refuses is a SystemExit with a text."""
     add = argparse._ActionsContainer.add_argument  # pyright: ignore[reportPrivateUsage]
+    error = argparse.ArgumentParser.error
 
     def recording(self: Any, *names: Any, **options: Any) -> argparse.Action:
         known.update(name for name in names if isinstance(name, str) and name.startswith("--"))
@@ -123,11 +119,16 @@ def _recorded(known: set[str]) -> Generator[None]:
             known.update(f"--no-{name[2:]}" for name in names if name.startswith("--"))
         return add(self, *names, **options)
 
+    def refusing(self: argparse.ArgumentParser, message: str) -> NoReturn:
+        raise SystemExit(message)
+
     argparse._ActionsContainer.add_argument = recording  # pyright: ignore[reportPrivateUsage,reportAttributeAccessIssue]
+    argparse.ArgumentParser.error = refusing
     try:
         yield
     finally:
         argparse._ActionsContainer.add_argument = add  # pyright: ignore[reportPrivateUsage]
+        argparse.ArgumentParser.error = error
 
 
 def _root() -> Path | None:

@@ -13,11 +13,11 @@ END_SECONDS = 20.0  # what a group of processes may take to end before it is kil
 END_BYTES = 100_000  # of a log that are read for what went wrong
 LINE_CHARACTERS = 400
 MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory", "OOM-killed", "Out of memory")
-_EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)\b: ")
+_EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], *, folder: Path, log: Path) -> int:
-    """Run `command` in `folder`, its output appended to `log`; the exit code.
+def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path) -> int:
+    """Run `command`, its output appended to `log`; the exit code.
 
     It leads a process group of its own, which is ended when this function is left, by Ctrl-C too.
     """
@@ -25,7 +25,6 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, folder: Path,
         process = subprocess.Popen(
             list(command),
             env=dict(environment),
-            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -1,14 +1,16 @@
-"""A Ray cluster for one run: the one that is there, or one of its own on loopback that ends with the block.
+"""A Ray cluster for one run: the one that is there, or one of its own, closed to others, that ends with the block.
 
 Ray is a command of the trainer's Python here, never imported. Workers inherit the environment that the cluster was
 started with, which is how secrets reach them (law L6): none is ever an argument or a runtime environment's text. A
 cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
-its process, never by `ray stop`, which ends every cluster of the machine.
+its process, never by `ray stop`, which ends every cluster of the machine. Ray listens on every interface whatever
+address it is given, so a cluster of our own answers to a token alone, made for the run (Ray 2.52 and later).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -24,6 +26,7 @@ from orl_rollout.cluster.process import end_group
 
 START_SECONDS = 120.0
 ADDRESS = "RAY_ADDRESS"
+OWN = {"RAY_AUTH_MODE": "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
 
 
 @contextmanager
@@ -36,21 +39,21 @@ def ray_cluster(python: str, environment: Mapping[str, str], *, gpus: int, log: 
     if environment.get(ADDRESS):
         yield dict(environment)
         return
+    own = {**environment, **OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     folder = Path(tempfile.mkdtemp(prefix="orl-ray-"))
     port = _free_port()
     with log.open("ab") as output:
         process = subprocess.Popen(
             _command(python, port, gpus, folder),
-            env=dict(environment),
+            env=own,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            cwd=folder,
         )
         try:
             _await(process, port, log)
-            yield {**environment, ADDRESS: f"127.0.0.1:{port}"}
+            yield {**own, ADDRESS: f"127.0.0.1:{port}"}
         finally:
             end_group(process)
             shutil.rmtree(folder, ignore_errors=True)
