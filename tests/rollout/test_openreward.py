@@ -16,7 +16,7 @@ from orl_core.errors import ConfigError, SessionError
 from orl_core.messages import FailureKind, ImageBlock, ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.sdk import EventReader
+from orl_rollout.openreward.events import EventReader
 from orl_rollout.openreward.wire import result_of
 from orl_rollout.testing import environments as envs
 
