@@ -84,7 +84,7 @@ async def request(http: aiohttp.ClientSession, method: str, path: str, headers: 
     return await _when_started(once)
 
 
-async def stream(  # noqa: PLR0913  what a request is made of
+async def stream(
     http: aiohttp.ClientSession,
     path: str,
     headers: Mapping[str, str],
@@ -162,7 +162,7 @@ async def _listen(response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any
     raise aiohttp.ClientPayloadError("the stream ended before its result")
 
 
-def _send(  # noqa: PLR0913  what a request is made of
+def _send(
     http: aiohttp.ClientSession,
     method: str,
     path: str,
