@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 
 import pytest
 from orl_core.datum import to_data
@@ -28,7 +27,7 @@ from orl_rollout.testing import ScriptedEngine
 from orl_rollout.testing import environments as envs
 from orl_rollout.testing.proxy import Mishap, MishapKind, Proxy
 
-from tests.rollout.episodes import RENDERER, TOKENIZER, config_of, model, task_of
+from tests.rollout.episodes import RENDERER, config_of, model, task_of
 
 # What goes wrong on the wire. "once" is the opening's first request of its kind alone, "opening" every one of them.
 WIRE = """

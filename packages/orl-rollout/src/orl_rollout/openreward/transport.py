@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar
 
 import aiohttp
@@ -24,6 +24,7 @@ from orl_rollout.openreward.events import EventReader
 T = TypeVar("T")
 
 SILENCE_SECONDS = 30.0  # in a stream, after which it counts as broken: servers say something every ten
+LINGER_SECONDS = 0.05  # between a stream's result and its end
 RESUME_PAUSES = (0.1, 0.5, 2.0)  # seconds before a broken stream is taken up again
 STARTING_PAUSES = (0.5, 10.0)  # seconds, at least and at most, between two questions to a server that is starting
 
@@ -158,8 +159,16 @@ async def _listen(response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any
             elif event in {"chunk", "end"}:
                 said.append(data)
             if event == "end":
+                await _finish(response)
                 return _decode("".join(said))
     raise aiohttp.ClientPayloadError("the stream ended before its result")
+
+
+async def _finish(response: aiohttp.ClientResponse) -> None:
+    """Hear the stream's very end, where it follows at once, so that its connection can be used again."""
+    with suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            await response.content.read()
 
 
 def _send(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from types import TracebackType
 from typing import Self
@@ -124,10 +125,11 @@ class Proxy:
                 whole = await answer.read()
                 return await _damaged(request, answer, whole, kind)
             response = web.StreamResponse(status=answer.status, headers=_passed(answer.headers))
-            await response.prepare(request)
-            async for chunk in answer.content.iter_any():
-                await response.write(chunk)
-        await response.write_eof()
+            with suppress(ConnectionResetError):  # the client has heard enough
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
         return response
 
 

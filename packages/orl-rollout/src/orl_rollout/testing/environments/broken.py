@@ -137,6 +137,7 @@ class Trouble(Gallery):
             raise RuntimeError(f"the {at} broke")
         if self._is(at, "hang"):
             await self.gone.wait()
+            raise RuntimeError("the session is gone")
 
     async def setup(self) -> None:
         """Start."""

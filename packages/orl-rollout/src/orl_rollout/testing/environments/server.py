@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import os
 import subprocess
 import sys
 import threading
@@ -129,6 +130,7 @@ async def _run(process: uvicorn.Server) -> None:
             await asyncio.sleep(0.01)
         if process.started:
             print(_address(process), flush=True)
+            os.dup2(2, 1)  # whoever reads the address need not read the server's log
 
 
 def _process(app: ASGIApp, port: int) -> uvicorn.Server:
