@@ -18,6 +18,7 @@ os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 
 from orl_rollout.testing.environments.base import INFINITE_REWARD, NAN_REWARD, PIXEL
 from orl_rollout.testing.environments.broken import (
+    OUTPUTS,
     Failing,
     FailingSetup,
     FlakySetup,
@@ -36,6 +37,7 @@ __all__ = [
     "GALLERY",
     "INFINITE_REWARD",
     "NAN_REWARD",
+    "OUTPUTS",
     "PIXEL",
     "Compared",
     "Conversation",
