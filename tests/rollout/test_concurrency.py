@@ -72,13 +72,12 @@ async def test_a_burst_halves_the_limit_once():
         place.refused(Overloaded("full"))
         await place.__aexit__(None, None, None)
     assert (slots.limit, slots.taken) == (8.0, 4)
-    for place in places[4:9]:
-        entering = asyncio.create_task(place.__aenter__())
-        await turn_over()
-        assert entering.done() is (place is not places[8])
+    entering = [asyncio.create_task(place.__aenter__()) for place in places[4:9]]
+    await turn_over()
+    assert [task.done() for task in entering] == [True] * 4 + [False]
     places[4].refused(Overloaded("full"))
     assert slots.limit == 4.0
-    entering.cancel()
+    entering[4].cancel()
 
 
 async def test_the_limit_grows_back_to_the_configured_one_and_not_past_it():

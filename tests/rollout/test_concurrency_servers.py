@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+from orl_core.config import decode_config
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
@@ -22,8 +23,9 @@ from tests.rollout.episodes import RENDERER, config_of, model, task_of
 class Choosy:
     """An environment whose server takes `room` sessions at once; counts what it was asked."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, *, seconds: float = 0.02) -> None:
         self.room = room
+        self.seconds = seconds
         self.open = 0
         self.most = 0
         self.refusals = 0
@@ -48,7 +50,7 @@ class _Chosen(ScriptedSession):
         return await super().open(task)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(self._server.seconds)
         return await super().call(call)
 
     async def close(self) -> None:
@@ -82,6 +84,24 @@ async def test_the_configured_limit_holds():
         *(playing.play(task_of("Full"), key=str(n), engine=model(("act",)), sampling={}) for n in range(8))
     )
     assert (server.most, server.refusals) == (2, 0)
+
+
+async def test_waiting_for_a_slot_counts_against_no_deadline():
+    """Ten rollouts of 0.2 s, one after another: the last waits longer than a rollout may take."""
+    server = Choosy(100, seconds=0.2)
+    config = decode_config(
+        {
+            "environments": {"gallery/Full": {"max_concurrency": 1}},
+            "rollout": {"call_timeout": 1.5, "turn_timeout": 1.5, "rollout_timeout": 1.5},
+        },
+        "test",
+    )
+    playing = Runtime(config, renderer=RENDERER, client=server, breaker=Breaker(max_error_rate=0.0, group_size=1))
+    outcomes = await asyncio.gather(
+        *(playing.play(task_of("Full"), key=str(n), engine=model(("act",)), sampling={}) for n in range(10))
+    )
+    assert Counter(outcome.trajectory.stop_reason for outcome in outcomes) == {StopReason.FINISHED: 10}
+    assert server.most == 1
 
 
 async def test_an_abort_while_waiting_begins_nothing():

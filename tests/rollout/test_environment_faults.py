@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 from orl_core.datum import to_data
@@ -100,7 +101,7 @@ def mishap_of(fault: str, moment: str) -> Mishap:
     return Mishap(kind=MishapKind(fault), path=path, at=at)
 
 
-async def play(url: str, engine: ScriptedEngine, spec: dict[str, object], expected: str) -> Trajectory:
+async def play(url: str, engine: ScriptedEngine, spec: dict[str, Any], expected: str) -> Trajectory:
     """A rollout of `Trouble`. Where something hangs, the deadline that is to end it is short."""
     late, hangs = expected.startswith("late"), spec.get("hangs")
     limits = Limits(

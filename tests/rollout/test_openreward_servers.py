@@ -7,10 +7,11 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec import structs
 from orl_core.errors import SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
-from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
 from orl_rollout.testing import environments as envs
 from orl_rollout.testing.proxy import Mishap, MishapKind, Proxy
 
@@ -123,6 +124,19 @@ async def test_a_session_that_is_gone_is_known_at_the_next_call(gallery: envs.Se
         async with asyncio.timeout(10):
             with pytest.raises(SessionError, match="HTTP 404"):
                 await play.call("echo", text="anyone?")
+
+
+async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: envs.Served):
+    before, asked = gallery.sessions, gallery.asked("/create_session")
+    async with OpenRewardClient(config_of("SlowSetup", gallery.url)) as client:
+        made = client.session(task_of("SlowSetup"))
+        impatient = structs.replace(made._terms, open_seconds=0.5)
+        session = OpenRewardSession(impatient, made._reach)
+        with pytest.raises(SessionError, match="opening a session of gallery/SlowSetup: no answer: in time"):
+            await session.open(task_of("SlowSetup"))
+        await session.close()
+    assert gallery.sessions == before
+    assert gallery.asked("/create_session") - asked == 1
 
 
 @pytest.mark.parametrize("variant", ["terminal", "Terminal"])

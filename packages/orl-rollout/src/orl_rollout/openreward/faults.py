@@ -24,7 +24,7 @@ LONGEST = 1_000  # characters of a fault's line
 def speaking(what: str, scrubber: Scrubber) -> Generator[None]:
     """Convert what the block raises to a SessionError of one line that opens with `what`, secrets scrubbed.
 
-    `Overloaded` where the server refuses for being busy. The cause is kept, for `transient`, unless it holds a secret.
+    `Overloaded` where the server refuses for being busy. The cause is kept unless it holds a secret.
     """
     try:
         with boundary(SessionError, what):
@@ -55,5 +55,5 @@ def _words(cause: BaseException | None) -> str:
     if isinstance(cause, RemoteFailure):
         return f"the environment failed: {cause}"
     if isinstance(cause, aiohttp.ClientError | OSError):
-        return f"no answer: {cause or type(cause).__name__}"
+        return f"no answer: {str(cause) or 'in time'}"
     return ""

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import aiohttp
 from msgspec import Struct
 from orl_core.errors import SessionError
 from orl_core.messages import Message, ToolCall, ToolResult
@@ -22,7 +23,7 @@ from orl_core.task import Task
 
 from orl_rollout.openreward.faults import speaking
 from orl_rollout.openreward.remote import Remote
-from orl_rollout.openreward.transport import Way, transient
+from orl_rollout.openreward.transport import Refusal, Way, transient
 from orl_rollout.openreward.wire import (
     Listing,
     candidate_of,
@@ -38,7 +39,7 @@ from orl_rollout.session import Opening
 logger = logging.getLogger(__name__)
 
 PAUSES = (0.2, 1.0)  # seconds before the second and the third remote session of an episode that has not begun
-OPEN_SECONDS = 600.0  # for one of them to be open: a server may be minutes in starting
+OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starting
 
 
 class Terms(Struct, frozen=True, kw_only=True):
@@ -48,6 +49,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     secrets: str
     toolset: str | None
     close_seconds: float
+    open_seconds: float = OPEN_SECONDS
     scrubber: Scrubber
 
 
@@ -67,16 +69,9 @@ class OpenRewardSession:
             Overloaded: the server has no room for another session now.
             SessionError: the environment cannot be reached or does not start, after bounded tries.
         """
-        for pause in (*PAUSES, None):
-            try:
-                with speaking(f"opening a session of {self._terms.name}", self._terms.scrubber):
-                    async with asyncio.timeout(OPEN_SECONDS):
-                        return await self._begin(task)
-            except SessionError as fault:
-                if pause is None or not transient(fault.__cause__):
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        with speaking(f"opening a session of {self._terms.name}", self._terms.scrubber):
+            async with asyncio.timeout(self._terms.open_seconds):
+                return await self._begin_in_time(task)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Call a tool, once. A refusal that is the model's mistake is a result with `failure`.
@@ -118,6 +113,16 @@ class OpenRewardSession:
         remote, self._remote = self._remote, None
         if remote is not None:
             await _uninterrupted(_leave(remote, self._terms))
+
+    async def _begin_in_time(self, task: Task) -> Opening:
+        for pause in (*PAUSES, None):
+            try:
+                return await self._begin(task)
+            except (Refusal, aiohttp.ClientError, OSError) as fault:
+                if pause is None or not transient(fault):
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
 
     async def _begin(self, task: Task) -> Opening:
         way = await self._reach(task)
