@@ -29,6 +29,10 @@ rollout *arguments:
 show *arguments:
     uv run orl show "$@"
 
+# put orl beside slime (or --trainer miles): just install-into PYTHON
+install-into *arguments:
+    uv run orl install-into "$@"
+
 # everything for development, in .venv
 setup:
     uv sync --extra trl --group dev

@@ -22,6 +22,7 @@ COMMANDS = {
     "train": "train a model: trl on this machine, slime or miles on a cluster",
     "rollout": "play tasks without training: metrics, pass@k, a journal",
     "show": "look at a run or a journal, in the terminal or as an HTML page",
+    "install-into": "put orl beside slime or miles, into the environment that has them",
 }
 
 # Libraries read these once, when they load. OpenMP's threads share the cores with the environment's server: spinning
@@ -91,7 +92,7 @@ def _guarded(words: list[str]) -> int:
         if words[0] not in COMMANDS:
             near = cli.suggestion(words[0], COMMANDS)
             raise cli.UsageError(f"unknown command {words[0]}{near or ': ' + ', '.join(COMMANDS)} (see orl --help)")
-        command = cast("Command", import_module(f"orl_launcher.{words[0]}"))
+        command = cast("Command", import_module(f"orl_launcher.{words[0].replace('-', '_')}"))
         return command.run(command.parser().parse(words[1:]))
     except OrlError as exc:
         print(f"orl: error: {' '.join(str(exc).split())}", file=sys.stderr)

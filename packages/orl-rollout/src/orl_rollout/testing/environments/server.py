@@ -99,7 +99,7 @@ def serve_apart(*, seed: int = 0) -> Generator[str]:
         RuntimeError: it does not start.
     """
     command = [sys.executable, "-m", "orl_rollout.testing.environments", "--seed", str(seed)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own words
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         overdue = threading.Timer(START_SECONDS, process.kill)
         overdue.start()
         try:

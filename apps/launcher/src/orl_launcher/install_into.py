@@ -1,0 +1,96 @@
+"""`orl install-into PYTHON`: orl and one adapter into the environment of a trainer, which changes in nothing else.
+
+The environment's own versions become constraints: what it has stays as it is, and where orl could not work with that,
+nothing is installed. The wheels are built from this checkout, or fetched in this version where there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from orl_core.errors import ConfigError
+
+from orl_launcher import cli
+
+TRAINERS = ("slime", "miles")
+SHARED = ("orl-core", "orl-rollout")
+DESCRIPTION = """\
+Install orl-core, orl-rollout and one adapter beside a trainer, under the versions that are there. None of them changes.
+"""
+EXAMPLES = """\
+  orl install-into /opt/slime/bin/python             slime's adapter
+  orl install-into python3 --trainer miles           miles' adapter, into the python3 on PATH
+"""
+_LIST = """
+import importlib.metadata as metadata, json
+print(json.dumps({found.metadata["Name"]: found.version for found in metadata.distributions()}))
+"""
+
+
+def parser() -> cli.Parser:
+    """The options of `orl install-into`."""
+    made = cli.Parser("install-into", description=DESCRIPTION, examples=EXAMPLES)
+    made.add_argument("python", help="the Python of the environment that has the trainer")
+    made.add_argument("--trainer", choices=TRAINERS, default="slime", help="whose adapter (default: slime)")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Install, and say what came and that nothing else moved."""
+    before = installed(arguments.python)
+    with tempfile.TemporaryDirectory() as folder:
+        constraints = Path(folder) / "constraints.txt"
+        kept = {name: at for name, at in before.items() if not name.lower().startswith("orl-")}
+        constraints.write_text("".join(f"{name}=={at}\n" for name, at in sorted(kept.items())), encoding="utf-8")
+        names = [*SHARED, f"orl-{arguments.trainer}"]
+        again = [word for name in names for word in ("--reinstall-package", name)]
+        _uv("pip", "install", "--python", arguments.python, "--constraint", str(constraints), *again,
+            *_wanted(names, Path(folder)))  # fmt: skip
+    after = installed(arguments.python)
+    moved = sorted(name for name, at in kept.items() if after.get(name) != at)
+    if moved:
+        raise ConfigError(f"{arguments.python}: these packages changed, which they must not: {', '.join(moved)}")
+    came = ", ".join(f"{name} {at}" for name, at in sorted(after.items()) if name not in kept)
+    cli.console().print(f"{arguments.python} has {came}; no other version changed", soft_wrap=True)
+    return 0
+
+
+def installed(python: str) -> dict[str, str]:
+    """What an environment has, by name.
+
+    Raises:
+        ConfigError: it cannot be asked.
+    """
+    try:
+        asked = subprocess.run([python, "-c", _LIST], capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise ConfigError(f"{python}: cannot be run: {exc}") from exc
+    if asked.returncode:
+        raise ConfigError(f"{python}: cannot say what it has: {asked.stderr.strip()[-200:]}")
+    found: dict[str, str | None] = json.loads(asked.stdout)
+    return {name: at for name, at in found.items() if name and at}
+
+
+def _wanted(names: list[str], folder: Path) -> list[str]:
+    """The wheels to install: built here from the checkout, else their names in this version."""
+    root = Path(__file__).parents[4]
+    if not (root / "packages" / names[-1]).is_dir():
+        return [f"{name}=={version('orl-launcher')}" for name in names]
+    for name in names:
+        _uv("build", "--quiet", "--wheel", "--package", name, "--out-dir", str(folder), str(root))
+    return sorted(str(wheel) for wheel in folder.glob("*.whl"))
+
+
+def _uv(*arguments: str) -> None:
+    try:
+        done = subprocess.run(["uv", *arguments], capture_output=True, text=True, check=False)  # noqa: S607
+    except FileNotFoundError:
+        raise ConfigError("uv: not on PATH: pip install uv brings it") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise ConfigError(f"uv {arguments[0]}: {' '.join(lines[-6:])}")

@@ -1,0 +1,46 @@
+"""`orl install-into`: wheels of ours beside what an environment has, of which nothing changes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from orl_launcher.install_into import installed
+from orl_launcher.main import main
+
+
+def environment(folder: Path, *packages: str) -> str:
+    python = str(folder / "bin" / "python")
+    subprocess.run(["uv", "venv", "--quiet", str(folder)], check=True, timeout=120)
+    if packages:
+        subprocess.run(["uv", "pip", "install", "--quiet", "--python", python, *packages], check=True, timeout=300)
+    return python
+
+
+def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path) -> None:
+    python = environment(tmp_path / "env", "msgspec==0.19.0", "tenacity==9.1.2")
+    for _ in range(2):  # a second time is an update
+        assert main(["install-into", python, "--trainer", "slime"]) == 0
+    after = installed(python)
+    assert (after["msgspec"], after["tenacity"]) == ("0.19.0", "9.1.2")
+    assert {"orl-core", "orl-rollout", "orl-slime"} <= after.keys()
+    assert not {"orl-launcher", "orl-trl", "torch"} & after.keys()
+    asked = subprocess.run([python, "-m", "orl_slime.probe", str(tmp_path / "answer"), "--"], timeout=60, check=False)
+    assert asked.returncode == 0
+
+
+def test_what_cannot_stand_beside_the_environments_versions_is_not_installed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    python = environment(tmp_path / "env", "tenacity==7.0.0")
+    before = installed(python)
+    assert main(["install-into", python]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "tenacity" in line
+    assert installed(python) == before
+
+
+def test_a_python_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["install-into", str(tmp_path / "nowhere")]) == 1
+    assert "cannot be run" in capsys.readouterr().err
