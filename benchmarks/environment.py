@@ -1,0 +1,54 @@
+"""An environment whose tool always says the same, on the OpenReward SDK's own server, in a process of its own.
+
+It is told how many characters to say, so that a turn has the length that the benchmark wants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from openreward.environments import Environment, TextBlock, ToolOutput, tool
+from orl_rollout.testing.environments import serve
+from pydantic import BaseModel
+
+from benchmarks.servers import announce, read_settings, wait_for_the_end
+
+SETTINGS = {"text": "", "seconds": 0.0}
+
+
+class Command(BaseModel):
+    """A command to run."""
+
+    command: str
+
+
+class Shell(Environment):
+    """Prints the same at every command, after a while."""
+
+    @classmethod
+    def list_splits(cls) -> list[str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> list[dict[str, int]]:
+        return [{"number": number} for number in range(8)]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text="Find out why the tests of this repository fail, and repair it.")]
+
+    @tool
+    async def run(self, command: Command) -> ToolOutput:
+        """Run a command and read what it prints."""
+        await asyncio.sleep(SETTINGS["seconds"])
+        return ToolOutput(blocks=[TextBlock(text=SETTINGS["text"])], reward=0.01, finished=False)
+
+
+def main() -> None:
+    SETTINGS.update(read_settings())
+    with serve(Shell) as server:
+        announce(server.url)
+        wait_for_the_end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""A thousand rollouts in flight in one process: faults, the lag of the event loop, memory; servers in other processes.
+
+The engine takes seconds for an answer, so that all rollouts are under way together although everything shares a few
+cores. The lag is that of a task that sleeps 5 ms again and again; the same task on an idle loop is measured before, on
+the same machine. Memory is the most that the process held, less what it held after a few rollouts had warmed it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import aiohttp
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.servers import many_files, served
+from benchmarks.world import faults, make_world, playing
+
+TICK = 0.005  # seconds
+TARGET_LAG_MS = 50.0
+ENVIRONMENT_SERVERS = 2
+PAGE_KIB = 4
+
+
+def resident() -> float:
+    """MiB that this process holds in memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * PAGE_KIB / 1024
+
+
+class Ticker:
+    """Sleeps TICK again and again; `lags` in ms, `memory` the most MiB seen. Use it by `async with`."""
+
+    def __init__(self) -> None:
+        self.lags: list[float] = []
+        self.memory = 0.0
+
+    async def __aenter__(self) -> Ticker:
+        self._task = asyncio.create_task(self._tick())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _tick(self) -> None:
+        while True:
+            due = time.monotonic() + TICK
+            await asyncio.sleep(TICK)
+            self.lags.append(1000 * (time.monotonic() - due))
+            if len(self.lags) % 20 == 0:
+                self.memory = max(self.memory, resident())
+
+    def percentile(self, share: float) -> float:
+        return sorted(self.lags)[min(int(share * len(self.lags)), len(self.lags) - 1)]
+
+
+def run(console: Console, *, quick: bool) -> list[str]:
+    """Measure and print; what went wrong: any fault at all."""
+    rollouts, turns = (20, 2) if quick else (1000, 5)
+    return asyncio.run(fly(console, rollouts, turns, quick=quick))
+
+
+async def fly(console: Console, rollouts: int, turns: int, *, quick: bool) -> list[str]:
+    """Play `rollouts` at once and print the table; what went wrong."""
+    many_files()
+    world = make_world(quick=quick)
+    latency = {"decode_seconds": 0.001 if quick else 0.05, "prefill_seconds": 0.0002}
+    with ExitStack() as stack:
+        engine = stack.enter_context(served("engine", answer=world.action, **latency))
+        environment = {"text": world.said, "seconds": 0.1}
+        servers = [stack.enter_context(served("environment", **environment)) for _ in range(ENVIRONMENT_SERVERS)]
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        async with playing(world, engine, servers, Path(folder) / "journal.jsonl") as player:
+            await asyncio.gather(*(player.play(1) for _ in range(8)))
+            await _books(engine)
+            async with Ticker() as idle:
+                await asyncio.sleep(0.5 if quick else 3.0)
+            before, started, cpu = resident(), time.monotonic(), time.process_time()
+            async with Ticker() as ticker:
+                outcomes = await asyncio.gather(*(player.play(turns) for _ in range(rollouts)))
+            wall, cpu = time.monotonic() - started, time.process_time() - cpu
+        books = await _books(engine)
+    complaints = faults(outcomes, turns)
+    failed = sum(bool(outcome.trajectory.error) for outcome in outcomes)
+    table = Table("", "measured", "target")
+    table.add_row("rollouts, turns of each", f"{rollouts:,} of {turns}", "")
+    table.add_row("faults", f"{failed:,}", "0")
+    table.add_row("most requests in the engine at once", f"{books['most']:,}", "")
+    table.add_row("wall, s (longest in the engine)", f"{wall:.1f} ({books['longest']:.1f})", "")
+    table.add_row("client's CPU, s (ms a turn)", f"{cpu:.1f} ({1000 * cpu / rollouts / turns:.2f})", "")
+    for name, share in (("median", 0.5), ("99th percentile", 0.99), ("largest", 1.0)):
+        target = f"{TARGET_LAG_MS:g}" if share == 0.99 else ""
+        lag = f"{ticker.percentile(share):.1f} ({idle.percentile(share):.1f})"
+        table.add_row(f"lag of a 5 ms ticker, ms: {name} (idle loop)", lag, target)
+    table.add_row("memory, MiB before, most", f"{before:.0f}, {ticker.memory:.0f}", "")
+    table.add_row("memory per rollout, KiB", f"{1024 * (ticker.memory - before) / rollouts:.0f}", "")
+    ids = statistics.fmean(sum(len(t.observation) + len(t.action_ids) for t in o.trajectory.turns) for o in outcomes)
+    table.add_row("ids of a finished rollout, mean", f"{ids:,.0f}", "")
+    console.print(table)
+    return complaints
+
+
+async def _books(engine: str) -> dict[str, float]:
+    """What the engine says of the requests since it was asked last."""
+    async with aiohttp.ClientSession() as http, http.get(f"{engine}/stats") as response:
+        return await response.json()
