@@ -105,14 +105,15 @@ def run(console: Console, *, quick: bool) -> list[str]:
     sizes, turns, rounds = ((4, 8), 2, 1) if quick else ((64, 256, 1000), 5, 3)
     many_files()
     world = make_world(quick=quick)
+    decode = 0.001 if quick else DECODE_SECONDS
     table = Table("rollouts", "in the engine at once", "lost by the loop", "by a bare client", "difference")
     for rollouts in sizes:
         for slots in (0, rollouts // 2):
-            shares = asyncio.run(compare(world, rollouts, turns, slots, rounds, 0.001 if quick else DECODE_SECONDS))
+            shares = asyncio.run(compare(world, rollouts, turns, slots, rounds, decode))
             mine, other = (statistics.median(values) for values in shares)
             place = "half of them" if slots else "all"
             table.add_row(f"{rollouts:,}", place, f"{mine:.1%}", f"{other:.1%}", f"{mine - other:.1%}")
-    seconds = (TURN - len(world.action)) * PREFILL_SECONDS + len(world.action) * DECODE_SECONDS
+    seconds = (TURN - len(world.action)) * PREFILL_SECONDS + len(world.action) * decode
     console.print(f"{turns} turns of {TURN} ids, {seconds:.1f} s in the engine each; medians of {rounds} rounds")
     console.print(table)
     return []

@@ -18,18 +18,22 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 
 
+def child_environment() -> dict[str, str]:
+    """The environment of a process that imports what this one does; the SDK keeps its log to itself there."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, "OPENREWARD_LOG_LEVEL": "ERROR"}
+
+
 @contextmanager
 def served(module: str, **settings: Any) -> Generator[str]:
     """The address of `python -m benchmarks.MODULE`, started with `settings` and ended with the block."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    environment["OPENREWARD_LOG_LEVEL"] = "ERROR"
     with subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.{module}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=environment,
+        env=child_environment(),
     ) as process:
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("a server's pipes are missing")
