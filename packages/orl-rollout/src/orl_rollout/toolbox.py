@@ -6,8 +6,9 @@ the smallest helpful line. The module knows nothing of sessions; jsonschema judg
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import cast
 
 from jsonschema import Draft202012Validator
@@ -29,10 +30,9 @@ class Toolbox:
         self._validators: dict[str, Draft202012Validator] = {}
         for tool in tools:
             try:
-                Draft202012Validator.check_schema(tool.parameters)
+                self._validators[tool.name] = _validator(json.dumps(tool.parameters))
             except SchemaError as exc:
                 raise SessionError(f"tool `{tool.name}` has parameters that are no JSON schema: {exc.message}") from exc
-            self._validators[tool.name] = Draft202012Validator(tool.parameters)
 
     @cached_property
     def names(self) -> str:
@@ -67,3 +67,15 @@ class Toolbox:
         error = max(errors, key=relevance)
         message = f"invalid arguments for `{call.name}` at {error.json_path}: {error.message}"
         return ParseFailure(kind=FailureKind.INVALID_ARGUMENTS, name=call.name, message=message[:500])
+
+
+@lru_cache(maxsize=1024)
+def _validator(schema: str) -> Draft202012Validator:
+    """The validator of a schema in JSON, checked once for all episodes: the check takes milliseconds.
+
+    Raises:
+        SchemaError: it is no JSON schema.
+    """
+    parameters = json.loads(schema)
+    Draft202012Validator.check_schema(parameters)
+    return Draft202012Validator(parameters)
