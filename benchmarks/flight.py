@@ -83,7 +83,7 @@ async def fly(console: Console, rollouts: int, turns: int, *, quick: bool) -> li
     with ExitStack() as stack:
         engine = stack.enter_context(served("engine", answer=world.action, **latency))
         environment = {"text": world.said, "seconds": 0.1}
-        servers = [stack.enter_context(served("environment", **environment)) for _ in range(ENVIRONMENT_SERVERS)]
+        servers = [stack.enter_context(served("environment", **environment)) for _ in range(1 if quick else ENVIRONMENT_SERVERS)]
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         async with playing(world, engine, servers, Path(folder) / "journal.jsonl") as player:
             await asyncio.gather(*(player.play(1) for _ in range(8)))

@@ -85,6 +85,7 @@ class World:
         return len(self.renderer.extend(self.action, [text_message("tool", self.said, name="run")], calls_before=0))
 
 
+@cache
 def make_world(*, quick: bool) -> World:
     """The world; `quick` learns fewer merges."""
     hf = hugging_face(2_000 if quick else 16_000)
