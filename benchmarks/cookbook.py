@@ -26,22 +26,23 @@ async def play(world: World, client: OpenRewardClient, http: aiohttp.ClientSessi
     """One rollout of `turns` turns; how many ids it ended with."""
     session = client.session(TASK)
     headers = {"X-SMG-Routing-Key": f"c{next(NUMBERS):031d}"}
+    hf: Any = world.hf  # transformers' own annotations are partial
     ids: list[int] = []
     try:
         opening = await session.open(TASK)
-        tools = [
+        tools: list[Any] = [
             {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
             for t in opening.tools
         ]
         messages: list[dict[str, Any]] = [{"role": m.role, "content": text_of(m.content)} for m in opening.messages]
         for _ in range(turns):
-            text = world.hf.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
-            ids = world.hf.encode(text, add_special_tokens=False)
+            text = hf.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
+            ids = hf.encode(text, add_special_tokens=False)
             request = {"input_ids": ids, "sampling_params": SAMPLING, "return_logprob": True}
             async with http.post(f"{url}/generate", json=request, headers=headers) as response:
                 answer = await response.json()
             logprobs = [entry[0] for entry in answer["meta_info"]["output_token_logprobs"]]
-            spoken = world.hf.decode(answer["output_ids"], skip_special_tokens=False).removesuffix("<|im_end|>")
+            spoken: str = hf.decode(answer["output_ids"], skip_special_tokens=False).removesuffix("<|im_end|>")
             found = CALL.search(spoken)
             call = json.loads(found.group(1) if found else "{}")
             result = await session.call(ToolCall(name=call["name"], arguments=call["arguments"]))

@@ -11,9 +11,10 @@ import json
 import random
 from collections.abc import Callable, Iterator
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from orl_core.messages import ToolCall, ToolSpec
 from orl_core.tools import ToolFormat, delimiters
+
 from tests.core.tools.wire import WIRES
 
 # How a text is written, and who reads it: the wire's name there, the detector's name here.
@@ -76,17 +77,19 @@ class Reply(Struct, frozen=True, kw_only=True):
 def replies(count: int) -> Iterator[Reply]:
     """`count` well-formed replies and one of each damage to every one, for each reader."""
     for wire_name, detector in READERS:
-        chance = random.Random(f"{wire_name} {detector}")  # noqa: S311 - no secret is drawn
+        chance = random.Random(f"{wire_name} {detector}")
         wire = WIRES[wire_name]
         for _ in range(count):
             calls = _calls(chance, wire.format if wire.hostile else None)
             text = wire.text(calls)
-            found = {"format": wire.format, "wire": wire_name, "detector": detector}
-            yield Reply(**found, text=text, damage="", calls=tuple(calls))
+            reply = Reply(
+                wire=wire_name, format=wire.format, detector=detector, text=text, damage="", calls=tuple(calls)
+            )
+            yield reply
             for damage, do in DAMAGES.items():
                 damaged = do(chance, calls, wire.text)
                 if damaged != text:
-                    yield Reply(**found, text=damaged, damage=damage, calls=tuple(calls))
+                    yield structs.replace(reply, text=damaged, damage=damage)
 
 
 def _calls(chance: random.Random, hostile: ToolFormat | None) -> list[ToolCall]:

@@ -1,5 +1,7 @@
-"""Environments on the OpenReward SDK's own server, in a process of its own: a shell that always prints the same, so that
-a turn has the length that the benchmark wants, and one that has more tasks than anyone would list.
+"""Environments on the OpenReward SDK's own server, in a process of its own.
+
+A shell that always prints the same, so that a turn has the length that the benchmark wants; and one that has more tasks
+than anyone would list.
 """
 
 from __future__ import annotations
@@ -55,14 +57,20 @@ class Many(Environment):
         return SETTINGS["tasks"]
 
     @classmethod
-    async def get_task_range(cls, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
+    async def get_task_range(
+        cls, split: str, start: int | None = None, stop: int | None = None
+    ) -> list[Any]:
         return [
-            {"question": f"Which key of chest {number} is the right one, and why?", "answer": number, "level": number % 7}
+            {
+                "question": f"Which key of chest {number} is the right one, and why?",
+                "answer": number,
+                "level": number % 7,
+            }
             for number in range(start or 0, SETTINGS["tasks"] if stop is None else stop)
         ]
 
     def get_prompt(self) -> list[TextBlock]:
-        return [TextBlock(text=self.task_spec["question"])]
+        return [TextBlock(text=str(self.task_spec["question"]))]
 
     @tool
     async def open_chest(self) -> ToolOutput:

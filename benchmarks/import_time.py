@@ -19,7 +19,7 @@ STATEMENTS = {
     "nothing": "pass",
     "msgspec": "import msgspec",
     "orl_core": "import orl_core, orl_core.config, orl_core.datum, orl_core.render, orl_core.reward, orl_core.tools",
-    "orl_rollout": "import orl_rollout, orl_rollout.loop, orl_rollout.runtime, orl_rollout.sglang, orl_rollout.openreward",
+    "orl_rollout": "import orl_rollout.loop, orl_rollout.runtime, orl_rollout.sglang, orl_rollout.openreward",
     "orl --help": "import sys; sys.argv = ['orl', '--help']; from orl_launcher.main import main; main()",
 }
 TARGETS = {"orl_core": "20 above msgspec", "orl --help": "250"}
@@ -34,9 +34,7 @@ def run(console: Console, *, quick: bool) -> list[str]:
         for name, statement in STATEMENTS.items():
             started = time.perf_counter()
             command = [sys.executable, "-c", statement]
-            process = subprocess.run(
-                command, check=False, stdout=subprocess.DEVNULL, cwd=ROOT, env=child_environment()
-            )
+            process = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, cwd=ROOT, env=child_environment())
             seconds[name].append(time.perf_counter() - started)
             failed |= {name} if process.returncode else set()
     medians = {name: 1000 * statistics.median(values) for name, values in seconds.items()}

@@ -2,8 +2,8 @@
 
 SGLang is installed without its dependencies, which are for GPUs, into an environment of its own beside this file; its
 detectors run there as they are. For a well-formed reply the truth is known, because it was written from calls: who is
-wrong there is wrong, and where we are it is a complaint. For a damaged reply there is no truth; a difference is put down
-to what the two do by design (`difference` names each), or listed.
+wrong there is wrong, and where we are it is a complaint. For a damaged reply there is no truth; a difference is put
+down to what the two do by design (`difference` names each), or listed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from orl_core.messages import ParseFailure, ToolCall
 from orl_core.tools import parse
 from rich.console import Console
 from rich.table import Table
-from tests.core.tools.wire import WIRES
 
 from benchmarks.corpus import READERS, TOOLS, Reply, replies
+from tests.core.tools.wire import WIRES
 
 ENVIRONMENT = Path(__file__).parent / ".venv"
 SGLANG = "sglang==0.5.12.post1"
@@ -78,9 +78,8 @@ def sglang() -> list[str]:
 
 
 def well_formed(reply: Reply) -> bool:
-    """Whether it is known what the reply says. Where no delimiter opens the calls, prose before them makes them text."""
-    bare = reply.text.lstrip().startswith(("Let me see.\n\n{", "Let me see.\n\n["))
-    return reply.damage in HARMLESS and not (bare and reply.wire in BARE)
+    """Whether it is known what the reply says. Prose before calls that no delimiter opens makes text of them."""
+    return reply.damage in HARMLESS and not (reply.damage == "prose before" and reply.wire in BARE)
 
 
 def difference(mine: Sequence[ToolCall | ParseFailure], theirs: Calls, error: str) -> str:
@@ -105,7 +104,10 @@ def difference(mine: Sequence[ToolCall | ParseFailure], theirs: Calls, error: st
             (theirs == known, "an unknown tool: the loop answers it here, SGLang drops it"),
             (_decoded(theirs) == known, "arguments as a JSON string: decoded once here, a string in SGLang"),
             (loose in (_loose(known), _loose(good)), "values: SGLang strips strings, makes `null` None and 3.0 3"),
-            (_shape(theirs) in (_shape(known), _shape(good)), "values: strict JSON of the stated type here, SGLang guesses"),
+            (
+                _shape(theirs) in (_shape(known), _shape(good)),
+                "values: strict JSON of the type here, SGLang guesses",
+            ),
             (_shape(_decoded(theirs)) in (_shape(known), _shape(good)), "values: strict JSON here, SGLang guesses"),
             (len(theirs) < len(known) and all(call in _loose(known) for call in loose), "SGLang misses a whole call"),
             (not good, "a bare call behind prose: text here, a call in SGLang"),

@@ -1,7 +1,7 @@
 """`prepare` on a million tasks: time, and the most memory that it ever holds.
 
-It runs in a process of its own, whose peak the system reports, against the SDK's own server in another; most of the time
-is that server's, so the CPU time of the client stands beside it.
+It runs in a process of its own, whose peak the system reports, against the SDK's own server in another; most of the
+time is that server's, so the CPU time of the client stands beside it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def run(console: Console, *, quick: bool) -> list[str]:
     table.add_row("wall, s (server included)", f"{taken['seconds']:.1f}", "")
     table.add_row("CPU of the client, s", f"{taken['cpu']:.1f}", "")
     table.add_row("CPU of the client, microseconds a task", f"{1e6 * taken['cpu'] / taken['tasks']:.0f}", "")
-    table.add_row("peak memory, MiB (before the first task)", f"{taken['peak']:.0f} ({taken['before']:.0f})", f"{TARGET_MIB}")
+    table.add_row(
+        "peak memory, MiB (before the first task)", f"{taken['peak']:.0f} ({taken['before']:.0f})", f"{TARGET_MIB}"
+    )
     console.print(table)
     return [] if taken["tasks"] == tasks else [f"{taken['tasks']:,} tasks were written instead of {tasks:,}"]
 

@@ -1,10 +1,12 @@
 """SGLang's function-call detectors behind a pipe: requests in JSON lines on stdin, answers on stdout.
 
-Runs in an environment of its own that holds SGLang without its dependencies (`benchmarks.parsers` makes it), and imports
-nothing of ours. `import sglang` would want torch; so its packages are registered bare, with their folders, and only the
-modules that a detector needs are ever executed. What is timed is one parse, detector construction included, because
-SGLang makes one for each request.
+Runs in an environment of its own that holds SGLang without its dependencies (`benchmarks.parsers` makes it), and
+imports nothing of ours. `import sglang` would want torch; so its packages are registered bare, with their folders, and
+only the modules that a detector needs are ever executed. What is timed is one parse, detector construction included,
+because SGLang makes one for each request.
 """
+
+# pyright: reportMissingImports=false
 
 import importlib.util
 import json
@@ -28,7 +30,7 @@ def install() -> None:
         module.__path__ = [str(root.joinpath(*package.split(".")))]
         sys.modules[module.__name__] = module
     utils = types.ModuleType("sglang.utils")
-    utils.convert_json_schema_to_str = str  # what the protocol imports and no detector calls
+    utils.__dict__["convert_json_schema_to_str"] = str  # what the protocol imports and no detector calls
     sys.modules["sglang.utils"] = utils
 
 

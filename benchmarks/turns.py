@@ -65,9 +65,7 @@ async def measure(play: Played, turns: int, rollouts: int) -> tuple[float, list[
 
 def fit(costs: dict[int, float]) -> tuple[float, float]:
     """(constant, slope) of a turn's cost in ms: least squares over (mean history in thousands, ms per turn)."""
-    points = [
-        (TURN * (turns - 1) / 2000, 1000 * (cost - costs[0]) / turns) for turns, cost in costs.items() if turns
-    ]
+    points = [(TURN * (turns - 1) / 2000, 1000 * (cost - costs[0]) / turns) for turns, cost in costs.items() if turns]
     slope, constant = statistics.linear_regression(*zip(*points, strict=True))
     return constant, slope
 

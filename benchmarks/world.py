@@ -1,7 +1,7 @@
 """The world of the benchmarks that play rollouts: a tokenizer, one action, one observation, and who plays them.
 
-The tokenizer learns its merges from the standard library's sources, so that ids are as long and texts as dense as with a
-real one; control tokens and template are Qwen3's. An action and what the environment answers make a turn of 505 ids.
+The tokenizer learns its merges from the standard library's sources, so that ids are as long and texts as dense as with
+a real one; control tokens and template are Qwen3's. An action and what the environment answers make a turn of 505 ids.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from orl_rollout.outcome import Outcome
 from orl_rollout.runtime import Runtime
 from orl_rollout.sglang import SglangEngine
 from orl_rollout.tokenizer import HFTokenizer
-from tests.tokenizers import QWEN3_ADDED, QWEN_SPECIAL, QWEN_SPLIT, template
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from tests.tokenizers import QWEN3_ADDED, QWEN_SPECIAL, QWEN_SPLIT, template
 
 TURN = 505  # ids of an observation and the action before it
 ACTION = 155  # of these, the model's

@@ -6,14 +6,14 @@
 import json
 import sys
 
+from orl_core.messages import ToolCall
+from orl_core.tools import ToolFormat, parse
+
 from benchmarks.corpus import READERS, TOOLS
 from benchmarks.parsers import HARMONY
-from orl_core.messages import ToolCall
-from orl_core.tools import parse
-
 from tests.core.tools.wire import WIRES
 
-FORMATS = {detector: WIRES[wire].format for wire, detector in READERS}
+FORMATS: dict[str, ToolFormat] = {detector: WIRES[wire].format for wire, detector in READERS}
 
 for line in sys.stdin:
     request = json.loads(line)

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_core.messages import FailureKind, ParseFailure, ToolCall
+from orl_core.tools import parse
+from rich.console import Console
+
 from benchmarks import __main__ as command
 from benchmarks.corpus import READERS, TOOLS, replies
 from benchmarks.parsers import compare, difference, well_formed
 from benchmarks.turns import fit
-from orl_core.messages import FailureKind, ParseFailure, ToolCall
-from orl_core.tools import parse
-from rich.console import Console
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_detectors.py")]
 BROKEN = ParseFailure(kind=FailureKind.INVALID_JSON, message="broken")

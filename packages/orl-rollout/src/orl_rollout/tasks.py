@@ -94,7 +94,7 @@ async def list_tasks(
     Raises:
         SessionError: the server fails.
     """
-    wanted = sorted(range(listing.size) if indices is None else indices)
+    wanted = range(listing.size) if indices is None else array("Q", sorted(indices))
     if listing.tasks is not None:
         for index in wanted:
             yield listing.tasks[index]
