@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.servers import many_files, served
 from benchmarks.world import CONTEXT, TASK, TURN, World, make_world
 
-DECODE_SECONDS = 0.015  # for an id of the answer
+DECODE_SECONDS = 0.01  # for an id of the answer
 PREFILL_SECONDS = 0.0002  # for a new id of the prompt
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 4096}
 
