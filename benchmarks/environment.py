@@ -57,9 +57,7 @@ class Many(Environment):
         return SETTINGS["tasks"]
 
     @classmethod
-    async def get_task_range(
-        cls, split: str, start: int | None = None, stop: int | None = None
-    ) -> list[Any]:
+    async def get_task_range(cls, split: str, start: int | None = None, stop: int | None = None) -> list[Any]:
         return [
             {
                 "question": f"Which key of chest {number} is the right one, and why?",
