@@ -56,6 +56,10 @@ types:
 test *arguments:
     uv run --extra trl --group dev pytest "$@"
 
+# benchmarks, all or by name: just bench turns --quick
+bench *arguments:
+    uv run --extra trl --group dev python -m benchmarks "$@"
+
 # what has to be green before and after every change
 check: lint types test
 

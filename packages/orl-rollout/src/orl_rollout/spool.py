@@ -1,5 +1,6 @@
 """Rows on disk in the order of their arrival, found again by number: what lets a million tasks be shuffled in little
-memory. For each task it holds an offset and a hash, not the task. It knows nothing of listings or seeds.
+memory. For each task it holds an offset and a hash, not the task: 40 bytes at most. It knows nothing of listings or
+seeds.
 """
 
 from __future__ import annotations
@@ -16,6 +17,33 @@ import msgspec
 from orl_core.task import Task, row_of
 
 
+class Keys:
+    """Hashes of 64 bits that were seen, at 16 to 32 bytes each where a set of numbers takes a hundred.
+
+    Open addressing over powers of two, never more than half full; 0 marks a free slot and counts as 1.
+    """
+
+    def __init__(self) -> None:
+        self._slots = array("Q", bytes(8 * 64))
+        self._count = 0
+
+    def add(self, key: int) -> bool:
+        """Remember `key`; False where it is known."""
+        if 2 * self._count >= len(self._slots):
+            seen, self._slots, self._count = self._slots, array("Q", bytes(16 * len(self._slots))), 0
+            for other in filter(None, seen):
+                self.add(other)
+        key = key or 1
+        place = key % len(self._slots)
+        while found := self._slots[place]:
+            if found == key:
+                return False
+            place = (place + 1) % len(self._slots)
+        self._slots[place] = key
+        self._count += 1
+        return True
+
+
 class Spool:
     """Rows of tasks, in a nameless file in `folder`; a task that was added before is counted and left out."""
 
@@ -25,7 +53,7 @@ class Spool:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         self._offsets = array("Q")
         self._end = 0
-        self._keys: set[int] = set()
+        self._keys = Keys()
 
     def __enter__(self) -> Self:
         return self
@@ -40,10 +68,9 @@ class Spool:
         """Store the row of `task`; False where it is a duplicate."""
         row = row_of(task)
         key = int(row.prompt.rpartition("/")[2], 16)
-        if key in self._keys:
+        if not self._keys.add(key):
             self.duplicates += 1
             return False
-        self._keys.add(key)
         self._offsets.append(self._end)
         self._end += self._file.write(msgspec.json.encode(row, order="sorted") + b"\n")
         self.counts[task.env_name] = self.counts.get(task.env_name, 0) + 1

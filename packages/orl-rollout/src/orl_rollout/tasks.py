@@ -94,7 +94,9 @@ async def list_tasks(
     Raises:
         SessionError: the server fails.
     """
-    wanted = sorted(range(listing.size) if indices is None else indices)
+    wanted: Sequence[int] = range(listing.size) if indices is None else indices
+    if not isinstance(wanted, range) or wanted.step < 0:  # a sorted list of a million numbers takes 40 MB
+        wanted = array("Q", sorted(wanted))
     if listing.tasks is not None:
         for index in wanted:
             yield listing.tasks[index]
@@ -212,7 +214,7 @@ def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list
 
 async def _draw(client: OpenRewardClient, listing: Listing, share: int, spool: Spool, seed: str) -> None:
     """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others."""
-    candidates = array("Q", range(listing.size)) if share == listing.size else _shuffled(listing.size, seed)
+    candidates = range(listing.size) if share == listing.size else _shuffled(listing.size, seed)
     drawn, start = 0, 0
     while drawn < share and start < len(candidates):
         batch = candidates[start : start + share - drawn]

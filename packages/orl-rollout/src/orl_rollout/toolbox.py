@@ -7,8 +7,9 @@ schema refers to elsewhere is not fetched.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import cast
 
 from jsonschema import Draft202012Validator
@@ -32,10 +33,9 @@ class Toolbox:
         self._validators: dict[str, Draft202012Validator] = {}
         for tool in tools:
             try:
-                Draft202012Validator.check_schema(tool.parameters)
+                self._validators[tool.name] = _validator(json.dumps(tool.parameters))
             except SchemaError as exc:
                 raise SessionError(f"tool `{tool.name}` has parameters that are no JSON schema: {exc.message}") from exc
-            self._validators[tool.name] = Draft202012Validator(tool.parameters, registry=Registry())
 
     @cached_property
     def names(self) -> str:
@@ -85,3 +85,15 @@ def _words(error: ValidationError) -> str:
             error.message.replace(given, f"{given[:LONGEST_GIVEN]}…") if len(given) > LONGEST_GIVEN else error.message
         )
     return ", and ".join(dict.fromkeys(_words(alternative) for alternative in error.context))
+
+
+@lru_cache(maxsize=1024)
+def _validator(schema: str) -> Draft202012Validator:
+    """The validator of a schema in JSON, checked once for all episodes: the check takes milliseconds.
+
+    Raises:
+        SchemaError: it is no JSON schema.
+    """
+    parameters = json.loads(schema)
+    Draft202012Validator.check_schema(parameters)
+    return Draft202012Validator(parameters, registry=Registry())

@@ -4,7 +4,7 @@ It must not know tools, schemas or tokens. Nothing closes a call: the JSON objec
 
 - Without the tag, a text is calls where it, or what follows the reasoning, begins with an object whose first key is
   `name` or `type`; any other object is an answer in JSON, and text. After the tag everything is meant to be a call.
-- Calls are joined by `;` or white space; what follows the last one is text.
+- Calls are joined by `;` or white space; behind `;` every object is meant to be a call. What follows the last is text.
 - Arguments stand under `parameters`, or under `arguments` where there are none. `json_calls` says what they may be.
 - Broken JSON ends at the next tag, or the end: UNCLOSED where the text ends inside the object.
 """
@@ -27,6 +27,7 @@ DELIMITERS = (TAG, THINK, THOUGHT)
 EXAMPLE = '{"name": "a_tool", "parameters": {}}'
 _KEYS = ("parameters", "arguments")
 _CALL = re.compile(r'\s*+;?+\s*+(?=\{\s*+"(?:name|type)"\s*+:)')
+_NEXT = re.compile(rf"\s*+;\s*+(?=\{{)|{_CALL.pattern}")
 
 
 def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
@@ -56,7 +57,7 @@ def _objects(scan: Scan) -> None:
             scan.calls.append(broken(str(exc), text, EXAMPLE, closed=not exc.cut))
             return
         scan.calls.append(call_of(value, scan.text[start:end].strip(), _KEYS, EXAMPLE))
-        following = _CALL.match(scan.text, end)
+        following = _NEXT.match(scan.text, end)
         scan.jump(following.end() if following else end)
         if following is None:
             return

@@ -19,7 +19,6 @@ _PIECE = 4096  # characters that the decoder is given at first: its errors count
 _CUT = re.compile(r"\s*(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\.|[eE][+-]?|\\?u?[0-9a-fA-F]{0,4})")
 _FIRST = frozenset('{["-0123456789tfnNI')
 _SPACE = re.compile(r"[ \t\n\r]*")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class NotJson(ValueError):
@@ -83,9 +82,11 @@ def skip_space(text: str, start: int) -> int:
 
 def without_surrogates(text: str) -> str:
     """`text` as UTF-8 can carry it: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
-    if text.isascii() or not _SURROGATE.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    try:
+        text.encode()  # ten times as fast as looking for them
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def _clean(value: Any, depth: int) -> Any:

@@ -1,0 +1,43 @@
+"""`python -m benchmarks [NAME ...] [--quick]`: run benchmarks one after the other; exit code 1 where one complains."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+
+from rich.console import Console
+
+BENCHMARKS = {
+    "turns": "client CPU per turn, its slope in history, and where the time goes",
+    "engine-time": "the share of engine time lost to the loop at 64, 256 and 1,000 rollouts",
+    "flight": "1,000 rollouts in flight in one process: faults, lag, memory",
+    "parsers": "parser speed and agreement against SGLang's own detectors",
+    "prepare": "tasks.jsonl of a million tasks: time and peak memory",
+    "import-time": "what importing orl and `orl --help` cost",
+}
+
+
+def main() -> int:
+    names = "\n".join(f"  {name:12} {what}" for name, what in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="just bench", epilog=f"benchmarks:\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all by default")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: seconds instead of minutes")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.names) - set(BENCHMARKS)):
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    console = Console()
+    complaints: list[str] = []
+    for name in options.names or BENCHMARKS:
+        console.rule(f"{name}: {BENCHMARKS[name]}")
+        benchmark = import_module(f"benchmarks.{name.replace('-', '_')}")
+        complaints += [f"{name}: {complaint}" for complaint in benchmark.run(console, quick=options.quick)]
+    for complaint in complaints:
+        console.print(complaint, style="red", markup=False)
+    return bool(complaints)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

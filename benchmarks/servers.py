@@ -1,0 +1,80 @@
+"""Servers in processes of their own: a module here that serves reads its settings from stdin, prints its address, and
+goes when stdin closes, so that none outlives the benchmark however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of a process that imports what this one does; the SDK keeps its log to itself there."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return {**os.environ, "PYTHONPATH": path, "OPENREWARD_LOG_LEVEL": "ERROR"}
+
+
+@contextmanager
+def served(module: str, **settings: Any) -> Generator[str]:
+    """The address of `python -m benchmarks.MODULE`, started with `settings` and ended with the block."""
+    with subprocess.Popen(
+        [sys.executable, "-m", f"benchmarks.{module}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=child_environment(),
+    ) as process:
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("a server's pipes are missing")
+        try:
+            process.stdin.write(json.dumps(settings) + "\n")
+            process.stdin.flush()
+            url = process.stdout.readline().strip()
+            if not url:
+                raise RuntimeError(f"benchmarks.{module} did not start")
+            yield url
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def read_settings() -> dict[str, Any]:
+    """In a server: what `served` was given."""
+    many_files()
+    return json.loads(sys.stdin.readline())
+
+
+def announce(url: str) -> None:
+    """In a server: say where it is, and nothing more: nobody reads what a library prints, and a full pipe blocks."""
+    print(url, flush=True)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+
+def wait_for_the_end() -> None:
+    """In a server: return when the benchmark is over."""
+    sys.stdin.read()
+
+
+async def until_the_end() -> None:
+    """`wait_for_the_end`, beside a running event loop."""
+    await asyncio.to_thread(wait_for_the_end)
+
+
+def many_files() -> None:
+    """Allow this process as many connections as the machine lets it have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
