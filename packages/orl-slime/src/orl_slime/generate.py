@@ -8,6 +8,7 @@ and never need to be closed. An exception that left `generate` would end the job
 from __future__ import annotations
 
 import asyncio
+import atexit
 import copy
 import functools
 import sys
@@ -30,6 +31,7 @@ from orl_rollout.outcome import Outcome
 from orl_rollout.runtime import Runtime
 from orl_rollout.sglang import SglangEngine
 from orl_rollout.tokenizer import load_tokenizer
+from orl_rollout.upload import Uploader
 
 from orl_slime.compare import config_of, offer, task_of
 
@@ -50,7 +52,10 @@ class _Process:
         self.config = config
         self.tokenizer = load_tokenizer(checkpoint, thinking=bool(config.thinking))
         self.renderer = Renderer(self.tokenizer, system_prompt_template=config.system_prompt_template)
-        self.journal = Journal(config.rollout.journal, config) if config.rollout.journal else None
+        folder = config.rollout.journal
+        self.journal = Journal(folder, config) if folder else None
+        if folder:
+            atexit.register(Uploader(folder, config).close)
         self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
 
 
