@@ -148,7 +148,7 @@ class Delivery:
             answer.read(ANSWER_BYTES)
             if answer.isclosed() and connection.sock is not None:
                 self._connection = connection
-            return Answer(status=answer.status, retry_after=_seconds(answer.headers.get("Retry-After")))
+            return Answer(status=answer.status, retry_after=seconds_of(answer.headers.get("Retry-After")))
         finally:
             if self._connection is None:
                 connection.close()
@@ -158,7 +158,7 @@ class Delivery:
         return kind(self._url.netloc)
 
 
-def _seconds(retry_after: str | None) -> float | None:
+def seconds_of(retry_after: str | None) -> float | None:
     """A Retry-After, seconds or a date, as seconds from now; None where there is none that makes sense."""
     if not retry_after:
         return None

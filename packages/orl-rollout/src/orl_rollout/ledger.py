@@ -35,6 +35,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "uploads.json"
         self._places = _read(self._path)
+        self._writable = True
 
     @classmethod
     def take(cls, folder: Path, held: ExitStack) -> Self | None:
@@ -61,14 +62,17 @@ class Ledger:
     def settle(self, name: str, place: Place) -> None:
         """Note that everything in the file `name` before `place` has been dealt with.
 
-        Raises:
-            OrlError: it cannot be written; it is noted for this process all the same.
+        Where that cannot be written, this process knows it all the same, and the next one sends it again.
         """
         self._places[name] = place
-        with boundary(OrlError, f"writing {self._path}"):
-            fresh = self._path.with_suffix(".json.new")
+        fresh = self._path.with_suffix(".json.new")
+        try:
             fresh.write_bytes(msgspec.json.encode(self._places))
             fresh.replace(self._path)
+        except OSError as exc:
+            if self._writable:
+                logger.warning("what has been uploaded cannot be noted in %s: %s", self._path, exc)
+            self._writable = False
 
 
 def _read(path: Path) -> dict[str, Place]:

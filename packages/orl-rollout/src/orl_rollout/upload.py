@@ -104,6 +104,7 @@ class Uploader:
 
     def _run(self) -> None:
         with ExitStack() as held, suppress(Ended):
+            held.callback(self._delivery.hang_up)
             ledger = None
             while True:
                 last = self._stop.asked
