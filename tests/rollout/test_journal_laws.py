@@ -13,6 +13,7 @@ from orl_core.trajectory import Generation
 from orl_rollout.frames import MAGIC, frame, read_frames
 from orl_rollout.journal import decode_entry, encode_entry, read_journal
 from orl_rollout.packing import pack_ids, pack_logprobs, unpack
+from orl_rollout.secrets import without_ids
 from orl_rollout.text import clean
 
 from tests.rollout.journalled import entry_of, trajectory_of, write
@@ -68,6 +69,7 @@ def test_any_trajectory_comes_back(trajectory, logprobs, text, sampling):
     line = encode_entry(entry_of(hostile))
     assert line.count(b"\n") == 1
     assert decode_entry(line) == entry_of(expected)
+    assert decode_entry(line, ids=False) == entry_of(without_ids(expected))
 
 
 def test_every_cut_of_the_last_record_leaves_the_others_and_the_next(tmp_path):

@@ -54,7 +54,7 @@ def test_after_a_death_another_process_goes_on(tmp_path, platform, death, at_onc
     platform.wait_for(at_once + 1)
     process.send_signal(death)
     assert process.wait(30) == -death
-    process.stdin.close()
+    process.communicate()
     platform.open.set()
     with run(tmp_path) as other:
         other.communicate(timeout=60)
@@ -115,7 +115,7 @@ def test_a_platform_that_stays_dead_holds_up_no_end(tmp_path, monkeypatch, caplo
     with caplog.at_level(logging.WARNING), Uploader(tmp_path, config_of()) as uploader:
         pass
     assert not uploader.finished
-    assert "the next run in this folder goes on" in caplog.text
+    assert "the next run in this folder, goes on" in caplog.text
     assert time.monotonic() - started < 30
 
 

@@ -186,8 +186,8 @@ def encode_entry(entry: Entry) -> bytes:
         return msgspec.json.encode(map_strings(tree, clean)) + b"\n"
 
 
-def decode_entry(line: bytes) -> Entry:
-    """The entry of one line.
+def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
+    """The entry of one line; where `ids` are not wanted, without them and their logprobs, which are most of it.
 
     Raises:
         OrlError: the line is of another schema.
@@ -195,7 +195,8 @@ def decode_entry(line: bytes) -> Entry:
     with boundary(OrlError, "no entry of this schema"):
         tree: Any = msgspec.json.decode(line)
         for turn in tree["trajectory"]["turns"]:
-            turn["observation"] = unpack(turn["observation"])
+            turn["observation"] = unpack(turn["observation"]) if ids else ()
             for generation in turn["generations"]:
-                generation["ids"], generation["logprobs"] = unpack(generation["ids"]), unpack(generation["logprobs"])
+                for name in ("ids", "logprobs"):
+                    generation[name] = unpack(generation[name]) if ids else ()
         return msgspec.convert(tree, Entry)

@@ -34,6 +34,7 @@ BATCH_EVENTS = 128  # in one request
 BATCH_BYTES = 1 << 20  # of one request, unless a single event is larger
 POLL = 0.5  # seconds between two looks into the folder
 FLUSH = 10.0  # seconds that a stop leaves for what is not yet sent
+GRACE = 1.0  # seconds more, for the thread to end
 
 
 def uploads(config: RunConfig, env_name: str) -> bool:
@@ -97,9 +98,11 @@ class Uploader:
         if not self._chosen:
             return True
         self._stop.within(seconds)
-        self._thread.join(seconds)
+        self._thread.join(seconds + GRACE)
         if not self.finished:
-            logger.warning("uploads: not all of %s was sent; the next run in this folder goes on", self._folder)
+            logger.warning(
+                "uploads: not all of %s was sent; `orl upload`, or the next run in this folder, goes on", self._folder
+            )
         return self.finished
 
     def _run(self) -> None:
@@ -152,7 +155,7 @@ class Uploader:
     def _events(self, found: Frame) -> list[bytes]:
         """The events of an entry, each as JSON; none of one that is not to be sent."""
         try:
-            entry = decode_entry(found.content)
+            entry = decode_entry(found.content, ids=False)
             if entry.trajectory.job.task.env_name not in self._chosen:
                 return []
             with boundary(OrlError, f"the events of {entry.key}"):
