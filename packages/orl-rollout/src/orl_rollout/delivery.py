@@ -112,15 +112,13 @@ class Delivery:
         """
         failures = 0
         while True:
-            reused, given = self._connection is not None, None
+            given = None
             try:
                 answer = self._exchange(body)
                 if answer.final:
                     return answer.status
                 kind, why, given = str(answer.status), f"HTTP {answer.status}", answer.retry_after
             except (OSError, http.client.HTTPException, ValueError) as exc:
-                if reused and isinstance(exc, ConnectionError):
-                    continue  # the platform had closed a connection that was idle
                 kind = type(exc).__name__
                 why = f"{kind}: {exc}"
             if kind not in self._said:
