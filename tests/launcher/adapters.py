@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 from orl_core.errors import RunAborted
 from orl_rollout.run import Run
+
+
+class Adapter:
+    """What an entry point of `orl.trainers` names."""
+
+    def __init__(self, train: Callable[[Run], None]) -> None:
+        self.train = train
+
+    def plan(self, run: Run) -> list[str]:
+        return [f"would train {run.config.trainer.model} with trl", *run.extra]
 
 
 def _write_metrics(run: Run, steps: int) -> None:
@@ -16,7 +27,7 @@ def _write_metrics(run: Run, steps: int) -> None:
             lines.write(json.dumps({**point, "Org/Env/reward": 0.1 * step, "Org/Env/rollouts": 4}) + "\n")
 
 
-def train_well(run: Run) -> None:
+def _train_well(run: Run) -> None:
     """Three steps, before and after."""
     _write_metrics(run, 3)
     (run.folder / "extra").write_text("|".join(run.extra), encoding="utf-8")
@@ -24,13 +35,18 @@ def train_well(run: Run) -> None:
     (run.folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
 
-def train_until_interrupted(run: Run) -> None:
+def _train_until_interrupted(run: Run) -> None:
     """As if Ctrl-C came."""
     _write_metrics(run, 2)
     raise KeyboardInterrupt
 
 
-def train_until_aborted(run: Run) -> None:
+def _train_until_aborted(run: Run) -> None:
     """As if the breaker ended the run."""
     _write_metrics(run, 2)
     raise RunAborted("the engine is gone")
+
+
+train_well = Adapter(_train_well)
+train_until_interrupted = Adapter(_train_until_interrupted)
+train_until_aborted = Adapter(_train_until_aborted)

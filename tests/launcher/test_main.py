@@ -129,9 +129,10 @@ def test_a_dry_run_shows_the_settings_and_does_nothing(
     fake_adapter("train_well")
     argv = ["train", "trl", "--config", LOCAL, "--dry-run", "--lr", "2e-4", "--wandb-run", "yes", "--", "--x", "1 2"]
     assert main(argv) == 0
-    shown = capsys.readouterr().out
-    for told in ("0.0002", "playground/GuessNumber", "would train with trl", "--x 1 2"):
-        assert told in shown
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == ["would train playground/GuessNumber with trl", "--x", "1 2"]
+    for told in ("0.0002", "playground/GuessNumber", "would serve playground/GuessNumber"):
+        assert told in printed.err
     assert list(tmp_path.iterdir()) == []
 
 

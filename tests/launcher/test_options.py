@@ -13,10 +13,10 @@ from tests.launcher.test_main import LOCAL
 
 
 def test_every_field_is_an_option_and_has_a_meaning() -> None:
-    fields = {field.name for field in msgspec.structs.fields(TrainerConfig)}
+    fields = {field.encode_name for field in msgspec.structs.fields(TrainerConfig)}
     assert set(options.MEANINGS) == fields - set(options.BESIDES)
     shown = train.parser().format_help()
-    assert all(f"--{name.replace('_', '-')} " in shown for name in options.MEANINGS)
+    assert all(f"--{name.replace('_', '-')}" in shown for name in options.MEANINGS)
 
 
 def config_of(*argv: str) -> TrainerConfig:
@@ -27,6 +27,11 @@ def config_of(*argv: str) -> TrainerConfig:
 def test_values_arrive_with_their_types() -> None:
     made = config_of("--lr", "3e-4", "--n-samples", "8", "--model", "7", "--wandb-mode", "offline", "--tp", "2")
     assert (made.lr, made.n_samples, made.model, made.wandb_mode, made.tp) == (3e-4, 8, "7", "offline", 2)
+
+
+def test_a_switch_takes_no_value() -> None:
+    assert config_of("--async").asynchronous is True
+    assert config_of().asynchronous is False
 
 
 def test_what_is_not_given_stays_as_the_file_says() -> None:

@@ -31,7 +31,7 @@ from orl_rollout.session import Opening
 from orl_rollout.testing import environments as envs
 
 from tests.core.test_reward import environment
-from tests.rollout.test_openreward import config_of, task_of
+from tests.rollout.episodes import config_of, task_of
 
 BLEND = GroupRewardConfig(mode="blend", weight=0.5, timeout=5.0)
 

@@ -25,6 +25,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "max_context_len": ("N", "ids of prompt and response together"),
     "max_tokens_per_gpu": ("N", "ids of one GPU's micro-batch"),
     "temperature": ("T", "sampling temperature of training rollouts"),
+    "async": ("", "play the next batch while training on this one, on GPUs of their own"),
     "num_gpus": ("N", "GPUs of a node"),
     "actor_gpus": ("N", "GPUs of a node that train"),
     "rollout_gpus": ("N", "GPUs that serve the engines"),
@@ -51,20 +52,21 @@ def add_trainer_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options that all trainers share (they override `trainer` in the file)")
     hints = get_type_hints(TrainerConfig, include_extras=True)
     for field in msgspec.structs.fields(TrainerConfig):
-        if field.name not in BESIDES:
-            metavar, meaning = MEANINGS[field.name]
-            group.add_argument(
-                f"--{field.name.replace('_', '-')}",
-                dest=field.name,
-                metavar=metavar,
-                choices=_choices(hints[field.name]),
-                help=meaning,
-            )
+        name = field.encode_name
+        if name in BESIDES:
+            continue
+        metavar, meaning = MEANINGS[name]
+        option = f"--{name.replace('_', '-')}"
+        if bool in _members(hints[field.name]):
+            group.add_argument(option, dest=name, action="store_const", const="true", help=meaning)
+        else:
+            group.add_argument(option, dest=name, metavar=metavar, choices=_choices(hints[field.name]), help=meaning)
 
 
 def overrides_of(arguments: argparse.Namespace) -> list[str]:
     """The overrides that the given options mean: `trainer.lr=3e-4`. Text is quoted, so that it stays text in YAML."""
     hints = get_type_hints(TrainerConfig, include_extras=True)
+    hints |= {field.encode_name: hints[field.name] for field in msgspec.structs.fields(TrainerConfig)}
     given = {name: value for name in MEANINGS if (value := getattr(arguments, name)) is not None}
     return [
         f"trainer.{name}={quoted(value) if str in _members(hints[name]) else value}" for name, value in given.items()

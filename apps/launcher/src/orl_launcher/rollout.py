@@ -182,12 +182,12 @@ def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException
 
 
 def _conclude(config: RunConfig, outcomes: Sequence[Outcome], folder: Path) -> None:
-    from orl_rollout.outcome import metrics_of
+    from orl_rollout.metrics import measure, metrics_of
 
     from orl_launcher.pass_at_k import mean_pass_at_k
     from orl_launcher.tables import metrics_table, plain_table
 
-    metrics = metrics_of(outcomes)
+    metrics = metrics_of(map(measure, outcomes))
     successes: dict[str, dict[str, list[bool]]] = {}
     for outcome in outcomes:
         if not outcome.trajectory.error:

@@ -63,6 +63,9 @@ def parser() -> cli.Parser:
         "--name", metavar="NAME", help="the run's folder in runs/ (default: openreward_run_name and the time)"
     )
     made.add_argument("--dry-run", action="store_true", help="check everything, show what would be done, do nothing")
+    made.add_argument(
+        "--python", metavar="PATH", help="the Python that has slime or miles (default: $ORL_TRAINER_PYTHON, or on PATH)"
+    )
     options.add_trainer_options(made)
     made.usage = "orl train [slime|miles|trl] [options] [-- trainer arguments]"
     return made
@@ -75,12 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [f"trainer.backend={arguments.backend}"] if arguments.backend else []
     config = cli.config_of(arguments, [*chosen, *options.overrides_of(arguments)])
     adapter = find_adapter(config.trainer.backend)
+    name = arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}"
     if arguments.dry_run:
-        _print_plan(config, arguments.extra)
+        _print_plan(config, adapter, arguments, name)
         return 0
-    folder = make_folder(arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = make_folder(name)
     try:
-        _train(config, adapter, folder, arguments.extra)
+        _train(config, adapter, folder, arguments)
     except KeyboardInterrupt:
         _conclude(folder)
         raise
@@ -122,7 +126,7 @@ def make_folder(name: str) -> Path:
     return folder
 
 
-def _train(config: RunConfig, adapter: EntryPoint, folder: Path, extra: tuple[str, ...]) -> None:
+def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argparse.Namespace) -> None:
     from orl_rollout.run import Run
 
     from orl_launcher.progress import following
@@ -140,12 +144,13 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, extra: tuple[st
             folder=folder,
             task_data=task_data,
             eval_data=eval_data,
-            extra=extra,
+            extra=arguments.extra,
+            python=arguments.python,
             facts={**facts, **baseline(config)},
             started=started,
         )
         with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
-            trainer(made)
+            trainer.train(made)
 
 
 def _write_config(config: RunConfig, folder: Path) -> None:
@@ -195,20 +200,34 @@ def _conclude(folder: Path) -> None:
     console.print(f"the episodes: orl show {folder}", style="dim", soft_wrap=True)
 
 
-def _print_plan(config: RunConfig, extra: tuple[str, ...]) -> None:
+def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Namespace, name: str) -> None:
+    """The settings for people, on stderr; what the trainer would do, on stdout, to be read or pasted."""
+    from orl_rollout.run import Run
+    from rich.console import Console
     from rich.text import Text
 
     from orl_launcher.page import flat
     from orl_launcher.tables import plain_table
 
+    folder = RUNS / name
+    held_out = any(environment.eval_splits for environment in config.environments.values())
+    made = Run(
+        config=config,
+        folder=folder,
+        task_data=Path(config.trainer.task_data or folder / "tasks.jsonl"),
+        eval_data=folder / "eval_tasks.jsonl" if held_out else None,
+        extra=arguments.extra,
+        python=arguments.python,
+    )
+    lines = cast("Trainer", adapter.load()).plan(made)
     table = plain_table("setting", "value")
     table.columns[1].justify = "left"
     public: dict[str, Any] = config.public()
-    for name, value in flat({key: public[key] for key in ("trainer", "environments", "eval")}):
-        table.add_row(Text(name), Text(value))
-    console = cli.console()
+    for setting, value in flat({key: public[key] for key in ("trainer", "environments", "eval")}):
+        table.add_row(Text(setting), Text(value))
+    console = Console(stderr=True)
     console.print(table)
-    served = ", ".join(served_here(config))
-    console.print(f"would train with {config.trainer.backend}{f', serving {served}' if served else ''}", soft_wrap=True)
-    if extra:
-        console.print(Text(f"for the trainer: {' '.join(extra)}"), soft_wrap=True)
+    if served := ", ".join(served_here(config)):
+        console.print(f"would serve {served}", soft_wrap=True)
+    for line in lines:
+        print(line)

@@ -44,7 +44,7 @@ def serving(environments: Sequence[str] = ENVIRONMENTS, *, start_seconds: float 
     command = [sys.executable, "-m", "orl_playground.server", "--environments", *environments]
     with tempfile.TemporaryFile() as errors:
         # A session of its own: Ctrl-C reaches the parent, which closes its environments' sessions first.
-        child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
         )
         try:

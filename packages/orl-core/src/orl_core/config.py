@@ -159,6 +159,7 @@ class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_context_len: Positive | None = None
     max_tokens_per_gpu: Positive | None = None
     temperature: Annotated[float, Meta(gt=0)] | None = None
+    asynchronous: bool = field(default=False, name="async")
     num_gpus: Positive | None = None
     actor_gpus: Positive | None = None
     rollout_gpus: Positive | None = None

@@ -5,7 +5,8 @@ The folder of a run holds, whichever trainer made it:
     config.json       the resolved configuration, secrets left out
     tasks.jsonl       what was trained on; eval_tasks.jsonl what was held out
     metrics.jsonl     one JSON object a line: `step`, `kind` ("train" or "eval"), `seconds`, and metrics by name
-    journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says what of them was uploaded
+    journal-*.jsonl.zst     every trajectory, with its ids; uploads.json says which of them have been uploaded
+    trainer.log       the output of a trainer that runs in a process of its own
     summary.json      the figures of the whole run
     checkpoint/       the last weights and the tokenizer, in Hugging Face's layout
     curve.png, report.html   made from the files above
@@ -29,6 +30,8 @@ T = TypeVar("T")
 class Run(Struct, frozen=True, kw_only=True):
     """One training run. `extra` is what stood after `--`, for the trainer; `facts` goes into summary.json as it is.
 
+    `python` is the Python that has the trainer, where that is not this one and the user names it.
+
     `config.environments` are ready to be reached (a `base_url` is filled in where the launcher serves one), and
     `config.trainer.model` is a checkpoint's path or a hub's name. `started` is the monotonic clock when the command
     began, in seconds: what was done before the trainer counts to the run.
@@ -39,18 +42,27 @@ class Run(Struct, frozen=True, kw_only=True):
     task_data: Path
     eval_data: Path | None = None
     extra: tuple[str, ...] = ()
+    python: str | None = None
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     started: float = field(default_factory=time.monotonic)
 
 
 class Trainer(Protocol):
-    """An adapter's entry point: `orl.trainers = {trl = "orl_trl:train"}`."""
+    """An adapter's entry point, a module with two functions: `orl.trainers = {trl = "orl_trl"}`."""
 
-    def __call__(self, run: Run) -> None:
+    def train(self, run: Run) -> None:
         """Train to the end, writing the files of the run's folder.
 
         Raises:
             OrlError: the run cannot start or was ended; one line says why.
+        """
+        ...
+
+    def plan(self, run: Run) -> list[str]:
+        """What `train` would do, in lines to read; nothing is written, and the folder need not exist.
+
+        Raises:
+            OrlError: the run could not start; one line says why.
         """
         ...
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any, Protocol
 
 from orl_core.config import EnvironmentConfig, RunConfig
@@ -20,6 +19,7 @@ from orl_core.task import Task
 from orl_core.trajectory import Job, Limits, StopReason, Trajectory
 
 from orl_rollout.breaker import Breaker
+from orl_rollout.concurrency import Admitted, Slots
 from orl_rollout.engine import Engine
 from orl_rollout.journal import Journal
 from orl_rollout.loop import never, rollout
@@ -68,11 +68,7 @@ class Runtime:
             resolve_secrets(config, name)
         _check_renderer(config, renderer)
         self._reward = load_reward(config.reward) if config.reward else None
-        self._slots = {
-            name: asyncio.Semaphore(environment.max_concurrency)
-            for name, environment in config.environments.items()
-            if environment.max_concurrency is not None
-        }
+        self._slots = {name: Slots(environment.max_concurrency) for name, environment in config.environments.items()}
 
     async def play(  # noqa: PLR0913  what a trainer says of one rollout
         self,
@@ -128,11 +124,24 @@ class Runtime:
             raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
 
     async def _play(self, job: Job, session: Session, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
-        """`rollout` within its environment's concurrency; a bug of ours becomes a trajectory that does not train."""
+        """`rollout` within its environment's concurrency; a bug of ours becomes a trajectory that does not train.
+
+        Where the server had no room for the session, nothing was begun: the rollout waits for its turn and begins.
+        """
+        place = self._slots[job.task.env_name].place()
         try:
             with boundary(OrlError, "a bug in orl"):
-                async with self._slots.get(job.task.env_name) or nullcontext():
-                    return await rollout(job, session=session, renderer=self._renderer, engine=engine, stopped=stopped)
+                while True:
+                    async with place:
+                        if stopped():
+                            return Trajectory(job=job, stop_reason=StopReason.ABORTED)
+                        admitted = Admitted(session, place)
+                        trajectory = await rollout(
+                            job, session=admitted, renderer=self._renderer, engine=engine, stopped=stopped
+                        )
+                    if not await place.again(stopped):
+                        return trajectory
+                    session = self._client.session(job.task)
         except OrlError as bug:
             text = self._scrubber.scrub(str(bug))
             logger.error(

@@ -9,8 +9,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from msgspec import Struct
+from orl_core.errors import SessionError
 from orl_core.messages import Message, ToolCall, ToolResult, ToolSpec
 from orl_core.task import Task
+
+
+class Overloaded(SessionError):
+    """The server refuses for being busy (429). Raised by `open`, nothing was begun: the same may succeed later.
+
+    `retry_after` is what the server asks to wait, in seconds, where it says so.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Opening(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,6 +40,7 @@ class Session(Protocol):
         """Start the episode of `task`. A failed open leaves nothing behind that `close` would not clean up.
 
         Raises:
+            Overloaded: the server has no room for another episode now.
             SessionError: the environment cannot be reached or does not start.
         """
         ...

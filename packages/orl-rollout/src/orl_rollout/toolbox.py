@@ -1,7 +1,8 @@
 """The tools of one episode: does a call name one of them, and do its arguments fit the schema?
 
 Checked before the environment is called (promise 3), so that a model's mistake costs no round trip and is answered by
-the smallest helpful line. The module knows nothing of sessions; jsonschema judges, we word its first complaint.
+the smallest helpful line. The module knows nothing of sessions; jsonschema judges, we word its first complaint. What a
+schema refers to elsewhere is not fetched.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, relevance
-from orl_core.errors import SessionError
+from orl_core.errors import SessionError, boundary
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
+from referencing import Registry
 
 MOST_CALLS = 32  # in one action; what follows is answered by one failure
+LONGEST_GIVEN = 80  # characters of what was given, in an answer to a wrong call
 
 
 class Toolbox:
@@ -32,7 +35,7 @@ class Toolbox:
                 Draft202012Validator.check_schema(tool.parameters)
             except SchemaError as exc:
                 raise SessionError(f"tool `{tool.name}` has parameters that are no JSON schema: {exc.message}") from exc
-            self._validators[tool.name] = Draft202012Validator(tool.parameters)
+            self._validators[tool.name] = Draft202012Validator(tool.parameters, registry=Registry())
 
     @cached_property
     def names(self) -> str:
@@ -56,14 +59,29 @@ class Toolbox:
         return checked
 
     def check(self, call: ToolCall) -> ParseFailure | None:
-        """None where `call` can be made, else what is wrong with it in one line: path, expected, given."""
+        """None where `call` can be made, else what is wrong with it in one line: path, given, expected.
+
+        Raises:
+            SessionError: the tool's schema cannot be applied: a reference leads nowhere, a pattern is no pattern.
+        """
         validator = self._validators.get(call.name)
         if validator is None:
             message = f"unknown tool `{call.name}`; the tools are: {self.names}"
             return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message)
-        errors = cast("list[ValidationError]", list(validator.iter_errors(call.arguments)))  # pyright: ignore[reportUnknownMemberType]
+        with boundary(SessionError, f"reading the schema of tool `{call.name}`"):
+            errors = cast("list[ValidationError]", list(validator.iter_errors(call.arguments)))  # pyright: ignore[reportUnknownMemberType]
         if not errors:
             return None
         error = max(errors, key=relevance)
-        message = f"invalid arguments for `{call.name}` at {error.json_path}: {error.message}"
+        message = f"invalid arguments for `{call.name}` at {error.json_path}: {_words(error)}"
         return ParseFailure(kind=FailureKind.INVALID_ARGUMENTS, name=call.name, message=message[:500])
+
+
+def _words(error: ValidationError) -> str:
+    """What was given and expected; where there are alternatives, what each of them has against it."""
+    if not error.context:
+        given = repr(error.instance)
+        return (
+            error.message.replace(given, f"{given[:LONGEST_GIVEN]}…") if len(given) > LONGEST_GIVEN else error.message
+        )
+    return ", and ".join(dict.fromkeys(_words(alternative) for alternative in error.context))

@@ -26,6 +26,7 @@ from orl_core.render import Renderer
 from orl_core.trajectory import StopReason
 from orl_rollout.breaker import Breaker
 from orl_rollout.journal import Journal
+from orl_rollout.metrics import measure
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.outcome import Outcome
 from orl_rollout.runtime import Runtime
@@ -34,6 +35,7 @@ from orl_rollout.tokenizer import load_tokenizer
 from orl_rollout.upload import Uploader
 
 from orl_slime.compare import config_of, offer, task_of
+from orl_slime.log import MEASURE
 
 _STATUS = {
     StopReason.FINISHED: "COMPLETED",
@@ -111,6 +113,7 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
     )
     compared = loop.process.config.group_reward.mode != "off" and not evaluation
     offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
+    sample.metadata[MEASURE] = msgspec.to_builtins(measure(outcome))
     if stripped:
         return split(sample, outcome, text_of=loop.process.tokenizer.decode, evaluation=evaluation)
     fill(sample, outcome, text_of=loop.process.tokenizer.decode)

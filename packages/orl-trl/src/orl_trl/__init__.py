@@ -29,6 +29,13 @@ def train(run: Run) -> None:
     train_now(run)
 
 
+def plan(run: Run) -> list[str]:
+    """What `train` would do, in one line."""
+    trainer = run.config.trainer
+    flags = " ".join((*(f"{name}={value}" for name, value in trainer.flags.items()), *run.extra))
+    return [f"would train {trainer.model} with trl, in this process, on {run.task_data}{f': {flags}' if flags else ''}"]
+
+
 def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
     """Answer on this thread what `play` asks of the checkpoint `model`; see `orl_rollout.run.LocalEngine`.
 

@@ -22,7 +22,8 @@ from msgspec import Struct
 from orl_core.errors import OrlError
 from orl_core.task import Task
 from orl_rollout.engine import Engine
-from orl_rollout.outcome import Outcome, metrics_of
+from orl_rollout.metrics import measure, metrics_of
+from orl_rollout.outcome import Outcome
 
 from orl_trl.engine import InProcessEngine
 from orl_trl.loop_thread import STOP_SECONDS, LoopThread
@@ -125,7 +126,7 @@ class Rollouts:
         self, *, reward: list[float | None], log_metric: Callable[[str, float], None], **_: object
     ) -> list[float | None]:
         """TRL's reward function: the rewards are known since the rollouts. Metrics join TRL's own, for W&B."""
-        for name, value in (metrics_of(self.outcomes) | self.compared).items():
+        for name, value in (metrics_of(map(measure, self.outcomes)) | self.compared).items():
             log_metric(name, value)
         return reward
 

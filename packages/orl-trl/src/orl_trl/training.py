@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 from orl_core.errors import OrlError
+from orl_rollout import history
+from orl_rollout.metrics import measure, metrics_of
+from orl_rollout.outcome import Outcome
 from orl_rollout.run import Run
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from orl_trl.metrics import MetricsLog, overall, trl_metrics, versions
+from orl_trl.metrics import trl_metrics, versions
 from orl_trl.rollouts import Rollouts
 
 logger = logging.getLogger("orl")
@@ -29,7 +33,8 @@ class Training(TrainerCallback):
         self._run = run
         self._rollouts = rollouts
         self._updates = updates
-        self._metrics = MetricsLog(run.folder / "metrics.jsonl")
+        self._history = run.folder / "metrics.jsonl"
+        self._steps = 0
         self._logs: list[dict[str, Any]] = []
         self._measured = -1
 
@@ -67,7 +72,8 @@ class Training(TrainerCallback):
         seconds = time.monotonic() - rollouts.started
         spent = {"rollout_seconds": rollouts.seconds, "train_seconds": seconds - rollouts.seconds}
         more = {**trl_metrics(self._logs), **spent}
-        metrics = self._metrics.add("train", step, rollouts.outcomes, seconds=seconds, more=more)
+        metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
+        self._steps += 1
         _say(f"step {step}", metrics, seconds)
         interval = self._run.config.eval.interval
         if interval and step % interval == 0 and not final:
@@ -81,21 +87,33 @@ class Training(TrainerCallback):
         outcomes = self._rollouts.evaluate()
         self._measured = step
         seconds = time.monotonic() - started
-        metrics = self._metrics.add("eval", step, outcomes, seconds=seconds)
+        metrics = self._add("eval", step, outcomes, seconds=seconds)
         self._trainer.log({f"eval_{name}": value for name, value in metrics.items()})
         _say(f"held out at step {step}", metrics, seconds)
 
+    def _add(
+        self,
+        kind: history.Kind,
+        step: int,
+        outcomes: Sequence[Outcome],
+        *,
+        seconds: float,
+        more: Mapping[str, float] | None = None,
+    ) -> dict[str, float]:
+        metrics = {**(more or {}), **metrics_of(map(measure, outcomes))}
+        history.append(self._history, kind, step, metrics, seconds=seconds)
+        return metrics
+
     def _conclude(self, ending: dict[str, Any]) -> None:
-        steps = len(self._metrics.train)
-        if steps:
+        if self._steps:
             self._trainer.save_model(str(self._run.folder / "checkpoint"))
         model = cast("PreTrainedModel", self._trainer.model)
         summary = {
             "env": ", ".join(self._run.config.environments),
             "model": self._run.config.trainer.model,
             "model_params": model.num_parameters(),
-            "steps": steps,
-            **self._metrics.figures(),
+            "steps": self._steps,
+            **history.figures(history.read(self._history)),
             "seconds_total": round(time.monotonic() - self._run.started, 1),
             "seed": self._run.config.trainer.seed,
             "versions": versions(),
@@ -107,6 +125,6 @@ class Training(TrainerCallback):
 
 
 def _say(what: str, metrics: dict[str, float], seconds: float) -> None:
-    shown = {name: overall(metrics, name) for name in ("reward", "success", "valid_calls")}
+    shown = {name: history.overall(metrics, name) for name in ("reward", "success", "valid_calls")}
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in shown.items() if value is not None)
     logger.info("%s: %s, %.1f s", what, figures, seconds)

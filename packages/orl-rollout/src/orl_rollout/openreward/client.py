@@ -4,7 +4,7 @@
 The platform's key goes to the platform alone (law L6): an environment with its own `base_url` gets an empty key unless
 it says `send_api_key`. Environments are always addressed by variant, because without one every request is redirected.
 The SDK's own client is not used: it falls back to the key in the process environment, looks proxies up for every
-request, and makes its addresses by a rule that does not fit a loopback server. Its environments and sessions are.
+request, and makes its addresses by a rule that does not fit a loopback server. Its environments are, for listings.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from orl_core.task import Task
 
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.session import OpenRewardSession, Terms
+from orl_rollout.openreward.transport import Refusal, Way, request
 from orl_rollout.secrets import Scrubber, api_key, resolve_secrets
 
 if TYPE_CHECKING:
@@ -88,8 +89,16 @@ class OpenRewardClient:
             api_key=_key(environment),
         )
 
-    async def _reach(self, task: Task) -> AsyncEnvironment:
-        return await self.environment(task.env_name, served=task.environment_name)
+    async def _reach(self, task: Task) -> Way:
+        environment = await self.environment(task.env_name, served=task.environment_name)
+        settings = self._configured(task.env_name)
+        return Way(
+            http=environment.client,
+            url=_url(settings),
+            key=_key(settings),
+            deployment=environment.deployment_name,
+            variant=environment.variant or "",
+        )
 
     async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
         """The variant to ask for: the configured one, or on a self-hosted server that of the environment's own name.
@@ -100,8 +109,7 @@ class OpenRewardClient:
             return environment.variant or ""
         if name not in self._variants:
             wanted = (environment.variant or name.partition("/")[2]).lower()
-            async with self._connection(environment).get("/list_environments") as response:
-                served = await response.json() if response.ok else None
+            served = await _list_environments(self._connection(environment))
             variants = {variant.lower() for variant in msgspec.convert(served, list[str] | None) or ()}
             if served is not None and wanted not in variants:
                 raise SessionError(
@@ -114,7 +122,7 @@ class OpenRewardClient:
     def _connection(self, environment: EnvironmentConfig) -> aiohttp.ClientSession:
         from openreward.api._session.http import set_retry_policy
 
-        url = (environment.base_url or session_url()).rstrip("/")
+        url = _url(environment)
         if url not in self._http:
             idle = IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS
             self._http[url] = aiohttp.ClientSession(
@@ -130,15 +138,22 @@ class OpenRewardClient:
         call_timeout = environment.call_timeout or self.config.rollout.call_timeout
         return Terms(
             name=name,
-            secrets=self._secrets(name, environment),
+            secrets=self._secrets_header(name, environment),
             toolset=environment.toolset,
             close_seconds=min(call_timeout, CLOSE_SECONDS),
             scrubber=self.scrubber,
         )
 
-    def _secrets(self, name: str, environment: EnvironmentConfig) -> dict[str, str | tuple[str, list[str]]]:
-        """The environment's secrets in the SDK's form: with hosts, or bare where the SDK knows the hosts."""
-        from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
+    def _secrets_header(self, name: str, environment: EnvironmentConfig) -> str:
+        """The environment's secrets as they travel, each with the hosts that it may be sent to.
+
+        With them goes the platform's key, which toolsets need, or an empty one where the server may not see it.
+        """
+        from openreward.api.sandboxes.secrets import (
+            WELL_KNOWN_SECRETS,
+            augment_secrets_with_api_key,
+            build_secrets_header,
+        )
 
         secrets: dict[str, str | tuple[str, list[str]]] = {}
         for secret, entry in resolve_secrets(self.config, name).items():
@@ -154,13 +169,28 @@ class OpenRewardClient:
                     f"environment `{name}`: the secret `{secret}` is OpenReward's key: set `send_api_key`"
                 )
             secrets[secret] = (value, hosts)
-        return secrets
+        travelling = augment_secrets_with_api_key(secrets, _key(environment), _url(environment), None)
+        return build_secrets_header(travelling or {})
 
     def _configured(self, name: str) -> EnvironmentConfig:
         if name not in self.config.environments:
             known = ", ".join(self.config.environments)
             raise ConfigError(f"environment `{name}` is not configured; configured are: {known}")
         return self.config.environments[name]
+
+
+async def _list_environments(http: aiohttp.ClientSession) -> object:
+    """What a server serves; None where it is too old to say."""
+    try:
+        return await request(http, "GET", "/list_environments", {}, None)
+    except Refusal as refusal:
+        if refusal.status not in {404, 405}:
+            raise
+    return None
+
+
+def _url(environment: EnvironmentConfig) -> str:
+    return (environment.base_url or session_url()).rstrip("/")
 
 
 def _key(environment: EnvironmentConfig) -> str:

@@ -1,10 +1,9 @@
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 """One episode on an OpenReward server, behind the Session protocol.
 
-The SDK opens, pings and deletes the remote session. Calls go through its transport with `resumable_only`: a tool is
-never executed twice, a broken stream is taken up again by its id. Deadlines of calls are the loop's; closing has its
-own, since the SDK's has none. An episode has not begun until the opening is whole, so until then a fault may be
-answered with a fresh remote session, after the failed one was released. The module knows nothing of configurations.
+Deadlines of calls are the loop's; opening and closing have their own. An episode has not begun until the opening is
+whole, so until then a fault may be answered with a fresh remote session, after the failed one was released; a server
+that refuses for being busy is asked again by whoever counts sessions (`orl_rollout.concurrency`). A call is made once.
+The module knows nothing of configurations.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import asdict
+from typing import Any
 
 import aiohttp
 from msgspec import Struct
@@ -22,56 +21,57 @@ from orl_core.errors import SessionError
 from orl_core.messages import Message, ToolCall, ToolResult
 from orl_core.task import Task
 
-from orl_rollout.openreward.faults import speaking, transient
-from orl_rollout.openreward.wire import Listing, candidate_of, decode_listing, messages_of, result_of, scores_of
+from orl_rollout.openreward.faults import speaking
+from orl_rollout.openreward.remote import Remote
+from orl_rollout.openreward.transport import Refusal, Way, transient
+from orl_rollout.openreward.wire import (
+    Listing,
+    candidate_of,
+    decode_listing,
+    messages_of,
+    prompt_of,
+    result_of,
+    scores_of,
+)
 from orl_rollout.secrets import Scrubber
 from orl_rollout.session import Opening
-
-if TYPE_CHECKING:
-    from openreward.api.environments.client import AsyncEnvironment, AsyncSession
 
 logger = logging.getLogger(__name__)
 
 PAUSES = (0.2, 1.0)  # seconds before the second and the third remote session of an episode that has not begun
-RESUMES = 3  # of one call's broken stream, by its id
-LAST_WORD_SECONDS = 1.0  # for deleting a remote session whose teardown hangs
+OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starting
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What all sessions of one environment have in common."""
+    """What all sessions of one environment have in common. `secrets` is the value of the header that holds them."""
 
     name: str
-    secrets: Mapping[str, str | tuple[str, list[str]]]
+    secrets: str
     toolset: str | None
     close_seconds: float
+    open_seconds: float = OPEN_SECONDS
     scrubber: Scrubber
 
 
 class OpenRewardSession:
     """Plays one task; made by `OpenRewardClient.session`."""
 
-    def __init__(self, terms: Terms, reach: Callable[[Task], Awaitable[AsyncEnvironment]]) -> None:
+    def __init__(self, terms: Terms, reach: Callable[[Task], Awaitable[Way]]) -> None:
         self._terms = terms
         self._reach = reach
-        self._remote: AsyncSession | None = None
+        self._remote: Remote | None = None
         self._listing = Listing()
-        self._prefix = ""
 
     async def open(self, task: Task) -> Opening:
         """Open a remote session of `task` and read its messages and tools.
 
         Raises:
+            Overloaded: the server has no room for another session now.
             SessionError: the environment cannot be reached or does not start, after bounded tries.
         """
-        for pause in (*PAUSES, None):
-            try:
-                with speaking(f"opening a session of {self._terms.name}", self._terms.scrubber):
-                    return await self._begin(task)
-            except SessionError as fault:
-                if pause is None or not transient(fault.__cause__):
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        with speaking(f"opening a session of {self._terms.name}", self._terms.scrubber):
+            async with asyncio.timeout(self._terms.open_seconds):
+                return await self._begin_in_time(task)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Call a tool, once. A refusal that is the model's mistake is a result with `failure`.
@@ -95,7 +95,7 @@ class OpenRewardSession:
     async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
         """The environment's comparative scores of conversations about this task, one for each, in order.
 
-        It advances nothing, so the SDK repeats it where the way to the server is broken.
+        It advances nothing, so it is repeated where the way to the server is broken.
 
         Raises:
             SessionError: the environment does not score groups, its judge failed, or the scores cannot be used.
@@ -105,8 +105,8 @@ class OpenRewardSession:
             raise SessionError(f"{name} scores no groups: {'no score_group' if remote else 'the session is not open'}")
         with speaking(f"scoring a group of {name}", self._terms.scrubber):
             calls = self._listing.takes_calls
-            said = [candidate_of(conversation, calls=calls) for conversation in candidates]
-            return scores_of(await remote.score_group(said), len(said))
+            said = [asdict(candidate_of(conversation, calls=calls)) for conversation in candidates]
+            return scores_of(await remote.run("/score_group", {"candidates": said}, repeatable=True), len(said))
 
     async def close(self) -> None:
         """Release the remote session within `close_seconds` and a last word, cancelled or not."""
@@ -114,16 +114,25 @@ class OpenRewardSession:
         if remote is not None:
             await _uninterrupted(_leave(remote, self._terms))
 
+    async def _begin_in_time(self, task: Task) -> Opening:
+        for pause in (*PAUSES, None):
+            try:
+                return await self._begin(task)
+            except (Refusal, aiohttp.ClientError, OSError) as fault:
+                if pause is None or not transient(fault):
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
     async def _begin(self, task: Task) -> Opening:
-        environment = await self._reach(task)
-        self._prefix = f"/{environment.variant}" if environment.variant else ""
-        remote = _remote(environment, task, self._terms)
-        self._remote = remote
+        way = await self._reach(task)
+        self._remote = remote = Remote(way, self._terms.secrets)
         begun = False
         try:
-            await remote.__aenter__()
-            messages = messages_of(await remote.get_messages())
-            self._listing = decode_listing(await self._get_tools(remote))
+            await remote.create(_episode(task, way.variant, self._terms.toolset))
+            name, said = await remote.get("/messages", "/prompt")
+            messages = messages_of(said) if name == "/messages" else prompt_of(said)
+            self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
             begun = True
         finally:
             if not begun:
@@ -131,74 +140,31 @@ class OpenRewardSession:
         answers_in_text = self._listing.terminal_tool is not None
         return Opening(messages=messages, tools=self._listing.specs(), answers_in_text=answers_in_text)
 
-    async def _get_tools(self, remote: AsyncSession) -> object:
-        """The tools of this very session; of its environment where the server is too old to tell them apart."""
-        try:
-            return await self._get(remote, "/task_tools")
-        except aiohttp.ClientResponseError as exc:
-            if exc.status != 404:
-                raise
-        return await self._get(remote, "/tools")
-
-    async def _get(self, remote: AsyncSession, path: str) -> object:
-        from openreward.api._session.http import request_retryable
-
-        path = f"{self._prefix}{path}"
-        return await request_retryable(
-            remote.client, "GET", path, True, remote.api_key, sid=remote.sid, deployment=remote.deployment
-        )
-
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        from openreward.api._session.http import resumable_sse
-
         remote = self._remote
         if remote is None:
             raise SessionError(f"calling tool `{name}` of {self._terms.name}: the session is not open")
         started = time.monotonic()
         with speaking(f"calling tool `{name}` of {self._terms.name}", self._terms.scrubber):
-            reply = await resumable_sse(
-                remote.client,
-                f"{self._prefix}/call",
-                remote.api_key,
-                json={"name": name, "input": arguments},
-                sid=remote.sid,
-                deployment=remote.deployment,
-                max_retries=RESUMES,
-                resumable_only=True,
-            )
+            reply = await remote.run("/call", {"name": name, "input": arguments})
             return result_of(name, reply, time.monotonic() - started)
 
 
-def _remote(environment: AsyncEnvironment, task: Task, terms: Terms) -> AsyncSession:
-    from openreward.api.environments.types import Task as RemoteTask
-
-    secrets = terms.secrets or None
-    toolset = cast("Any", terms.toolset)
-    if not task.task_spec and task.index is not None:
-        return environment.session(split=task.split, index=task.index, secrets=secrets, toolset=toolset)
-    remote_task = RemoteTask(
-        server_name=task.server_name,
-        environment_name=environment.variant or task.environment_name,
-        task_spec=task.task_spec,
-        namespace=task.namespace,
-    )
-    return environment.session(task=remote_task, secrets=secrets, toolset=toolset)
+def _episode(task: Task, variant: str, toolset: str | None) -> dict[str, Any]:
+    """What the server is told of the episode: the task itself, or where it stands in the listing."""
+    by_index = not task.task_spec and task.index is not None
+    said = {"split": task.split, "index": task.index} if by_index else {"task_spec": task.task_spec}
+    env_name = variant or ("" if by_index else task.environment_name)
+    return {**said, **({"env_name": env_name} if env_name else {}), **({"toolset_name": toolset} if toolset else {})}
 
 
-async def _leave(remote: AsyncSession, terms: Terms) -> None:
-    """Tear the remote session down; past the deadline, delete it without its teardown."""
-    from openreward.api._session.http import request_retryable
-
-    what = f"closing a session of {terms.name}"
+async def _leave(remote: Remote, terms: Terms) -> None:
+    """Release the remote session; what goes wrong with it changes nothing of what was played."""
     try:
-        with speaking(what, terms.scrubber):
-            async with asyncio.timeout(terms.close_seconds):
-                await cast("Any", remote).__aexit__(None, None, None)
+        with speaking(f"closing a session of {terms.name}", terms.scrubber):
+            await remote.delete(terms.close_seconds)
     except SessionError as fault:
         logger.warning("%s, within %g s", fault, terms.close_seconds)
-        with suppress(SessionError), speaking(what, terms.scrubber):
-            async with asyncio.timeout(LAST_WORD_SECONDS):
-                await request_retryable(remote.client, "POST", "/delete_session", False, remote.api_key, sid=remote.sid)
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -30,6 +30,29 @@ class _Text(Struct, frozen=True, kw_only=True, tag="text"):
 class _Image(Struct, frozen=True, kw_only=True, tag="image"):
     data: str
     mime_type: str = field(name="mimeType")
+
+
+class _Reasoning(Struct, frozen=True, kw_only=True, tag="reasoning"):
+    text: str
+
+
+class _Call(Struct, frozen=True, kw_only=True, tag="tool_call"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class _Result(Struct, frozen=True, kw_only=True, tag="tool_result"):
+    tool_call_id: str
+    blocks: tuple[_Text | _Image, ...] = ()
+
+
+_Block = _Text | _Image | _Reasoning | _Call | _Result
+
+
+class _Said(Struct, frozen=True, kw_only=True):
+    role: Literal["system", "user", "assistant"]
+    blocks: tuple[_Block, ...] = ()
 
 
 class _Output(Struct, frozen=True, kw_only=True):
@@ -127,13 +150,22 @@ def _failure(reply: CallReply) -> FailureKind:
     raise SessionError(f"the call was refused ({reply.reason or 'no reason'}): {clean(reply.error)}")
 
 
-def scores_of(scores: Sequence[sdk.GroupScore], count: int) -> tuple[float, ...]:
-    """The numbers of a scored group of `count`.
+class _Score(Struct, frozen=True, kw_only=True):
+    reward: float
+
+
+class _Scores(Struct, frozen=True, kw_only=True):
+    scores: tuple[_Score, ...]
+
+
+def scores_of(reply: object, count: int) -> tuple[float, ...]:
+    """The numbers of a scored group of `count`, from the reply to `/score_group`.
 
     Raises:
         SessionError: there are more or fewer, or one is not finite.
+        msgspec.ValidationError: the reply is not of the protocol.
     """
-    numbers = tuple(float(score.reward) for score in scores)
+    numbers = tuple(score.reward for score in msgspec.convert(reply, _Scores).scores)
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise SessionError(f"{count} conversations were scored {list(numbers)}: one finite number for each is needed")
     return numbers
@@ -174,43 +206,36 @@ def _said(block: Block) -> sdk.TextBlock | sdk.ImageBlock:
     return sdk.ImageBlock(data=block.data, mimeType=block.mime_type)
 
 
-def messages_of(conversation: Sequence[sdk.Message]) -> tuple[Message, ...]:
-    """The opening conversation in our words.
+def messages_of(reply: object) -> tuple[Message, ...]:
+    """The opening conversation in our words, from the reply to `/messages`.
 
     The platform keeps tool results in the user's messages; here each becomes a message of role `tool`, before the rest.
+
+    Raises:
+        msgspec.ValidationError: the reply is not of the protocol.
     """
     names: dict[str, str] = {}
     messages: list[Message] = []
-    for said in conversation:
-        blocks = _by_kind(said.blocks)
-        names.update({block.id: block.name for block in blocks["tool_call"]})
+    for said in msgspec.convert(reply, tuple[_Said, ...]):
+        calls = [block for block in said.blocks if isinstance(block, _Call)]
+        names.update({call.id: call.name for call in calls})
         messages.extend(
             Message(role="tool", name=names.get(block.tool_call_id, ""), content=_content(block.blocks))
-            for block in blocks["tool_result"]
+            for block in said.blocks
+            if isinstance(block, _Result)
         )
-        if blocks["content"] or blocks["tool_call"] or blocks["reasoning"]:
-            messages.append(
-                Message(
-                    role=said.role,
-                    content=_content(blocks["content"]),
-                    reasoning="\n\n".join(clean(block.text) for block in blocks["reasoning"]),
-                    calls=tuple(ToolCall(name=call.name, arguments=dict(call.input)) for call in blocks["tool_call"]),
-                )
-            )
+        content = _content(said.blocks)
+        reasoning = "\n\n".join(clean(block.text) for block in said.blocks if isinstance(block, _Reasoning))
+        if content or calls or reasoning:
+            made = tuple(ToolCall(name=call.name, arguments=call.input) for call in calls)
+            messages.append(Message(role=said.role, content=content, reasoning=reasoning, calls=made))
     return tuple(messages)
 
 
-def _by_kind(blocks: Iterable[sdk.MessageBlock]) -> dict[str, list[Any]]:
-    kinds: dict[str, list[Any]] = {"content": [], "reasoning": [], "tool_call": [], "tool_result": []}
-    for block in blocks:
-        kinds["content" if block.type in {"text", "image"} else block.type].append(block)
-    return kinds
+def prompt_of(reply: object) -> tuple[Message, ...]:
+    """The same from the reply to `/prompt`, of servers that know no conversations: one message of the user's."""
+    return messages_of([{"role": "user", "blocks": reply}])
 
 
-def _content(blocks: Iterable[sdk.TextBlock | sdk.ImageBlock]) -> tuple[Block, ...]:
-    return tuple(
-        TextBlock(text=clean(block.text))
-        if block.type == "text"
-        else ImageBlock(data=block.data, mime_type=block.mimeType)
-        for block in blocks
-    )
+def _content(blocks: Iterable[_Block]) -> tuple[Block, ...]:
+    return tuple(_block(block) for block in blocks if isinstance(block, _Text | _Image))

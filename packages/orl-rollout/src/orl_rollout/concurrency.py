@@ -1,0 +1,184 @@
+"""How many sessions of one environment are in flight: as many as its server bears.
+
+A server that is full answers 429. Then the limit is halved, once for all the sessions that were let in before it, and
+grows by one for every limit's worth of sessions that open, up to the configured most. Who was refused keeps its turn:
+it waits a while without a slot, and is let in again before whoever came after it. Waiting happens outside of a rollout,
+so that no deadline of one counts it.
+
+Only an opening is tried again. A tool's call that is answered 429 is a fault, for nothing proves that the tool did not
+run; but it lowers the limit too. The module knows sessions by their protocol, nothing of transports or of tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TypeVar
+
+from orl_core.messages import ToolCall, ToolResult
+from orl_core.task import Task
+
+from orl_rollout.session import Opening, Overloaded, Session
+
+T = TypeVar("T")
+
+FIRST_PAUSE = 0.25  # seconds, at most, before the second try of an opening; then twice as long each time
+LONGEST_PAUSE = 30.0
+LONGEST_WISH = 60.0  # seconds: what a server's Retry-After is believed
+BLINK = 1.0  # seconds between two looks at the host's flag
+PATIENCE = 300.0  # seconds that one rollout spends in pauses before its refusal stands
+
+
+class Slots:
+    """The sessions of one environment on one event loop. `most` is the configured limit; None is none.
+
+    `limit` is how many may be in flight now (its whole part; infinite until a server refuses), `taken` how many are.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = float(most or math.inf)
+        self.limit = self._most
+        self.taken = 0
+        self._burst = 0
+        self._turns = itertools.count()
+        self._queue: list[tuple[int, asyncio.Future[int]]] = []
+
+    def place(self) -> Place:
+        """A place for one rollout, behind all that were given before."""
+        return Place(self, next(self._turns))
+
+    @property
+    def waiting(self) -> int:
+        """How many places wait for a slot."""
+        return sum(not let_in.done() for _, let_in in self._queue)
+
+    async def take(self, turn: int) -> int:
+        """Wait for a slot, by order of `turn`; the burst to which its session will belong."""
+        let_in = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (turn, let_in))
+        self._let_in()
+        try:
+            return await let_in
+        except asyncio.CancelledError:
+            if not let_in.cancelled():
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """Give a slot back."""
+        self.taken -= 1
+        self._let_in()
+
+    def shrink(self, burst: int) -> None:
+        """A session of `burst` was refused: halve the limit, unless another one of that burst did already."""
+        if burst == self._burst:
+            self._burst += 1
+            self.limit = max(1.0, min(self.limit, self.taken) / 2)
+
+    def grow(self) -> None:
+        """A session was opened: a little more, where the limit is felt."""
+        if self.taken + 1 > self.limit:
+            self.limit = min(self._most, self.limit + 1 / self.limit)
+            self._let_in()
+
+    def _let_in(self) -> None:
+        while self._queue and (self._queue[0][1].done() or self.taken + 1 <= self.limit):
+            _, let_in = heapq.heappop(self._queue)
+            if not let_in.done():
+                self.taken += 1
+                let_in.set_result(self._burst)
+
+
+class Place:
+    """One rollout's turn. `async with` holds a slot, as often as it is let in `again`."""
+
+    def __init__(self, slots: Slots, turn: int) -> None:
+        self._slots = slots
+        self._turn = turn
+        self._burst = 0
+        self._refusal: Overloaded | None = None
+        self._refusals = 0
+        self._waited = 0.0
+
+    async def __aenter__(self) -> None:
+        self._refusal = None
+        self._burst = await self._slots.take(self._turn)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._slots.give()
+
+    def opened(self) -> None:
+        """The server took the session."""
+        self._slots.grow()
+
+    def overloaded(self) -> None:
+        """The server says that it is busy."""
+        self._slots.shrink(self._burst)
+
+    def refused(self, refusal: Overloaded) -> None:
+        """The server did not take the session, so that it may be opened again."""
+        self._refusal = refusal
+        self.overloaded()
+
+    async def again(self, stopped: Callable[[], bool]) -> bool:
+        """Whether to try again: the last opening was refused, and patience is left. Then a pause was made already.
+
+        The pause ends early where the host's flag `stopped` is set meanwhile.
+        """
+        if self._refusal is None:
+            return False
+        wish = min(self._refusal.retry_after or 0.0, LONGEST_WISH)
+        longest = min(FIRST_PAUSE * 2**self._refusals, LONGEST_PAUSE)
+        pause = wish + random.uniform(longest / 2, longest)  # noqa: S311 - no secret is drawn
+        self._refusals += 1
+        self._waited += pause
+        if self._waited > PATIENCE:
+            return False
+        while pause > 0 and not stopped():
+            await asyncio.sleep(min(pause, BLINK))
+            pause -= BLINK
+        return True
+
+
+class Admitted:
+    """A session that tells its place how the server took it."""
+
+    def __init__(self, session: Session, place: Place) -> None:
+        self._session = session
+        self._place = place
+
+    async def open(self, task: Task) -> Opening:
+        """As `Session.open`."""
+        try:
+            opening = await self._session.open(task)
+        except Overloaded as refusal:
+            self._place.refused(refusal)
+            raise
+        self._place.opened()
+        return opening
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """As `Session.call`."""
+        return await self._heed(self._session.call(call))
+
+    async def answer(self, text: str) -> ToolResult:
+        """As `Session.answer`."""
+        return await self._heed(self._session.answer(text))
+
+    async def close(self) -> None:
+        """As `Session.close`."""
+        await self._session.close()
+
+    async def _heed(self, asked: Awaitable[T]) -> T:
+        try:
+            return await asked
+        except Overloaded:
+            self._place.overloaded()
+            raise

@@ -1,0 +1,64 @@
+"""The metrics of a batch: rates within bounds, errors left out where they would be taken for the policy's."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from orl_core.messages import Action, FailureKind, ToolResult
+from orl_core.trajectory import Generation, StopReason, Trajectory, Turn
+from orl_rollout.metrics import Measure, measure, metrics_of
+from orl_rollout.outcome import outcome_of
+
+from tests.core.test_reward import environment, played
+from tests.strategies import trajectories
+
+RATES = ("success", "valid_calls", "failed_calls", "cache_hits", *(f"stop/{reason.value}" for reason in StopReason))
+
+
+def measured(trajectory: Trajectory) -> Measure:
+    return measure(outcome_of(trajectory, environment()))
+
+
+@given(batch=st.lists(trajectories, min_size=1, max_size=4))
+def test_every_rate_is_a_share_and_a_measure_survives_json(batch: list[Trajectory]):
+    measures = [measured(trajectory) for trajectory in batch]
+    assert [msgspec.json.decode(msgspec.json.encode(one), type=Measure) for one in measures] == measures
+    metrics = metrics_of(measures)
+    for name in {one.environment for one in measures}:
+        assert metrics[f"{name}/rollouts"] == sum(one.environment == name for one in measures)
+        assert abs(sum(metrics[f"{name}/stop/{reason.value}"] for reason in StopReason) - 1) < 1e-9
+        assert all(metrics[f"{name}/{rate}"] >= 0 for rate in RATES)
+        assert all(metrics[f"{name}/{rate}"] <= 1 for rate in RATES if rate != "cache_hits")
+
+
+def test_cache_hits_are_a_share_of_all_that_was_sent_in_prompts():
+    first = Turn(
+        observation=(1, 2, 3),
+        generations=(Generation(ids=(4, 5), logprobs=(-1.0, -1.0), finish_reason="stop", cached_tokens=0),),
+        action=Action(),
+        results=(ToolResult(name="a"), ToolResult(name="b", failure=FailureKind.UNKNOWN_TOOL)),
+    )
+    second = Turn(
+        observation=(6,),
+        generations=(Generation(ids=(7,), logprobs=(-1.0,), finish_reason="stop", cached_tokens=4),),
+        action=Action(),
+        results=(ToolResult(name="a", finished=True),),
+    )
+    trajectory = structs.replace(played([]), turns=(first, second))
+    one = measured(trajectory)
+    assert (one.prompt_tokens, one.cached_tokens) == (3 + 6, 4)
+    assert (one.turns, one.valid_turns, one.calls, one.failed_calls) == (2, 1, 3, 1)
+    metrics = metrics_of([one])
+    assert metrics["A/B/cache_hits"] == 4 / 9
+    assert metrics["A/B/failed_calls"] == 1 / 3
+
+
+def test_a_fault_is_not_the_policys_and_several_environments_are_also_told_together():
+    won, failed = measured(played([1.0])), measured(played([1.0], StopReason.ERROR))
+    elsewhere = structs.replace(won, environment="C/D", reward=0.0, success=False)
+    metrics = metrics_of([won, failed, elsewhere])
+    assert (metrics["A/B/reward"], metrics["A/B/success"], metrics["A/B/rollouts"]) == (1.0, 1.0, 2.0)
+    assert (metrics["C/D/success"], metrics["all/success"], metrics["all/rollouts"]) == (0.0, 0.5, 3.0)
+    assert "all/success" not in metrics_of([won, failed])

@@ -1,0 +1,115 @@
+"""Calls on a real OpenReward server: what comes back whole, what is a fault, and that no tool is run twice."""
+
+import asyncio
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.errors import SessionError
+from orl_core.messages import FailureKind, ImageBlock, text_of
+from orl_rollout.openreward.events import EventReader
+from orl_rollout.openreward.wire import result_of
+from orl_rollout.testing import environments as envs
+
+from tests.rollout.episodes import Playing
+
+
+async def test_results_carry_reward_and_end(gallery):
+    async with Playing("Echo", gallery.url) as play:
+        result = await play.call("echo", text="ä  b")
+        assert (text_of(result.content), result.reward, result.finished) == ("ä  b", 0.25, False)
+        result = await play.call("finish")
+        assert (result.reward, result.finished, result.failure) == (1.0, True, None)
+        with pytest.raises(SessionError, match="episode_finished"):
+            await play.call("echo", text="more")
+    async with Playing("Terminal", gallery.url) as play:
+        assert (await play.call("look")).reward is None
+
+
+async def test_indented_output_arrives_whole(gallery):
+    async with Playing("Indented", gallery.url) as play:
+        for size in (4_095, 20_002):
+            assert text_of((await play.call("show", size=size)).content) == f"{'x':>{size}}"
+
+
+def test_text_becomes_valid_unicode_and_unknown_blocks_are_refused():
+    text = {"type": "text", "text": "a \ud800 \U0001f600"}
+    result = result_of("look", {"ok": True, "output": {"blocks": [text], "newer": 1}}, 0.0)
+    assert text_of(result.content) == "a \ufffd \U0001f600"
+    with pytest.raises(msgspec.ValidationError):
+        result_of("look", {"ok": True, "output": {"blocks": [{"type": "video", "data": ""}]}}, 0.0)
+
+
+async def test_the_models_mistakes_are_results(gallery):
+    async with Playing("Echo", gallery.url) as play:
+        result = await play.call("no_such_tool")
+        assert result.failure is FailureKind.UNKNOWN_TOOL
+        result = await play.call("echo", wrong=1)
+        assert result.failure is FailureKind.INVALID_ARGUMENTS
+        assert "text" in text_of(result.content)
+
+
+async def test_a_failing_tool_is_a_fault_of_one_line(gallery):
+    async with Playing("Failing", gallery.url) as play:
+        with pytest.raises(SessionError, match=r"^calling tool `fail` of gallery/Failing: .*the disk is on fire$"):
+            await play.call("fail")
+
+
+async def test_an_image_is_kept(gallery):
+    async with Playing("Picture", gallery.url) as play:
+        _, image = (await play.call("draw")).content
+    assert image == ImageBlock(data=envs.PIXEL, mime_type="image/png")
+
+
+async def test_a_reward_that_is_not_finite_is_a_fault(gallery):
+    async with Playing("NanReward", gallery.url) as play:
+        with pytest.raises(SessionError, match="not finite"):
+            await play.call("pay")
+
+
+async def test_a_call_is_cut_by_the_callers_deadline_and_run_once(gallery):
+    envs.Hanging.started.clear()
+    before = gallery.sessions
+    async with Playing("Hanging", gallery.url) as play:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await play.call("wait")
+    assert envs.Hanging.started == ["wait"]
+    assert gallery.sessions == before
+
+
+class Broken:
+    """Answers a call by `status` and nothing else, after the environment may have run it."""
+
+    def __init__(self, app, status):
+        self.app = app
+        self.status = status
+
+    async def __call__(self, scope, receive, send):
+        if not scope.get("path", "").endswith("/call"):
+            await self.app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("status", [200, 429, 500, 503])
+async def test_a_call_is_never_repeated(status):
+    with envs.serve(envs.Echo, wrap=lambda app: Broken(app, status)) as served:
+        async with Playing("Echo", served.url) as play:
+            with pytest.raises(SessionError):
+                await play.call("echo", text="once")
+        assert served.asked("/call") == 1
+
+
+@given(st.lists(st.text(alphabet=" \tab:\u2028ä", max_size=8), max_size=5), st.lists(st.integers(0, 200), max_size=8))
+def test_events_are_the_same_however_the_stream_is_cut(data, cuts):
+    stream = ": hello\r\n\r\n" + "".join(f"event: chunk\r\ndata: {text}\r\n\r\n" for text in data) + "event: end\n\n"
+    raw = stream.encode()
+    bounds = sorted({0, len(raw), *(cut % len(raw) for cut in cuts)})
+    reader = EventReader()
+    events = [event for a, b in pairwise(bounds) for event in reader.feed(raw[a:b])]
+    assert events == [*(("chunk", text) for text in data), ("end", "")]

@@ -1,0 +1,150 @@
+"""What travels to a server: the key to the platform alone, secrets to their environments, and by which way."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+from orl_core.errors import ConfigError, SessionError
+from orl_core.messages import ToolCall, text_of
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.testing import environments as envs
+
+from tests.rollout.episodes import Playing, config_of, task_of
+
+KEY = "or-key-0123456789"
+
+
+def header_values(requests):
+    for _, headers in requests:
+        for name, value in headers.items():
+            yield base64.b64decode(value).decode() if name == "x-secrets" else value
+
+
+@pytest.mark.parametrize("send", [False, True])
+async def test_the_key_goes_to_a_self_hosted_server_only_if_told_so(gallery, monkeypatch, send):
+    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+    before = len(gallery.requests)
+    async with Playing("Telltale", gallery.url, send_api_key=send) as play:
+        told = text_of((await play.call("tell", text="OPENREWARD_API_KEY")).content)
+    assert told == repr(KEY if send else "")
+    await asyncio.sleep(0.1)  # the ping may still be on its way
+    assert any(KEY in value for value in header_values(gallery.requests[before:])) is send
+
+
+async def test_the_key_goes_to_the_platform(gallery, monkeypatch):
+    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+    monkeypatch.setenv("OPENREWARD_SESSION_URL", gallery.url)
+    before = len(gallery.requests)
+    async with Playing("Echo", None):
+        pass
+    asked = dict(gallery.requests[before:])
+    assert asked["/create"]["x-api-key"] == KEY
+    assert asked["/create"]["x-deployment"] == "gallery/Echo"
+
+
+async def test_without_a_key_the_platform_is_not_asked():
+    with pytest.raises(ConfigError, match="OPENREWARD_API_KEY"):
+        async with Playing("Echo", None):
+            pass
+
+
+async def test_secrets_reach_their_environment_and_no_error_text(gallery, monkeypatch):
+    monkeypatch.setenv("WEATHER_KEY", "sunny-and-secret")
+    async with Playing("Telltale", gallery.url, secrets={"weather_key": None}) as play:
+        assert "sunny-and-secret" in text_of((await play.call("tell", text="weather_key")).content)
+        with pytest.raises(SessionError, match=r"key \[secret\] refused") as caught:
+            await play.call("fail", text="weather_key")
+    assert caught.value.__cause__ is None
+
+
+async def test_secrets_without_a_value_or_hosts_are_refused(gallery, monkeypatch):
+    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+    monkeypatch.setenv("HAS_VALUE", "something-secret")
+    monkeypatch.setenv("STOLEN", KEY)
+    async with OpenRewardClient(config_of("Echo", gallery.url, secrets={"missing": None})) as client:
+        with pytest.raises(ConfigError, match=r"gallery/Echo.*missing or MISSING"):
+            client.session(task_of("Echo"))
+    async with OpenRewardClient(config_of("Echo", None, secrets={"has_value": None})) as client:
+        with pytest.raises(ConfigError, match="hosts"):
+            client.session(task_of("Echo"))
+    async with OpenRewardClient(config_of("Echo", gallery.url, secrets={"stolen": None})) as client:
+        with pytest.raises(ConfigError, match="send_api_key"):
+            client.session(task_of("Echo"))
+
+
+async def test_hosts_travel_with_the_secret(gallery, monkeypatch):
+    monkeypatch.setenv("WEATHER_KEY", "sunny-and-secret")
+    before = len(gallery.requests)
+    hosts = {"weather_key": {"value": None, "hosts": ["api.weather.example"]}, "openai_api_key": "sk-123456789"}
+    async with Playing("Echo", gallery.url, secrets=hosts):
+        pass
+    sent = next(headers["x-secrets"] for path, headers in gallery.requests[before:] if path == "/create")
+    decoded = json.loads(base64.b64decode(sent))
+    assert decoded["weather_key"] == {"value": "sunny-and-secret", "allowed_domains": ["api.weather.example"]}
+    assert decoded["openai_api_key"]["allowed_domains"] == ["api.openai.com"]
+
+
+async def test_proxies_in_the_environment_are_not_asked(gallery, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    pings = gallery.asked("/ping")
+    async with Playing("Echo", gallery.url) as play:
+        await play.call("echo", text="a")
+        async with asyncio.timeout(5):
+            while gallery.asked("/ping") == pings:  # noqa: ASYNC110 - the server is on another thread
+                await asyncio.sleep(0.01)
+
+
+class _Impatient:
+    """A way to a server that closes a connection, unanswered, when a request comes after `idle` seconds of silence."""
+
+    def __init__(self, url: str, idle: float) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        self._upstream = (host, int(port))
+        self._idle = idle
+        self._serving: set[asyncio.Task | None] = set()
+        self.closed = 0
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        await asyncio.wait([task for task in self._serving if task], timeout=10)
+
+    async def _serve(self, reader, writer):
+        self._serving.add(asyncio.current_task())
+        upstream_reader, upstream_writer = await asyncio.open_connection(*self._upstream)
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+
+        async def answers():
+            nonlocal last
+            while data := await upstream_reader.read(65536):
+                last = loop.time()
+                writer.write(data)
+            writer.close()
+
+        task = asyncio.create_task(answers())
+        while data := await reader.read(65536):
+            if loop.time() - last > self._idle:
+                self.closed += 1
+                break
+            last = loop.time()
+            upstream_writer.write(data)
+        upstream_writer.close()
+        await upstream_writer.wait_closed()
+        await task
+        await writer.wait_closed()
+
+
+async def test_a_pause_between_calls_does_not_run_into_a_closing_connection():
+    with envs.serve(envs.Echo) as served:
+        async with _Impatient(served.url, idle=1.5) as way, Playing("Echo", way.url) as playing:
+            await asyncio.sleep(2.0)
+            answer = await playing.session.call(ToolCall(name="echo", arguments={"text": "still here"}))
+    assert "still here" in text_of(answer.content)
+    assert way.closed == 0

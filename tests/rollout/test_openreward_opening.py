@@ -1,0 +1,134 @@
+"""How an episode opens and closes on a real OpenReward server: what is read, what is tried again, what is left."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+from orl_core.errors import SessionError
+from orl_core.messages import ToolCall, text_of
+from orl_core.task import Task
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.testing import environments as envs
+
+from tests.rollout.episodes import Playing, config_of, task_of
+
+
+async def test_the_opening_holds_messages_and_tools(gallery):
+    async with Playing("Echo", gallery.url) as play:
+        assert [(m.role, text_of(m.content)) for m in play.opening.messages] == [("user", "Task 1.")]
+        echo, finish = play.opening.tools
+        assert (echo.name, echo.description) == ("echo", "Say the text again.")
+        assert echo.parameters["properties"]["text"]["type"] == "string"
+        assert finish.parameters == {"type": "object", "properties": {}}
+        assert not play.opening.answers_in_text
+
+
+async def test_a_task_known_by_its_index_opens(gallery):
+    async with OpenRewardClient(config_of("Echo", gallery.url)) as client:
+        task = Task(env_name="gallery/Echo", deployment_name="gallery/Echo", split="test", index=2)
+        session = client.session(task)
+        opening = await session.open(task)
+        await session.close()
+    assert text_of(opening.messages[0].content) == "Task 2."
+
+
+async def test_a_terminal_tool_is_hidden_and_takes_the_answer(gallery):
+    async with Playing("Terminal", gallery.url) as play:
+        assert play.opening.answers_in_text
+        assert [tool.name for tool in play.opening.tools] == ["look"]
+        result = await play.session.answer("right")
+        assert (text_of(result.content), result.reward, result.finished) == ("judged: right", 1.0, True)
+    async with Playing("Echo", gallery.url) as play:
+        with pytest.raises(SessionError, match="no plain answer"):
+            await play.session.answer("right")
+
+
+async def test_a_conversation_is_kept_message_by_message(gallery):
+    async with Playing("Conversation", gallery.url) as play:
+        _, _, action, result, follow_up = play.opening.messages
+    assert [m.role for m in play.opening.messages] == ["system", "user", "assistant", "tool", "user"]
+    assert (action.reasoning, text_of(action.content)) == ("Look.", "A moment.")
+    assert action.calls == (ToolCall(name="look", arguments={"where": "up"}),)
+    assert (result.name, text_of(result.content), text_of(follow_up.content)) == ("look", "the sky", "And now?")
+
+
+async def test_every_request_names_the_variant(gallery):
+    before = len(gallery.requests)
+    async with Playing("Echo", gallery.url) as play:
+        await play.call("echo", text="a")
+    asked = {path for path, _ in gallery.requests[before:]}
+    assert "/echo/call" in asked
+    assert not asked & {"/call", "/tools", "/task_tools", "/prompt", "/messages"}
+
+
+async def test_a_failed_open_leaves_no_session(gallery):
+    before = (gallery.asked("/create_session"), gallery.asked("/delete_session"), gallery.sessions)
+    with pytest.raises(SessionError, match=r"opening a session of gallery/FailingSetup: HTTP 500: .*no image"):
+        async with Playing("FailingSetup", gallery.url):
+            pass
+    assert gallery.asked("/create_session") - before[0] == 3
+    assert gallery.asked("/delete_session") - before[1] == 3
+    assert gallery.sessions == before[2]
+
+
+async def test_a_cancelled_open_leaves_no_session(gallery):
+    before = gallery.sessions
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5), Playing("SlowSetup", gallery.url):
+            pass
+    assert gallery.sessions == before
+
+
+async def test_an_episode_that_has_not_begun_is_tried_again(gallery):
+    envs.FlakySetup.tried.clear()
+    async with Playing("FlakySetup", gallery.url) as play:
+        assert (await play.call("act")).finished
+
+
+async def test_a_name_that_the_server_does_not_have_is_refused(gallery):
+    async with OpenRewardClient(config_of("Nowhere", gallery.url)) as client:
+        task = Task(env_name="gallery/Nowhere", deployment_name="gallery/Nowhere", index=0)
+        with pytest.raises(SessionError, match=r"no environment `nowhere`.*echo"):
+            await client.session(task).open(task)
+
+
+async def test_a_dead_server_is_a_fault_of_one_line():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(SessionError, match=r"opening a session of gallery/Echo: no answer: ") as caught:
+            async with Playing("Echo", url):
+                pass
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_hung_close_is_bounded(gallery):
+    deleted = gallery.asked("/delete_session")
+    async with Playing("HangingTeardown", gallery.url, call_timeout=0.2) as play:
+        started = time.monotonic()
+        await play.session.close()
+        assert time.monotonic() - started < 10
+    assert gallery.asked("/delete_session") == deleted + 1
+
+
+async def test_a_cancelled_close_still_closes(gallery):
+    before = gallery.sessions
+    async with Playing("Echo", gallery.url) as play:
+        closing = asyncio.create_task(play.session.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert gallery.sessions == before
+
+
+async def test_close_is_idempotent_and_needs_no_open(gallery):
+    async with OpenRewardClient(config_of("Echo", gallery.url)) as client:
+        session = client.session(task_of("Echo"))
+        await session.close()
+        await session.open(task_of("Echo"))
+        await session.close()
+        await session.close()
+        with pytest.raises(SessionError, match="not open"):
+            await session.call(ToolCall(name="echo"))

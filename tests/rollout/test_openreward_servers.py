@@ -1,0 +1,200 @@
+"""Servers of all kinds: older ones, ones that move a request, variants, toolsets; and several event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from msgspec import structs
+from orl_core.errors import SessionError
+from orl_core.messages import ToolCall, text_of
+from orl_core.task import Task
+from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
+from orl_rollout.testing import environments as envs
+from orl_rollout.testing.proxy import Mishap, MishapKind, Proxy
+
+from tests.rollout.episodes import Playing, config_of, task_of
+
+UNNAMED = Task(env_name="gallery/Echo", deployment_name="gallery/Echo", task_spec={"number": 1})
+
+
+class Answering:
+    """Answers some paths itself: `answers` holds status, headers and body by the path's end."""
+
+    answers: dict[str, tuple[int, list[tuple[bytes, bytes]], bytes]] = {}
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        for path, (status, headers, body) in self.answers.items():
+            if scope.get("path", "").endswith(path):
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body", "body": body})
+                return
+        await self.app(scope, receive, send)
+
+
+class Old(Answering):
+    """A server that knows no conversations, no tools of a session and no listing of what it serves."""
+
+    answers = {
+        path: (404, [], b'{"detail": "Not Found"}') for path in ("/messages", "/task_tools", "/list_environments")
+    }
+
+
+async def test_an_older_server_is_asked_for_a_prompt_and_for_its_environments_tools():
+    with envs.serve(envs.Echo, wrap=Old) as served:
+        async with Playing("Echo", served.url) as play:
+            assert [text_of(message.content) for message in play.opening.messages] == ["Task 1."]
+            assert [tool.name for tool in play.opening.tools] == ["echo", "finish"]
+            assert (await play.call("finish")).finished
+
+
+async def test_a_server_that_redirects_what_names_no_variant_is_followed():
+    """Without a variant the SDK's server answers every request with 308 to its first environment."""
+    with envs.serve(envs.Echo, envs.Terminal, wrap=Old) as served:
+        async with OpenRewardClient(config_of("Echo", served.url)) as client:
+            session = client.session(UNNAMED)
+            opening = await session.open(UNNAMED)
+            result = await session.call(ToolCall(name="echo", arguments={"text": "here"}))
+            await session.close()
+        assert text_of(opening.messages[0].content) == "Task 1."
+        assert text_of(result.content) == "here"
+        assert served.sessions == 0
+
+
+@pytest.mark.parametrize("send_api_key", [False, True])
+async def test_no_request_follows_a_server_to_another_one(monkeypatch: pytest.MonkeyPatch, send_api_key: bool):
+    monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
+    with envs.serve(envs.Echo) as other:
+
+        class Moved(Answering):
+            answers = {"/call": (308, [(b"location", f"{other.url}/echo/call".encode())], b"")}
+
+        with envs.serve(envs.Echo, wrap=Moved) as served:
+            async with Playing("Echo", served.url, send_api_key=send_api_key) as play:
+                with pytest.raises(SessionError, match="HTTP 308"):
+                    await play.call("finish")
+        assert other.requests == []
+
+
+async def test_a_session_may_be_named_in_json():
+    class Plain(Answering):
+        answers = {"/create_session": (200, [(b"content-type", b"application/json")], b'{"sid": "of-my-own"}')}
+
+    with envs.serve(envs.Echo, wrap=Plain) as served:
+        async with Playing("Echo", served.url) as play:
+            assert (await play.call("finish")).finished
+        created = [headers for path, headers in served.requests if path == "/create"]
+        assert [headers["x-session-id"] for headers in created] == ["of-my-own"]
+        assert served.sessions == 0
+
+
+async def test_a_stream_that_is_always_cut_is_taken_up_a_few_times_and_the_tool_runs_once(gallery: envs.Served):
+    ran = envs.Trouble.ran["cut"]
+    async with Proxy(gallery.url, [Mishap(kind=MishapKind.CUT, path="/call")]) as way:
+        async with Playing("Trouble", way.url, {"name": "cut"}) as play:
+            with pytest.raises(SessionError, match="no answer"):
+                await play.call("step")
+        assert way.count("/call") == 4
+    assert envs.Trouble.ran["cut"] - ran == 1
+
+
+async def test_a_server_that_is_starting_is_not_asked_without_pause(gallery: envs.Served):
+    headers = {"X-Backend-State": "starting", "Retry-After": "0"}
+    starting = Mishap(kind=MishapKind.STATUS, path="/create", status=503, headers=headers)
+    async with Proxy(gallery.url, [starting]) as way:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.2), Playing("Echo", way.url):
+                pass
+        assert 2 <= way.count("/create") <= 3
+        assert (way.count("/create_session"), way.count("/delete_session")) == (1, 1)
+
+
+async def test_a_session_that_is_gone_is_known_at_the_next_call(gallery: envs.Served):
+    """The SDK's pings would know it after minutes."""
+    async with Playing("Echo", gallery.url) as play, Playing("Echo", gallery.url) as other:
+        await other.session.close()
+        remote = play.session._remote
+        assert remote is not None
+        await remote._delete("/delete")
+        async with asyncio.timeout(10):
+            with pytest.raises(SessionError, match="HTTP 404"):
+                await play.call("echo", text="anyone?")
+
+
+async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: envs.Served):
+    before, asked = gallery.sessions, gallery.asked("/create_session")
+    async with OpenRewardClient(config_of("SlowSetup", gallery.url)) as client:
+        made = client.session(task_of("SlowSetup"))
+        impatient = structs.replace(made._terms, open_seconds=0.5)
+        session = OpenRewardSession(impatient, made._reach)
+        with pytest.raises(SessionError, match="opening a session of gallery/SlowSetup: no answer: in time"):
+            await session.open(task_of("SlowSetup"))
+        await session.close()
+    assert gallery.sessions == before
+    assert gallery.asked("/create_session") - asked == 1
+
+
+@pytest.mark.parametrize("variant", ["terminal", "Terminal"])
+async def test_a_variant_of_the_configuration_is_played(gallery: envs.Served, variant: str):
+    task = Task(env_name="gallery/Other", deployment_name="gallery/Other", task_spec={"number": 1})
+    async with OpenRewardClient(config_of("Other", gallery.url, variant=variant)) as client:
+        session = client.session(task)
+        opening = await session.open(task)
+        await session.close()
+    assert opening.answers_in_text
+
+
+async def test_a_toolset_travels_with_the_creation(gallery: envs.Served):
+    with pytest.raises(SessionError, match="HTTP 400: unknown toolset 'hammers'"):
+        async with Playing("Echo", gallery.url, toolset="hammers"):
+            pass
+
+
+async def test_a_listing_that_is_refused_for_a_moment_is_not_taken_for_a_server_that_cannot_list(gallery: envs.Served):
+    busy = Mishap(kind=MishapKind.STATUS, path="/list_environments", at=0, status=503)
+    async with Proxy(gallery.url, [busy]) as way, OpenRewardClient(config_of("Terminal", way.url)) as client:
+        task = Task(env_name="gallery/Terminal", deployment_name="gallery/Terminal", task_spec={"number": 1})
+        session = client.session(task)
+        assert (await session.open(task)).answers_in_text
+        await session.close()
+        assert way.count("/list_environments") == 2
+
+
+def test_every_event_loop_has_its_own_client(gallery: envs.Served):
+    """Loops of one process, one after another and side by side, each with its client."""
+    said: list[str] = []
+
+    async def play() -> None:
+        async with Playing("Echo", gallery.url) as playing:
+            results = [await playing.call("echo", text=str(number)) for number in range(5)]
+            said.extend(text_of(result.content) for result in results)
+
+    asyncio.run(play())
+    threads = [threading.Thread(target=asyncio.run, args=(play(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(said) == sorted("01234" * 4)
+
+
+async def test_one_client_holds_many_sessions_and_leaves_none(gallery: envs.Served):
+    before = gallery.sessions
+    async with OpenRewardClient(config_of("Echo", gallery.url)) as client:
+
+        async def play(number: int) -> str:
+            task = task_of("Echo", number=number)
+            session = client.session(task)
+            opening = await session.open(task)
+            await session.call(ToolCall(name="finish"))
+            await session.close()
+            return text_of(opening.messages[0].content)
+
+        assert await asyncio.gather(*map(play, range(40))) == [f"Task {number}." for number in range(40)]
+    assert gallery.sessions == before
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,0 +1,101 @@
+"""The check of a call before it is made: one line that names the path, what was given and what was expected."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.errors import SessionError
+from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
+from orl_rollout.toolbox import Toolbox
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "count": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "kind": {"enum": ["red", "blue"]},
+        "where": {"type": "object", "properties": {"at": {"type": "array", "items": {"type": "number"}}}},
+    },
+    "required": ["count"],
+    "additionalProperties": False,
+}
+
+
+def toolbox(schema: dict[str, Any]) -> Toolbox:
+    return Toolbox([ToolSpec(name="act", parameters=schema), ToolSpec(name="look")])
+
+
+def check(schema: dict[str, Any], **arguments: Any) -> ParseFailure | None:
+    return toolbox(schema).check(ToolCall(name="act", arguments=arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"count": "x"}, "at $.count: 'x' is not of type 'integer', and 'x' is not of type 'null'"),
+        ({"count": 1, "kind": "green"}, "at $.kind: 'green' is not one of ['red', 'blue']"),
+        ({"count": 1, "where": {"at": [1, "q"]}}, "at $.where.at[1]: 'q' is not of type 'number'"),
+        ({}, "at $: 'count' is a required property"),
+        ({"count": 1, "size": 2}, "at $: Additional properties are not allowed ('size' was unexpected)"),
+        ({"count": 1, "kind": "g" * 1000}, f"at $.kind: '{'g' * 79}… is not one of ['red', 'blue']"),
+    ],
+)
+def test_a_wrong_argument_is_answered_by_path_given_and_expected(arguments: dict[str, Any], words: str):
+    failure = check(SCHEMA, **arguments)
+    assert failure is not None
+    assert failure.kind is FailureKind.INVALID_ARGUMENTS
+    assert failure.message == f"invalid arguments for `act` {words}"
+
+
+def test_what_fits_can_be_made_and_what_is_not_listed_cannot():
+    assert check(SCHEMA, count=None, kind="red") is None
+    failure = toolbox(SCHEMA).check(ToolCall(name="fly"))
+    assert failure is not None
+    assert failure.kind is FailureKind.UNKNOWN_TOOL
+    assert failure.message == "unknown tool `fly`; the tools are: act, look"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["count", "kind", "where", "at"]) | st.text(max_size=5), JSON, max_size=4))
+def test_any_arguments_are_judged_in_one_line(arguments: dict[str, Any]):
+    failure = check(SCHEMA, **arguments) if "schema" not in arguments else None
+    assert failure is None or ("\n" not in failure.message and len(failure.message) <= 500)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "no such type"}, {"properties": 1}, {"properties": {"x": {"pattern": "("}}}],
+    ids=["type", "properties", "pattern"],
+)
+def test_parameters_that_are_no_schema_are_the_environments_fault(schema: dict[str, Any]):
+    with pytest.raises(SessionError, match="tool `act` has parameters that are no JSON schema"):
+        toolbox(schema)
+
+
+def test_a_schema_that_cannot_be_applied_is_the_environments_fault():
+    with pytest.raises(SessionError, match="reading the schema of tool `act`"):
+        check({"type": "object", "properties": {"x": {"$ref": "#/nowhere"}}}, x="text")
+
+
+async def test_a_schema_elsewhere_is_not_fetched():
+    asked = 0
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/schema"
+        with pytest.raises(SessionError):
+            await asyncio.to_thread(check, {"properties": {"x": {"$ref": url}}}, x="text")
+    assert asked == 0

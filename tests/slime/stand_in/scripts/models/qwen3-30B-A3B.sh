@@ -1,0 +1,6 @@
+# Scripts may compute: here the layers that are experts.
+LAYERS=48
+MODEL_ARGS=(
+   --num-layers $LAYERS
+   --moe-layer-freq "$(printf '[%s]' "$LAYERS")"
+)

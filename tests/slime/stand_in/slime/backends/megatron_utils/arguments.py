@@ -1,0 +1,14 @@
+"""Options by name alone, all but those that the parser beside it adds."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+NAMES = (Path(__file__).parent / "options.txt").read_text(encoding="utf-8").split()
+
+
+def add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
+    """Register every name."""
+    for name in NAMES:
+        parser.add_argument(name, nargs="*")

@@ -1,0 +1,223 @@
+"""`orl train slime` from this environment against a second one that has slime (a stand-in): two Pythons."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+from orl_launcher.main import main
+
+from tests.slime.environment import ROOT, STAND_IN, make_environment
+
+GOLDEN = ROOT / "tests" / "golden" / "slime"
+WHODUNIT = str(ROOT / "configs" / "whodunit.yaml")
+SCRIPT = "/path/to/slime/scripts/models/qwen3-0.6B.sh"
+QUICK_START = [
+    *("--model", "/path/to/Qwen3-0.6B-Instruct/", "--megatron-ckpt", "./megatron-ckpt/", "--model-args", SCRIPT),
+    *("--num-gpus", "4", "--tp", "1", "--rollout-batch-size", "4", "--n-samples", "2", "--num-rollout", "10"),
+]
+ANY = ["--model", "Qwen/Qwen3-4B", "--megatron-ckpt", "./megatron-ckpt/"]
+
+# Every command line of the cookbook's README for slime, its `bash run.sh` replaced by `just train-slime --config C`.
+COOKBOOK = {
+    "quick_start": QUICK_START,
+    "defaults": ["--megatron-ckpt", "./megatron-ckpt/"],
+    "different_model": ANY,
+    "adjust_gpu_count": [*ANY, "--num-gpus", "8", "--tp", "4"],
+    "tune_training": [*ANY, "--lr", "5e-6", "--n-samples", "8", "--rollout-batch-size", "16"],
+    "arbitrary_arguments": [*ANY, "--", "--context-parallel-size", "2", "--use-kl-loss", "--kl-loss-coef", "0.01"],
+    "resume": [*ANY[:2], "--megatron-ckpt", "./checkpoints/"],
+    "wandb": [*ANY, "--wandb-project", "slime-openreward", "--wandb-run", "first try"],
+    "asynchronous": [*ANY, "--async", "--actor-gpus", "4", "--rollout-gpus", "4", "--advantage-estimator", "gspo"],
+}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_environment(tmp_path_factory.mktemp("second") / "env"))
+
+
+@pytest.fixture(autouse=True)
+def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty working folder, and none of the machine's own keys and clusters."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_API_KEY", "RAY_ADDRESS", "ORL_TRAINER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def planned(capsys: pytest.CaptureFixture[str], python: str, *argv: str, config: str = WHODUNIT) -> str:
+    """What a dry run prints."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    options = ["--config", config, "--python", python, "--name", "run", "--dry-run"]
+    assert main(["train", "slime", *options, *words[:at], *words[at:]]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], python: str, *argv: str) -> str:
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    options = ["--config", WHODUNIT, "--python", python, "--name", "run", "--dry-run"]
+    assert main(["train", "slime", *options, *words[:at], *words[at:]]) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def words_of(plan: str) -> list[str]:
+    """The command of a plan, as a shell would read it."""
+    return shlex.split(plan.replace("\\\n", " "), comments=True)
+
+
+@pytest.mark.parametrize("name", COOKBOOK)
+def test_a_command_line_of_the_cookbook_gives_the_golden_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path, name: str
+) -> None:
+    if name == "wandb":
+        monkeypatch.setenv("WANDB_API_KEY", "never-shown")
+    shown = planned(capsys, python, *COOKBOOK[name])
+    for real, stands_for in ((python, "PYTHON"), (str(STAND_IN), "SLIME"), (str(working), "HERE")):
+        shown = shown.replace(real, stands_for)
+    assert "never-shown" not in shown
+    golden = GOLDEN / f"{name}.txt"
+    assert shown == golden.read_text(encoding="utf-8")
+    assert list(working.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--", "--use-kl-los"], "did you mean --use-kl-loss?"),
+        (["--", "--lr-decay-stile=cosine"], "did you mean --lr-decay-style?"),
+        (["--n-sample", "4"], "did you mean --n-samples?"),
+        (["--", "--gradient-checkpointing"], "--recompute-granularity full"),
+        (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
+        (["--", "--group-rm"], "group_reward"),
+        (["--", "--prompt-data", "x"], "--task-data"),
+        (["--train-backend", "fsdp"], "Megatron alone"),
+        (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
+        (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
+        (["--actor-gpus", "4"], "give both"),
+        (["--async"], "--actor-gpus and --rollout-gpus"),
+        (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
+        (["--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
+        (["--model", "/models/Unheard-1B"], "--model-args"),
+    ],
+)
+def test_what_slime_would_ignore_or_trip_over_is_refused_with_what_is_right(
+    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], told: str
+) -> None:
+    assert told in refused(capsys, python, *argv)
+
+
+def test_flags_in_the_file_and_on_the_command_line_give_one_command(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    flags = working / "flags.yaml"
+    told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--colocate": false, "--eps-clip": 0.3}'
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    flags.write_text(text.replace("  backend: slime\n", f"  backend: slime\n  {told}\n"), encoding="utf-8")
+    filed = words_of(planned(capsys, python, config=str(flags)))
+    given = words_of(planned(capsys, python, "--", "--use-kl-loss", "--kl-loss-coef", "0.01", "--eps-clip", "0.3"))
+    assert "--colocate" in given
+    assert filed == [word for word in given if word != "--colocate"]
+    over = words_of(planned(capsys, python, "--", "--eps-clip=0.4", config=str(flags)))
+    assert [word for word in over if "eps-clip" in word] == ["--eps-clip=0.4"]
+
+
+def test_without_the_parser_the_command_is_printed_and_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    monkeypatch.setenv("STAND_IN_WITHOUT_TORCH", "1")
+    plan = planned(capsys, python, "--", "--no-such-option")
+    assert "# not checked by slime's own parser: " in plan
+    assert "No module named 'torch'" in plan
+
+
+def test_a_python_without_slime_or_without_the_adapter_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert "does not find `slime`" in refused(capsys, "/usr/bin/env")
+    lacking = str(make_environment(tmp_path / "lacking", adapter=False))
+    line = refused(capsys, lacking)
+    assert f"just install-into {lacking}" in line
+
+
+def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
+    return folder
+
+
+def elsewhere(folder: Path) -> str:
+    """A configuration whose environment needs no server: its tasks are given."""
+    path = folder / "elsewhere.yaml"
+    path.write_text("environments: {Org/Env: {}}\nsecrets: {token: hush-hush}\n", encoding="utf-8")
+    (folder / "tasks.jsonl").write_text("", encoding="utf-8")
+    return str(path)
+
+
+def trained(python: str, working: Path, *argv: str) -> int:
+    """The exit code of a run on no GPU at all, in the stand-in."""
+    model = str(checkpoint(working / "model"))
+    options = ["--config", elsewhere(working), "--task-data", "tasks.jsonl", "--model", model]
+    return main([*("train", "slime", *options, "--python", python, "--name", "run", "--num-gpus", "1"), *argv])
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("STAND_IN_GPUS", "1")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+    (working / "own.yaml").write_text("mine: 7\n", encoding="utf-8")
+    argv = ["--model-args", "qwen3-0.6B", "--", "--custom-config-path", "own.yaml", "--eps-clip", "0.3"]
+    assert trained(python, working, *argv) == 0
+    folder = working / "runs" / "run"
+    seen = json.loads((folder / "seen.json").read_text(encoding="utf-8"))
+    assert seen["folder"] == str(working)
+    assert seen["environment"]["OPENREWARD_API_KEY"] == "orl-secret-key"
+    assert seen["environment"]["PATH"].split(os.pathsep)[0] == str(Path(python).parent)
+    assert seen["argv"][-2:] == ["--eps-clip", "0.3"]
+    handed = json.loads((folder / "slime.json").read_text(encoding="utf-8"))
+    assert handed["mine"] == 7
+    assert handed["orl_config"]["secrets"] == {"token": None}
+    assert handed["orl_folder"] == str(folder)
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
+    assert (folder / "trainer.log").read_text(encoding="utf-8") == "trained\n"
+    written = "".join(path.read_text("utf-8", "replace") for path in folder.iterdir() if path.name != "seen.json")
+    assert "hush-hush" not in written
+    assert "orl-secret-key" not in written
+    assert "orl-secret-key" not in " ".join(seen["argv"])
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_that_dies_of_memory_names_the_levers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS", "memory")
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
+    told = capsys.readouterr().err
+    assert "CUDA out of memory" in told
+    assert "--max-tokens-per-gpu" in told
+    assert "error" in json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_checkpoint_that_slime_cannot_read_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    other = str(checkpoint(working / "other", model_type="unheard_of"))
+    assert trained(python, working, "--model-args", "qwen3-0.6B", "--load", other) == 1
+    assert "convert_hf_to_torch_dist.py" in capsys.readouterr().err
+    assert not (working / "runs/run/trainer.log").exists()
