@@ -48,13 +48,13 @@ _STATUS = {
 
 
 class _Process:
-    """What all event loops of this process share."""
+    """What all event loops of this process share. The journal is in the run's `folder`; there is none without one."""
 
-    def __init__(self, config: RunConfig, checkpoint: str, group_size: int) -> None:
+    def __init__(self, config: RunConfig, checkpoint: str, group_size: int, folder: str) -> None:
         self.config = config
         self.tokenizer = load_tokenizer(checkpoint, thinking=bool(config.thinking))
         self.renderer = Renderer(self.tokenizer, system_prompt_template=config.system_prompt_template)
-        folder = config.rollout.journal
+        folder = config.rollout.journal or folder
         self.journal = Journal(folder, config) if folder else None
         if folder:
             atexit.register(Uploader(folder, config).close)
@@ -194,11 +194,12 @@ async def aclose() -> None:
         await (await opening).closing.aclose()
 
 
-def _settings(args: Any) -> tuple[str, str, int]:
-    """The configuration as JSON, the checkpoint and the group's size, as slime's arguments have them."""
-    return msgspec.json.encode(config_of(args)).decode(), args.hf_checkpoint, args.n_samples_per_prompt
+def _settings(args: Any) -> tuple[str, str, int, str]:
+    """The configuration as JSON, the checkpoint, the group's size and the run's folder, as slime's arguments say."""
+    config = msgspec.json.encode(config_of(args)).decode()
+    return config, args.hf_checkpoint, args.n_samples_per_prompt, getattr(args, "orl_folder", "")
 
 
 @functools.cache
-def _process(config: str, checkpoint: str, group_size: int) -> _Process:
-    return _Process(decode_config(msgspec.json.decode(config), "orl_config"), checkpoint, group_size)
+def _process(config: str, checkpoint: str, group_size: int, folder: str) -> _Process:
+    return _Process(decode_config(msgspec.json.decode(config), "orl_config"), checkpoint, group_size, folder)
