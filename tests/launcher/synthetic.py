@@ -12,10 +12,12 @@ from orl_core.config import decode_config
 from orl_core.messages import Action, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+from orl_rollout.frames import frame
 from orl_rollout.journal import Entry, encode_entry
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 ENVIRONMENT = "playground/GuessNumber"
+JOURNAL = "journal-20260101T000000Z-1-0000.jsonl.zst"
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
 
 
@@ -105,14 +107,14 @@ def make_run(folder: Path, *, steps: int = 30, finished: bool = True, prompt: st
                 point = {"step": step, "kind": kind, "seconds": 4.2, **make_metrics(step, share, rng)}
                 lines.write(json.dumps(point) + "\n")
     tokenizer = make_tokenizer()
-    with (folder / "journal.jsonl").open("wb") as journal:
+    with (folder / JOURNAL).open("wb") as journal:
         for step, won in ((0, (False, False, True)), (steps, (False, True, True))):
             for index, hit in enumerate(won):
                 trajectory = make_trajectory(tokenizer, f"e{step}-{index}", won=hit, index=index, prompt=prompt)
                 entry = Entry(
                     key=trajectory.job.key, time=0.0, reward=float(hit), success=hit, step=step, trajectory=trajectory
                 )
-                journal.write(encode_entry(entry))
+                journal.write(frame(encode_entry(entry)))
     (folder / "checkpoint").mkdir()
     tokenizer.save(str(folder / "checkpoint" / "tokenizer.json"))
     if finished:

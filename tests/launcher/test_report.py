@@ -12,7 +12,7 @@ import pytest
 from orl_core.errors import ConfigError
 from orl_launcher.report import write_report
 
-from tests.launcher.synthetic import make_run
+from tests.launcher.synthetic import JOURNAL, make_run
 
 HOSTILE = '</pre><script>alert("1")</script><img src=x onerror=alert(1)> & \x1b[31m \u202e \x00 é漢😀'
 VOID = {"meta", "link", "br", "img", "use", "path"}
@@ -142,7 +142,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_with_torn_files(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "demo", finished=False)
-    for name in ("metrics.jsonl", "journal.jsonl"):
+    for name in ("metrics.jsonl", JOURNAL):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:-40])
     (folder / "summary.json").write_text("{", encoding="utf-8")
@@ -151,14 +151,14 @@ def test_an_interrupted_run_with_torn_files(tmp_path: Path) -> None:
     assert "One episode, before and after" in outline.headings
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "journal.jsonl", "checkpoint/tokenizer.json"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", JOURNAL, "checkpoint/tokenizer.json"])
 def test_a_folder_that_lacks_a_file(tmp_path: Path, name: str) -> None:
     folder = make_run(tmp_path / "demo")
     (folder / name).unlink()
     page, outline = report_of(folder)
     assert "Settings" in outline.headings
     assert ("Over training" in outline.headings) == (name != "metrics.jsonl")
-    assert ("<article" in page) == (name != "journal.jsonl")
+    assert ("<article" in page) == (name != JOURNAL)
     assert bool(outline.titles) == (name == "metrics.jsonl")
 
 

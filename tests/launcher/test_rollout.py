@@ -71,7 +71,7 @@ def test_tasks_are_played_against_an_engine_and_measured(
     shown = capsys.readouterr().out
     assert "pass@1" in shown
     assert "pass@2" in shown
-    entries = list(read_journal(out / "journal.jsonl"))
+    entries = list(read_journal(out))
     assert len({entry.key for entry in entries}) == 12
     assert all(entry.trajectory.job.evaluation and not entry.trajectory.error for entry in entries)
     assert main(["show", str(out)]) == 0

@@ -19,7 +19,7 @@ from orl_launcher.wording import duration, number
 from orl_rollout.journal import Entry, read_journal
 from rich.console import Console
 
-from tests.launcher.synthetic import make_run, make_tokenizer, make_trajectory
+from tests.launcher.synthetic import JOURNAL, make_run, make_tokenizer, make_trajectory
 from tests.launcher.test_report import HOSTILE, outline_of
 
 Capture = pytest.CaptureFixture[str]
@@ -49,7 +49,7 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
 
 
 def test_a_journal_alone(capsys: Capture, run: Path) -> None:
-    page = shown(capsys, str(run / "journal.jsonl"), "--failed")
+    page = shown(capsys, str(run / JOURNAL), "--failed")
     assert page.count("lost") == 3
     assert "won" not in page
 
@@ -77,7 +77,7 @@ def test_an_episode_that_is_not_there(capsys: Capture, run: Path, episode: str) 
 def test_a_folder_or_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:
     assert main(["show", str(tmp_path)]) == 1
     assert "no run here" in capsys.readouterr().err
-    assert main(["show", str(tmp_path / "none.jsonl")]) == 1
+    assert main(["show", str(tmp_path / "none.jsonl.zst")]) == 1
     assert "no such journal" in capsys.readouterr().err
 
 
@@ -154,7 +154,7 @@ def test_the_run_and_its_journal_read_back(run: Path) -> None:
     assert record.curve("success", "eval")[0] == (0, 15, 30)
     assert record.change("success") == (record.curve("success", "eval")[1][0], record.curve("success", "eval")[1][-1])
     assert record.change("nothing") is None
-    entries = list(read_journal(run / "journal.jsonl"))
+    entries = list(read_journal(run))
     assert len(entries) == 6
     assert entries[0].trajectory.stop_reason is StopReason.FINISHED
 

@@ -1,48 +1,33 @@
-"""The journal: on disk when `record` returns, readable after any death, without secrets."""
+"""The journal: on disk when `record` returns, readable after any death, off the event loop, without secrets."""
 
 import asyncio
 import logging
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
+import zstandard
 from orl_core.config import decode_config
 from orl_core.errors import OrlError
-from orl_core.messages import Action, TextBlock, ToolCall, ToolResult
-from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
-from orl_rollout.journal import Journal, read_journal
-from orl_rollout.outcome import outcome_of
+from orl_rollout.frames import frame
+from orl_rollout.journal import Journal, journal_files, read_journal
 
-SECRET = "sk-very-secret-value"
-CONFIG = decode_config({"environments": {"a/b": {}}, "secrets": {"some_key": SECRET}}, "test")
+from tests.rollout.journalled import CONFIG, SECRET, only_file, outcome, trajectory_of, write
 
-
-def trajectory_of(text="ok", key="r1", ids=(5, 6)):
-    generation = Generation(ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop", extras={"experts": object()})
-    call = ToolCall(name="say", arguments={"text": text})
-    result = ToolResult(name="say", content=(TextBlock(text=text),), reward=1.0, finished=True)
-    turn = Turn(
-        observation=(1, 2, 3), generations=(generation,), action=Action(text=text, calls=(call,)), results=(result,)
-    )
-    task = Task(env_name="a/b", deployment_name="a/b", index=0, task_spec={"n": 1})
-    job = Job(task=task, key=key, sampling={"temperature": 1.0, "odd": object})
-    return Trajectory(job=job, turns=(turn,), stop_reason=StopReason.FINISHED, seconds=1.5)
-
-
-def outcome(*args, **settings):
-    return outcome_of(trajectory_of(*args, **settings), CONFIG.environments["a/b"])
+ROOT = Path(__file__).parents[2]
 
 
 async def test_an_entry_comes_back_as_it_was(tmp_path):
-    path = tmp_path / "new" / "journal.jsonl"
-    with Journal(path, CONFIG) as journal:
+    with Journal(tmp_path / "new", CONFIG) as journal:
         recorded = await journal.record(outcome("läuft \ud800"), step=4)
         assert recorded.data[0].trains
-        (entry,) = read_journal(path)
+        (entry,) = read_journal(tmp_path / "new")
+    assert [entry] == list(read_journal(only_file(tmp_path / "new")))
     assert (entry.key, entry.reward, entry.success, entry.step, entry.version) == ("r1", 1.0, True, 4, 1)
     turn = entry.trajectory.turns[0]
     assert (turn.observation, turn.action_ids) == ((1, 2, 3), (5, 6))
@@ -51,86 +36,149 @@ async def test_an_entry_comes_back_as_it_was(tmp_path):
     assert turn.action.text == "läuft \ufffd"
 
 
+async def test_any_zstd_tool_shows_lines_of_json(tmp_path):
+    with Journal(tmp_path, CONFIG) as journal:
+        for key in ("r1", "r2"):
+            await journal.record(outcome(key=key))
+    with only_file(tmp_path).open("rb") as file:
+        shown = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
+    lines = [msgspec.json.decode(line) for line in shown.splitlines()]
+    assert [line["key"] for line in lines] == ["r1", "r2"]
+    assert lines[0]["trajectory"]["turns"][0]["observation"] == "<i4:AQAAAAIAAAADAAAA"
+
+
 @pytest.mark.parametrize("echo", [SECRET, f'{{"k": "{SECRET}"}}', "c2stdmVyeS1zZWNyZXQtdmFsdWU="])
 async def test_an_echoed_secret_is_not_written_and_does_not_train(tmp_path, echo):
-    path = tmp_path / "journal.jsonl"
-    seen = []
-    with Journal(path, CONFIG, then=seen.append) as journal:
+    with Journal(tmp_path, CONFIG) as journal:
         recorded = await journal.record(outcome(f"the key is {echo}."))
     assert recorded.trajectory.leaked
     assert recorded.trajectory.turns[0].action_ids == (5, 6)
     assert not recorded.data[0].trains
-    assert echo not in path.read_text()
-    (entry,) = read_journal(path)
+    (entry,) = read_journal(tmp_path)
+    assert echo not in msgspec.json.encode(entry).decode()
     assert entry.trajectory.leaked
     assert entry.trajectory.turns[0].observation == entry.trajectory.turns[0].action_ids == ()
     assert "[secret]" in entry.trajectory.turns[0].action.text
-    assert seen == [entry]
 
 
 async def test_a_number_is_no_secret(tmp_path):
     config = decode_config({"environments": {"a/b": {}}, "secrets": {"pin": "12345"}}, "test")
-    with Journal(tmp_path / "journal.jsonl", config) as journal:
+    with Journal(tmp_path, config) as journal:
         assert not (await journal.record(outcome(ids=(12345, 6)))).trajectory.leaked
 
 
-async def test_a_torn_last_line_is_skipped_and_the_next_entry_is_whole(tmp_path, caplog):
-    path = tmp_path / "journal.jsonl"
-    with Journal(path, CONFIG) as journal:
+async def test_a_file_that_has_grown_large_is_followed_by_the_next(tmp_path):
+    keys = [f"r{number}" for number in range(10)]
+    with Journal(tmp_path, CONFIG, file_bytes=2_000) as journal:
+        for key in keys:
+            await journal.record(outcome(key=key))
+    files = journal_files(tmp_path)
+    assert 2 <= len(files) <= 9
+    assert all(file.stat().st_size <= 2_000 for file in files)
+    assert [entry.key for entry in read_journal(tmp_path)] == keys
+
+
+async def test_a_record_larger_than_a_file_has_a_file_of_its_own(tmp_path):
+    with Journal(tmp_path, CONFIG, file_bytes=1) as journal:
         await journal.record(outcome(key="r1"))
         await journal.record(outcome(key="r2"))
-    whole = path.read_bytes()
-    for cut in (1, 40, len(whole) // 3):
-        path.write_bytes(whole[:-cut])
-        with Journal(path, CONFIG) as journal:
-            await journal.record(outcome(key="r3"))
-        with caplog.at_level(logging.WARNING):
-            keys = [entry.key for entry in read_journal(path)]
-        assert keys == (["r1", "r2", "r3"] if cut == 1 else ["r1", "r3"])
-    assert "journal.jsonl:2 is skipped" in caplog.text
+    assert [[entry.key for entry in read_journal(file)] for file in journal_files(tmp_path)] == [["r1"], ["r2"]]
 
 
 def test_an_entry_survives_the_death_of_the_process(tmp_path):
-    path = tmp_path / "journal.jsonl"
     program = f"""
-import asyncio, os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_journal import CONFIG, Journal, outcome
+import asyncio, os, signal
+from tests.rollout.journalled import CONFIG, outcome
+from orl_rollout.journal import Journal
 async def main():
-    await Journal({str(path)!r}, CONFIG).record(outcome(key="last words"))
+    await Journal({str(tmp_path)!r}, CONFIG).record(outcome(key="last words"))
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
-    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False, cwd=ROOT)
     assert ended.returncode == -signal.SIGKILL
-    assert [entry.key for entry in read_journal(path)] == ["last words"]
+    assert [entry.key for entry in read_journal(tmp_path)] == ["last words"]
 
 
-def test_lines_of_several_writers_do_not_mix(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    text = "x" * 100_000
+def test_writers_in_threads_and_processes_share_a_folder(tmp_path):
+    program = f"""
+import asyncio, sys
+from tests.rollout.journalled import CONFIG, outcome
+from orl_rollout.journal import Journal
+async def main(name):
+    with Journal({str(tmp_path)!r}, CONFIG) as journal:
+        await asyncio.gather(*(journal.record(outcome(name * 10_000, key=f"{{name}}{{n}}")) for n in range(20)))
+asyncio.run(main(sys.argv[1]))
+"""
+    others = [subprocess.Popen([sys.executable, "-c", program, name], cwd=ROOT) for name in "ab"]
+    with Journal(tmp_path, CONFIG) as journal:
 
-    def write(name):
-        async def main():
-            with Journal(path, CONFIG) as journal:
-                for number in range(20):
-                    await journal.record(outcome(text, key=f"{name}{number}"))
+        async def many(name):
+            await asyncio.gather(*(journal.record(outcome(key=f"{name}{number}")) for number in range(20)))
 
-        asyncio.run(main())
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({entry.key for entry in read_journal(path)}) == 80
+        threads = [threading.Thread(target=asyncio.run, args=(many(name),)) for name in "cd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert [other.wait(60) for other in others] == [0, 0]
+    assert sorted(entry.key for entry in read_journal(tmp_path)) == sorted(f"{n}{i}" for n in "abcd" for i in range(20))
 
 
-async def test_a_journal_that_cannot_be_written_says_so(tmp_path):
+async def test_a_full_disk_says_so_and_leaves_nothing_of_the_record(tmp_path):
+    """A limit on the size of files stands in for the disk; the process keeps its own limit otherwise."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Journal(tmp_path, CONFIG) as journal:
+        await journal.record(outcome(key="r1"))
+        size = only_file(tmp_path).stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, before[1]))
+        try:
+            with pytest.raises(OrlError, match="writing the journal"):
+                await journal.record(outcome(key="r2"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert only_file(tmp_path).stat().st_size == size
+        await journal.record(outcome(key="r3"))
+    assert [entry.key for entry in read_journal(tmp_path)] == ["r1", "r3"]
+
+
+async def test_a_journal_that_cannot_be_written_or_read_says_so(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OrlError, match="opening the journal"):
-        Journal(tmp_path / "file" / "journal.jsonl", CONFIG)
+    with pytest.raises(OrlError, match="opening a journal"):
+        Journal(tmp_path / "file" / "run", CONFIG)
     with pytest.raises(OrlError, match="reading the journal"):
-        list(read_journal(tmp_path / "nothing.jsonl"))
-    with Journal("/dev/full", CONFIG) as journal, pytest.raises(OrlError, match="writing the journal"):
+        list(read_journal(tmp_path / "nothing.jsonl.zst"))
+    with Journal(tmp_path, CONFIG) as journal:
+        pass
+    with pytest.raises(OrlError, match="writing the journal"):
         await journal.record(outcome())
+
+
+@pytest.mark.parametrize("line", [b"{}", b"not json", b'{"trajectory": {"turns": [{"observation": "<i4:AAA"}]}}', b""])
+def test_a_foreign_record_is_skipped(tmp_path, caplog, line):
+    path = write(tmp_path, trajectory_of(key="r1"))
+    with path.open("ab") as file:
+        file.write(frame(line))
+    write(tmp_path, trajectory_of(key="r2"))
+    with caplog.at_level(logging.WARNING):
+        assert [entry.key for entry in read_journal(tmp_path)] == ["r1", "r2"]
+    assert "is skipped" in caplog.text
+
+
+async def test_the_event_loop_runs_on_while_long_trajectories_are_written(tmp_path):
+    """Not a measure of time: between the first and the last of the records the loop has taken many turns."""
+    long = outcome(ids=tuple(range(40_000)))
+    turns = 0
+
+    async def tick():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    with Journal(tmp_path, CONFIG) as journal:
+        ticker = asyncio.create_task(tick())
+        for _ in range(5):
+            await journal.record(long)
+        ticker.cancel()
+    assert turns > 50

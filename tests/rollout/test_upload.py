@@ -1,196 +1,149 @@
-"""Uploads against a collector on loopback: the platform's form, repeats, refusals, and an end in bounded time."""
+"""Uploads from the journal against a platform on loopback: what is sent, when, and that the rest waits for nothing."""
 
-import threading
-import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import logging
 
 import msgspec
 import pytest
-from orl_core.config import decode_config
+from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_core.messages import Action, FailureKind, ParseFailure, TextBlock, ToolCall, ToolResult
-from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
-from orl_rollout.journal import Entry
+from orl_rollout.events import events_of
+from orl_rollout.frames import frame
+from orl_rollout.journal import Journal, read_journal
 from orl_rollout.upload import Uploader, uploads
+
+from tests.rollout.collector import Collector
+from tests.rollout.journalled import config_of, outcome, trajectory_of, write
 
 KEY = "or-key-0123456789"
 
 
-@pytest.fixture(autouse=True)
-def _key(monkeypatch):
-    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
-
-
-class Collector:
-    """What was posted; `statuses` are given in turn, then 200."""
-
-    def __init__(self):
-        self.batches = []
-        self.headers = []
-        self.statuses = []
-        self.pause = 0.0
-
-    def events(self):
-        return [event for batch in self.batches for event in batch]
-
-
-@contextmanager
-def collecting(monkeypatch):
+@pytest.fixture
+def platform(monkeypatch):
     collector = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            time.sleep(collector.pause)
-            status = collector.statuses.pop(0) if collector.statuses else 200
-            if status == 200:
-                assert self.path == "/v1/rollouts"
-                collector.headers.append(dict(self.headers))
-                collector.batches.append(msgspec.json.decode(body)["events"])
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, format, *args):  # noqa: A002 - the name of the base
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        monkeypatch.setenv("OPENREWARD_API_URL", f"http://127.0.0.1:{server.server_port}")
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join()
+    with collector.serving():
+        monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+        monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
+        yield collector
 
 
-def config_of(upload=None, base_url=None, secrets=None):
-    tree = {
-        "environments": {"a/b": {"base_url": base_url}},
-        "rollout": {"upload": upload},
-        "trainer": {"model": "some/model", "lr": 1e-6},
-        "openreward_run_name": "my-run",
-        "secrets": secrets or {},
-    }
-    return decode_config(tree, "test")
+def upload(folder, config=None, seconds=20.0):
+    """Open and close an uploader of `folder`; it."""
+    uploader = Uploader(folder, config or config_of())
+    assert uploader.close(seconds)
+    return uploader
 
 
-def entry_of(text="hello", key="r1", turns=1, *, leaked=False, calls=None):
-    calls = calls if calls is not None else (ToolCall(name="say", arguments={"text": text}),)
-    results = tuple(ToolResult(name="say", content=(TextBlock(text=text),), reward=0.5) for _ in calls)
-    generation = Generation(ids=(1,), logprobs=(-1.0,), finish_reason="stop")
-    action = Action(text=text, reasoning="hm", calls=calls)
-    turn = Turn(observation=(1,), generations=(generation,), action=action, results=results)
-    task = Task(env_name="a/b", deployment_name="a/b", environment_name="b", index=3, task_spec={"n": 1, "none": None})
-    trajectory = Trajectory(
-        job=Job(task=task, key=key, sampling={"temperature": 0.7}),
-        turns=(turn,) * turns,
-        stop_reason=StopReason.FINISHED,
-        leaked=leaked,
-        seconds=2.5,
+def trajectories(*keys):
+    return [trajectory_of(key=key) for key in keys]
+
+
+async def test_what_is_recorded_is_sent_while_the_run_goes_on(tmp_path, platform):
+    with Uploader(tmp_path, config_of()), Journal(tmp_path, config_of(), file_bytes=2_000) as journal:
+        for number in range(5):
+            await journal.record(outcome(key=f"r{number}"))
+            platform.wait_for(2 * (number + 1))
+    assert platform.started() == [f"r{number}" for number in range(5)]
+    assert len(platform.finished()) == 5
+    assert {headers["x-api-key"] for headers in platform.headers} == {KEY}
+
+
+def test_long_rollouts_are_cut_into_requests_in_order(tmp_path, platform):
+    write(tmp_path, trajectory_of(turns=50))
+    assert upload(tmp_path).counts.sent == 1
+    assert [len(batch) for batch in platform.batches] == [1, 128, 74]
+    indices = [event["index"] for event in platform.events() if event["eventType"] == "message"]
+    assert indices == list(range(201))
+
+
+def test_large_rollouts_are_cut_into_requests_of_a_megabyte(tmp_path, platform):
+    write(tmp_path, trajectory_of("x" * 300_000, turns=2), trajectory_of("x" * 2_000_000))
+    assert upload(tmp_path).counts.sent == 2
+    sizes = [[len(msgspec.json.encode(event)) for event in batch] for batch in platform.batches]
+    assert all(sum(batch) <= 1 << 20 or len(batch) == 1 for batch in sizes)
+    assert len(sizes) < sum(map(len, sizes))
+    assert platform.events() == [event for entry in read_journal(tmp_path) for event in events_of(entry, config_of())]
+
+
+def test_a_secret_is_not_uploaded(tmp_path, platform):
+    leaked = structs.replace(trajectory_of(), leaked=True)
+    write(tmp_path, leaked, trajectory_of("the correct horse"), trajectory_of(f"key {KEY}"))
+    uploader = upload(tmp_path, config_of(secrets={"pass": "correct horse"}))
+    assert (uploader.counts.withheld, platform.asked) == (3, 0)
+
+
+def test_faults_and_limits_are_tried_again(tmp_path, platform):
+    platform.answers = [500, (429, {"Retry-After": "1"}), 200, 401, 307]
+    write(tmp_path, *trajectories("r1", "r2"))
+    assert upload(tmp_path, seconds=60).counts.sent == 2
+    assert platform.started() == ["r1", "r2"]
+    assert len(platform.finished()) == 2
+
+
+def test_refusals_are_logged_once_and_left_out(tmp_path, platform, caplog):
+    platform.answers = [400, 400, 200, 422, 200, 200]
+    write(tmp_path, *trajectories("r1", "r2", "r3", "r4"))
+    with caplog.at_level(logging.WARNING):
+        uploader = upload(tmp_path)
+    assert (uploader.counts.refused, uploader.counts.sent) == (3, 1)
+    assert platform.started() == ["r3", "r4"]
+    assert caplog.text.count("HTTP 400") == caplog.text.count("HTTP 422") == 1
+    assert upload(tmp_path).counts.sent == 0
+    assert platform.asked == 6
+
+
+def test_what_is_broken_or_foreign_is_left_out(tmp_path, platform, caplog):
+    path = write(tmp_path, *trajectories("r1", "r2"))
+    job = trajectory_of().job
+    elsewhere = structs.replace(
+        trajectory_of(), job=structs.replace(job, task=structs.replace(job.task, env_name="c/d"))
     )
-    return Entry(key=key, time=1.7e9, reward=0.5, success=False, step=9, trajectory=trajectory)
+    whole = path.read_bytes()
+    path.write_bytes(frame(b"{}") + whole[:-1])
+    write(tmp_path, elsewhere, trajectory_of(key="r3"))
+    assert upload(tmp_path).counts.broken == 1
+    assert platform.started() == ["r1", "r3"]
 
 
-def test_a_rollout_arrives_in_the_platforms_form(monkeypatch):
-    with collecting(monkeypatch) as collector:
-        with Uploader(config_of()) as uploader:
-            uploader.submit(entry_of("nul\0 and \ud800"))
-        assert uploader.counts.sent == 1
-    assert collector.headers[0]["x-api-key"] == KEY
-    (start,), rest = collector.batches
-    *messages, update, last = rest
-    assert start == {
-        "eventType": "rollout",
-        "eventId": start["eventId"],
-        "timestamp": 1_700_000_000_000,
-        "runName": "my-run",
-        "rolloutName": "r1",
-        "environment": "a/b",
-        "variant": "b",
-        "split": "train",
-        "task_spec": {"n": 1},
-        "run_info": {"model_name": "some/model", "run_type": "train", "lr": 1e-6, "framework": "orl"},
-    }
-    assert [(m["type"], m["content"]) for m in messages] == [
-        ("reasoning", "hm"),
-        ("assistant_message", "nul and \ufffd"),
-        ("tool_call", '{"text":"nul and \ufffd"}'),
-    ]
-    assert (messages[2]["name"], messages[2]["callId"]) == ("say", "0.0")
-    assert update["eventType"] == "rollout_update"
-    assert update["rollout_info"] == {
-        "task_index": 3,
-        "current_step": 9,
-        "temperature": 0.7,
-        "max_tokens": 4096,
-        "duration_ms": 2500,
-        "harness": "orl",
-    }
-    assert (last["type"], last["callId"], last["reward"], last["isFinished"]) == ("tool_result", "0.0", 0.5, True)
-    assert last["metadata"] == {"reward": 0.5, "success": False, "stop_reason": "finished"}
-    assert [m["index"] for m in [*messages, last]] == [0, 1, 2, 3]
-    assert {m["rolloutEventId"] for m in [*messages, last]} == {start["eventId"]}
+def test_a_platform_that_hangs_up_after_each_answer(tmp_path, platform):
+    platform.hang_up = True
+    write(tmp_path, *trajectories("r1", "r2"))
+    assert upload(tmp_path).counts.sent == 2
+    assert platform.started() == ["r1", "r2"]
 
 
-def test_a_repeat_has_the_same_ids_and_another_rollout_others(monkeypatch):
-    with collecting(monkeypatch) as collector, Uploader(config_of()) as uploader:
-        for key in ("r1", "r1", "r2"):
-            uploader.submit(entry_of(key=key))
-    ids = [event["eventId"] for event in collector.events() if event["eventType"] != "rollout_update"]
-    assert ids[:5] == ids[5:10]
-    assert len(set(ids)) == 10
+async def test_a_slow_platform_slows_no_rollout(tmp_path, platform):
+    platform.at_once = 0
+    uploader = Uploader(tmp_path, config_of())
+    with Journal(tmp_path, config_of()) as journal:
+        await journal.record(outcome(key="r0"))
+        platform.wait_for(1)
+        for number in range(1, 100):
+            await journal.record(outcome(key=f"r{number}"))
+    assert (platform.asked, len(list(read_journal(tmp_path)))) == (1, 100)
+    assert not uploader.close(0.1)
 
 
-def test_long_rollouts_are_cut_into_batches_in_order(monkeypatch):
-    with collecting(monkeypatch) as collector, Uploader(config_of()) as uploader:
-        uploader.submit(entry_of(turns=50))
-    assert [len(batch) for batch in collector.batches] == [1, 128, 73]
-    indices = [event["index"] for event in collector.events() if event["eventType"] == "message"]
-    assert indices == list(range(200))
+def test_one_uploader_at_a_time_and_the_next_goes_on(tmp_path, platform):
+    write(tmp_path, *trajectories("r1"))
+    holder = Uploader(tmp_path, config_of())
+    platform.wait_for(2)
+    other = Uploader(tmp_path, config_of())
+    write(tmp_path, *trajectories("r2"))
+    platform.wait_for(4)
+    assert holder.close(20)
+    write(tmp_path, *trajectories("r3"), name="2")
+    assert other.close(20)
+    assert (holder.counts.sent, other.counts.sent) == (2, 1)
+    assert platform.started() == ["r1", "r2", "r3"]
 
 
-def test_what_could_not_be_parsed_is_what_the_model_wrote(monkeypatch):
-    failure = ParseFailure(kind=FailureKind.INVALID_JSON, message="bad", text="{oops")
-    with collecting(monkeypatch) as collector, Uploader(config_of()) as uploader:
-        uploader.submit(entry_of(text="", calls=(failure,)))
-    assert ("assistant_message", "{oops") in [(e.get("type"), e.get("content")) for e in collector.events()]
-
-
-def test_a_secret_is_not_uploaded(monkeypatch):
-    with collecting(monkeypatch) as collector:
-        with Uploader(config_of(secrets={"pass": "correct horse"})) as uploader:
-            uploader.submit(entry_of(leaked=True))
-            uploader.submit(entry_of("the correct horse"))
-            uploader.submit(entry_of(f"key {KEY}"))
-        assert uploader.counts.refused == 3
-    assert collector.batches == []
-
-
-def test_faults_are_tried_again_and_refusals_are_not(monkeypatch, caplog):
-    with collecting(monkeypatch) as collector:
-        collector.statuses = [500, 200, 200, 400]
-        with Uploader(config_of()) as uploader:
-            uploader.submit(entry_of(key="r1"))
-            uploader.submit(entry_of(key="r2"))
-        assert (uploader.counts.sent, uploader.counts.failed) == (1, 1)
-    assert len(collector.batches) == 2
-    assert "HTTP 400" in caplog.text
-
-
-def test_a_dead_or_slow_platform_holds_nobody_up(monkeypatch):
-    monkeypatch.setenv("OPENREWARD_API_URL", "http://127.0.0.1:9")
-    started = time.monotonic()
-    uploader = Uploader(config_of())
-    for number in range(1_200):
-        uploader.submit(entry_of(key=f"r{number}"))
-    assert uploader.counts.dropped > 0
-    assert time.monotonic() - started < 10
-    uploader.close(0.2)
-    assert time.monotonic() - started < 15
+def test_switched_off_it_does_nothing(tmp_path, platform):
+    write(tmp_path, *trajectories("r1"))
+    with Uploader(tmp_path, config_of(rollout={"upload": False})):
+        pass
+    assert platform.asked == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["journal-1.jsonl.zst"]
+    assert upload(tmp_path).counts.sent == 1
 
 
 @pytest.mark.parametrize(
@@ -205,10 +158,11 @@ def test_a_dead_or_slow_platform_holds_nobody_up(monkeypatch):
 )
 def test_when_rollouts_are_uploaded(monkeypatch, upload, base_url, key, expected):
     monkeypatch.setenv("OPENREWARD_API_KEY", key)
-    assert uploads(config_of(upload, base_url), "a/b") is expected
+    config = config_of(rollout={"upload": upload}, environments={"a/b": {"base_url": base_url}})
+    assert uploads(config, "a/b") is expected
 
 
-def test_uploads_without_a_key_are_refused_at_the_start(monkeypatch):
+def test_uploads_without_a_key_are_refused_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENREWARD_API_KEY", "")
     with pytest.raises(ConfigError, match="OPENREWARD_API_KEY"):
-        Uploader(config_of(upload=True))
+        Uploader(tmp_path, config_of(rollout={"upload": True}))

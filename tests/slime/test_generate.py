@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from orl_core.errors import ConfigError
 from orl_core.trajectory import StopReason, Trajectory
+from orl_rollout.journal import read_journal
 from orl_rollout.outcome import Outcome, outcome_of
 from orl_rollout.testing import SglangServer
 from orl_slime.generate import aclose, fill, generate, split
@@ -191,6 +192,7 @@ async def test_generate_writes_the_rollout_into_the_sample(checkpoint: Path, tmp
                 sglang_router_ip=host,
                 sglang_router_port=int(port),
                 orl_config=episode.settings(url),
+                orl_folder=str(tmp_path / "run"),
             )
             metadata = row["metadata"] | {"start_rollout_id": 3}
             samples = [Sample(index=i, session_id=f"s{i}", metadata=metadata) for i in range(2)]
@@ -202,6 +204,7 @@ async def test_generate_writes_the_rollout_into_the_sample(checkpoint: Path, tmp
             finally:
                 await aclose()
     assert done == samples
+    assert sorted(entry.key for entry in read_journal(tmp_path / "run")) == ["s0", "s1"]
     assert sorted((sample.status.value, sample.reward) for sample in done) == [("completed", 1.0), ("truncated", 0.0)]
     assert sampling == {"temperature": 1.0, "max_new_tokens": 200, "top_k": -1, "stop": None}
     for sample in done:

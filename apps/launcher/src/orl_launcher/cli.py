@@ -70,6 +70,11 @@ def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -
         metavar="FILE",
         help=f"the experiment, a YAML file; those in configs/ are commented{fallback}",
     )
+    add_overrides(parser)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Add `--set`."""
     parser.add_argument(
         "--set",
         dest="overrides",

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from orl_core.errors import ConfigError
 
 Kind = Literal["train", "eval"]
+FILES = ("config.json", "metrics.jsonl")
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
 
 
@@ -83,7 +84,7 @@ def overall(metrics: dict[str, float], name: str) -> float | None:
 
 def is_run(path: Path) -> bool:
     """Whether `path` is a run's folder."""
-    return path.is_dir() and any((path / name).exists() for name in ("config.json", "metrics.jsonl", "journal.jsonl"))
+    return path.is_dir() and (has_journal(path) or any((path / name).exists() for name in FILES))
 
 
 def read_record(folder: Path) -> Record:
@@ -93,7 +94,7 @@ def read_record(folder: Path) -> Record:
         ConfigError: there is no such folder, or it holds no run.
     """
     if not is_run(folder):
-        raise ConfigError(f"{folder}: no run here (no config.json, metrics.jsonl or journal.jsonl)")
+        raise ConfigError(f"{folder}: no run here (no {', '.join(FILES)} or journal)")
     return Record(
         folder=folder,
         config=_json(folder / "config.json"),
@@ -102,16 +103,11 @@ def read_record(folder: Path) -> Record:
     )
 
 
-def journal_of(path: Path) -> Path:
-    """The journal at `path`: the file itself, or the one in a run's folder.
+def has_journal(path: Path) -> bool:
+    """Whether there is a journal at `path`: the files of one in a folder, or one of them."""
+    from orl_rollout.journal import journal_files
 
-    Raises:
-        ConfigError: there is none.
-    """
-    journal = path / "journal.jsonl" if path.is_dir() else path
-    if not journal.is_file():
-        raise ConfigError(f"{journal}: no such journal")
-    return journal
+    return any(file.is_file() for file in journal_files(path))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -59,8 +59,7 @@ def render(record: Record, charts: tuple[Chart, ...], examples: Examples | None,
 def _examples(folder: Path) -> Examples | None:
     from orl_rollout.journal import read_journal
 
-    journal = folder / "journal.jsonl"
-    return examples_of(read_journal(journal)) if journal.is_file() else None
+    return examples_of(read_journal(folder))
 
 
 def _opening(record: Record, name: str) -> Iterator[str]:

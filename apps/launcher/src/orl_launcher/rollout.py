@@ -22,6 +22,7 @@ from orl_core.errors import ConfigError, OrlError
 from orl_launcher import cli
 from orl_launcher.options import quoted
 from orl_launcher.playground import playground, warm_model
+from orl_launcher.record import has_journal
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise cli.UsageError("no model: give --model, or trainer.model in the file")
     default = Path("runs") / f"{config.openreward_run_name}-rollout-{datetime.now():%Y%m%d-%H%M%S}"
     folder: Path = arguments.output or default
-    if (folder / "journal.jsonl").exists():
+    if has_journal(folder):
         raise cli.UsageError(f"{folder} holds a journal already: choose another --output")
     with playground(warm_model(config)[0]) as reachable:
         plan = Plan(
@@ -144,8 +145,7 @@ async def play(plan: Plan, engine: Engine) -> list[Outcome]:
     renderer = Renderer(tokenizer, system_prompt_template=config.system_prompt_template)
     breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=plan.samples)
     console = cli.console()
-    journal_path = plan.folder / "journal.jsonl"
-    with Uploader(config) as uploader, Journal(journal_path, config, then=uploader.submit) as journal:
+    with Uploader(plan.folder, config), Journal(plan.folder, config) as journal:
         async with OpenRewardClient(config) as client:
             runtime = Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
             with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

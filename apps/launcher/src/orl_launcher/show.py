@@ -1,6 +1,7 @@
 """`orl show`: a run's folder or a journal, in the terminal or as one self-contained page. It writes nothing else.
 
-A journal is read once, from the beginning to the end, and never held as a whole: it may be larger than memory.
+A journal is read once, from the beginning to the end, and never held as a whole: it may be larger than memory. Its
+files may also be read with `zstdcat`: each holds lines of JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from orl_core.errors import ConfigError
 
 from orl_launcher import cli
 
@@ -26,14 +29,14 @@ EXAMPLES = """\
   orl show runs/local                        curves, the last episodes
   orl show runs/local --episode 12           one episode: text, what trains in colour, calls, rewards, times
   orl show runs/local --failed               the last episodes that were lost or ended in an error
-  orl show runs/local/journal.jsonl --failed --html failed.html
+  orl show runs/local --failed --html failed.html
 """
 
 
 def parser() -> cli.Parser:
     """The options of `orl show`."""
     made = cli.Parser("show", description="Look at a run or at a journal of episodes.", examples=EXAMPLES)
-    made.add_argument("path", metavar="PATH", type=Path, help="a run's folder, or a journal (a .jsonl file)")
+    made.add_argument("path", metavar="PATH", type=Path, help="a run's folder, or a file of a journal")
     made.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained page instead")
     made.add_argument("--episode", metavar="N", type=int, help="one episode by its number; -1 is the last")
     made.add_argument("--failed", action="store_true", help="only episodes that did not succeed")
@@ -48,35 +51,34 @@ def run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.path
     if path.is_dir():
         record.read_record(path)
-    journal = record.journal_of(path)
-    decoder = load_decoder(journal.parent)
+    if not record.has_journal(path):
+        raise ConfigError(f"{path}: no such journal")
+    decoder = load_decoder(path if path.is_dir() else path.parent)
     if arguments.html:
-        chosen = _chosen(journal, arguments, ARTICLES)
+        chosen = _chosen(path, arguments, ARTICLES)
         _write_page(arguments.html, path, chosen, decoder)
         cli.console().print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
     elif arguments.episode is not None:
-        _show_episodes(_chosen(journal, arguments, 1), decoder)
+        _show_episodes(_chosen(path, arguments, 1), decoder)
     else:
-        _show_overview(path, _chosen(journal, arguments, ROWS))
+        _show_overview(path, _chosen(path, arguments, ROWS))
     return 0
 
 
-def _numbered(journal: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
+def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
     """Episodes with their place in the journal, from 1."""
     from orl_rollout.journal import read_journal
 
-    return (
-        (place, entry) for place, entry in enumerate(read_journal(journal), start=1) if not (failed and entry.success)
-    )
+    return ((place, entry) for place, entry in enumerate(read_journal(path), start=1) if not (failed and entry.success))
 
 
-def _chosen(journal: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
+def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
     """The episode that was asked for, or the last `most`.
 
     Raises:
         UsageError: there is no such episode.
     """
-    numbered = _numbered(journal, failed=arguments.failed)
+    numbered = _numbered(path, failed=arguments.failed)
     wanted: int | None = arguments.episode
     if wanted is None:
         return list(deque(numbered, maxlen=most))
@@ -86,7 +88,7 @@ def _chosen(journal: Path, arguments: argparse.Namespace, most: int) -> list[tup
     else:
         found = list(islice((one for one in numbered if one[0] == wanted), 1))
     if not found:
-        raise cli.UsageError(f"{journal}: there is no episode {wanted}{' that failed' if arguments.failed else ''}")
+        raise cli.UsageError(f"{path}: there is no episode {wanted}{' that failed' if arguments.failed else ''}")
     return found
 
 

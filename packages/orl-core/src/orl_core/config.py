@@ -94,7 +94,7 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets (token ids), deadlines (seconds) and records of every rollout. Deadlines nest: call, turn, rollout.
 
-    `rollout_tokens` null means: as many as the context holds. `journal` null means: inside the run's folder; `upload`
+    `rollout_tokens` null means: as many as the context holds. `journal` is a folder, null means: the run's; `upload`
     null means: where there is a key and the environment is the platform's own. `train_on` lowers the loss mask.
     """
 

@@ -1,19 +1,19 @@
 """A rollout as the events that OpenReward takes: its start, its messages, and what is known at its end. Pure.
 
-The form is that of the platform's `POST /v1/rollouts`. All ids derive from the run's and the rollout's names, so that
-the same rollout sent twice is one. What was shown to the model before its first action is not in a trajectory as text,
-so it is not among the messages; the start event names the task.
+The form is that of the platform's `POST /v1/rollouts`. All ids derive from the run's and the rollout's names and from
+the moment at which it was recorded, so that one rollout sent twice is one, and one played twice is two.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any, cast
 
 import msgspec
-from orl_core.config import RunConfig
-from orl_core.messages import ParseFailure, ToolCall, text_of
+from orl_core.config import RunConfig, TrainerConfig
+from orl_core.messages import Action, Message, ParseFailure, ToolCall, text_of
 from orl_core.trajectory import Turn
 
 from orl_rollout.journal import Entry
@@ -22,7 +22,8 @@ from orl_rollout.text import clean, map_strings, plain
 
 def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
     """The events of one rollout: its start, its messages, and before the last of them what is known at its end."""
-    rollout_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"orl:{config.openreward_run_name}:{entry.key}"))
+    name = f"orl:{config.openreward_run_name}:{entry.key}:{entry.time!r}"
+    rollout_id = str(uuid.uuid5(uuid.NAMESPACE_URL, clean(name)))
     stamp = {"timestamp": int(entry.time * 1000)}
     yield _wire({"eventType": "rollout", "eventId": rollout_id, **_start(entry, config), **stamp})
     messages = list(_messages(entry))
@@ -43,9 +44,7 @@ def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
 
 
 def _start(entry: Entry, config: RunConfig) -> dict[str, Any]:
-    job, trainer = entry.trajectory.job, config.trainer
-    kind = "eval" if job.evaluation else "train"
-    run_info = {"model_name": trainer.model, "run_type": kind, "lr": trainer.lr, "framework": "orl"}
+    job = entry.trajectory.job
     return {
         "runName": config.openreward_run_name,
         "rolloutName": entry.key,
@@ -53,7 +52,21 @@ def _start(entry: Entry, config: RunConfig) -> dict[str, Any]:
         "variant": job.task.environment_name or None,
         "split": job.task.split,
         "task_spec": job.task.task_spec,
-        "run_info": run_info if trainer.model else None,
+        "run_info": _run_info(config.trainer, evaluation=job.evaluation) if config.trainer.model else None,
+    }
+
+
+def _run_info(trainer: TrainerConfig, *, evaluation: bool) -> dict[str, Any]:
+    return {
+        "model_name": trainer.model,
+        "run_type": "eval" if evaluation else "train",
+        "training_stage": None if evaluation else "rl",
+        "checkpoint": trainer.load,
+        "rl_algorithm": trainer.advantage_estimator,
+        "batch_size": trainer.rollout_batch_size,
+        "lr": trainer.lr,
+        "framework": "orl",
+        "framework_version": version("orl-rollout"),
     }
 
 
@@ -86,31 +99,47 @@ def _rollout_info(entry: Entry) -> dict[str, Any]:
         "current_step": entry.step,
         "temperature": job.sampling.get("temperature"),
         "top_p": job.sampling.get("top_p"),
-        "max_tokens": job.limits.turn_tokens,
+        "top_k": job.sampling.get("top_k"),
+        "max_tokens": min(job.limits.turn_tokens, job.sampling.get("max_new_tokens") or job.limits.turn_tokens),
         "duration_ms": int(entry.trajectory.seconds * 1000),
         "harness": "orl",
     }
 
 
 def _messages(entry: Entry) -> Iterator[dict[str, Any]]:
+    """How the episode began, as the environment said it, then what the model did and was answered."""
+    for message in entry.trajectory.messages:
+        yield from _opening(message)
     for number, turn in enumerate(entry.trajectory.turns):
         yield from _turn(number, turn)
 
 
+def _opening(message: Message) -> Iterator[dict[str, Any]]:
+    if message.role == "tool":
+        yield {"type": "tool_result", "content": text_of(message.content)}
+    elif message.role != "assistant":
+        yield {"type": f"{message.role}_message", "content": text_of(message.content)}
+    else:
+        yield from _said(Action(text=text_of(message.content), reasoning=message.reasoning, calls=message.calls))
+
+
 def _turn(number: int, turn: Turn) -> Iterator[dict[str, Any]]:
-    action = turn.action
-    if action.reasoning:
-        yield {"type": "reasoning", "content": action.reasoning}
-    if action.text.strip():
-        yield {"type": "assistant_message", "content": action.text}
-    for index, call in enumerate(action.calls):
-        yield _call(f"{number}.{index}", call)
+    yield from _said(turn.action, number)
     for index, result in enumerate(turn.results):
         content = text_of(result.content)
         yield {"type": "tool_result", "content": content, "callId": f"{number}.{index}", "reward": result.reward}
 
 
-def _call(call_id: str, call: ToolCall | ParseFailure) -> dict[str, Any]:
+def _said(action: Action, turn: int | None = None) -> Iterator[dict[str, Any]]:
+    if action.reasoning:
+        yield {"type": "reasoning", "content": action.reasoning}
+    if action.text.strip():
+        yield {"type": "assistant_message", "content": action.text}
+    for index, call in enumerate(action.calls):
+        yield _call(None if turn is None else f"{turn}.{index}", call)
+
+
+def _call(call_id: str | None, call: ToolCall | ParseFailure) -> dict[str, Any]:
     """A call as the platform takes it; one that could not be parsed is what the model wrote instead."""
     if isinstance(call, ParseFailure):
         return {"type": "assistant_message", "content": call.text or call.message}

@@ -1,20 +1,26 @@
-"""The journal: every trajectory as one line of JSON, on disk when `record` returns.
+"""The journal: every trajectory as one record of JSON, on disk when `record` returns.
 
-A line is one `write` to a file opened with O_APPEND, without fsync: it is then in the kernel's hands and survives any
-death of the process, SIGKILL included, and lines of several processes never mix. What it would not survive is the death
-of the machine, and with it dies the run up to its last checkpoint; an fsync for that would cost milliseconds a rollout.
-A line that a death tore is skipped by the reader, and the next writer begins on a line of its own. Secrets are scrubbed
-(law L6). The module knows nothing of who reads it.
+A journal is the files `journal-*.jsonl.zst` of a folder, usually a run's. Each writer has files of its own, named by
+when and in which process it began, so that any number of processes share the folder without knowing of each other; a
+file that has grown large is followed by the next. A record is one line of JSON in a zstd frame of its own, appended by
+one `write` without fsync: it is then in the kernel's hands and survives any death of the process, SIGKILL included.
+What it would not survive is the death of the machine, and with it dies the run up to its last checkpoint; an fsync for
+that would cost milliseconds a rollout. What a death tore is skipped by the reader. Packing and compressing a long
+trajectory takes milliseconds, so it is done on a thread. Secrets are scrubbed (law L6). The module knows nothing of who
+reads it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from msgspec import Struct, structs
@@ -23,13 +29,17 @@ from orl_core.datum import to_data
 from orl_core.errors import OrlError, boundary
 from orl_core.trajectory import Trajectory
 
+from orl_rollout.frames import frame, read_frames
 from orl_rollout.outcome import Outcome
-from orl_rollout.secrets import Scrubber
+from orl_rollout.packing import pack_ids, pack_logprobs, unpack
+from orl_rollout.secrets import Scrubber, without_ids
 from orl_rollout.text import clean, map_strings, plain
 
 logger = logging.getLogger(__name__)
 
 VERSION = 1  # of a record's schema
+FILES = "journal-*.jsonl.zst"
+FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
 
 
 class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,22 +55,23 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Journal:
-    """Appends to the file at `path`, which is made with its folders. Threads and processes may share it.
-
-    `then` is handed every entry once it is written, such as `Uploader.submit`.
+    """Appends to files of its own in `folder`, which is made. Threads and event loops may share it, forks may not.
 
     Raises:
-        OrlError: the file cannot be opened.
+        OrlError: a file cannot be made there.
     """
 
-    def __init__(self, path: str | Path, config: RunConfig, *, then: Callable[[Entry], None] | None = None) -> None:
-        self.path = Path(path)
+    def __init__(self, folder: str | Path, config: RunConfig, *, file_bytes: int = FILE_BYTES) -> None:
+        self.folder = Path(folder)
         self._scrubber = Scrubber.of(config)
-        self._then = then
-        with boundary(OrlError, f"opening the journal {path}"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            self._mend()
+        self._file_bytes = file_bytes
+        self._began = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        self._files = 0  # names that were tried
+        self._file, self._size = -1, 0
+        with boundary(OrlError, f"opening a journal in {folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._next_file()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="orl-journal")
 
     def __enter__(self) -> Self:
         return self
@@ -75,8 +86,19 @@ class Journal:
         marked `leaked` and does not train.
 
         Raises:
-            OrlError: the line cannot be written (a full disk).
+            OrlError: it cannot be written (a full disk); nothing of it is then left in the file.
         """
+        with boundary(OrlError, f"writing the journal in {self.folder}"):
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._record, outcome, step)
+
+    def close(self) -> None:
+        """Write what was handed over, and close the file; nothing rests on it."""
+        self._thread.shutdown()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _record(self, outcome: Outcome, step: int | None) -> Outcome:
         trajectory = self._scrubber.mark(outcome.trajectory)
         entry = Entry(
             key=trajectory.job.key,
@@ -86,59 +108,95 @@ class Journal:
             step=step,
             trajectory=self._scrubber.scrubbed(trajectory) if trajectory.leaked else trajectory,
         )
-        with boundary(OrlError, f"writing the journal {self.path}"):
-            rest = memoryview(encode_entry(entry))
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-        if self._then is not None:
-            self._then(entry)
+        self._append(frame(encode_entry(entry)))
         if trajectory is outcome.trajectory:
             return outcome
         return structs.replace(outcome, trajectory=trajectory, data=to_data(trajectory, reward=outcome.reward))
 
-    def close(self) -> None:
-        """Close the file; nothing rests on it."""
+    def _append(self, record: bytes) -> None:
+        if self._size and self._size + len(record) > self._file_bytes:
+            self._next_file()
+        rest = memoryview(record)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(record)
+
+    def _next_file(self) -> None:
+        while True:
+            path = self.folder / FILES.replace("*", f"{self._began}-{self._files:04}")
+            self._files += 1
+            with suppress(FileExistsError):
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+                break
         if self._file >= 0:
             os.close(self._file)
-            self._file = -1
+        self._file, self._size = file, 0
 
-    def _mend(self) -> None:
-        """End the line that a writer's death left open."""
-        size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")
+
+def journal_files(path: str | Path) -> list[Path]:
+    """The files of the journal in the folder `path`, in the order in which they were begun; or `path`, if a file."""
+    path = Path(path)
+    return sorted(path.glob(FILES)) if path.is_dir() else [path]
 
 
 def read_journal(path: str | Path) -> Iterator[Entry]:
-    """The entries of the journal at `path`, in order; a torn or foreign line is skipped and logged.
+    """The entries of the journal at `path`, a folder or one file: one file after another, each in order.
+
+    What is torn or foreign is skipped and logged.
 
     Raises:
-        OrlError: the file cannot be read.
+        OrlError: a file cannot be read.
     """
-    with boundary(OrlError, f"reading the journal {path}"), Path(path).open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield decode_entry(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-                logger.warning("%s:%d is skipped: %s", path, number, exc)
+    for file in journal_files(path):
+        position = 0
+        with boundary(OrlError, f"reading the journal {file}"), file.open("rb") as records:
+            for found in read_frames(records):
+                _warn_of_gap(file, position, found.start)
+                position = found.end
+                try:
+                    entry = decode_entry(found.content)
+                except OrlError as fault:
+                    logger.warning("%s: the record at byte %d is skipped: %s", file, found.start, fault)
+                else:
+                    yield entry
+            _warn_of_gap(file, position, file.stat().st_size)
+
+
+def _warn_of_gap(file: Path, start: int, end: int) -> None:
+    if end > start:
+        logger.warning("%s: %d bytes at byte %d are no whole record: skipped", file, end - start, start)
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """One line of JSON with its end. The engine's `extras` are left out; ids stand as plain lists."""
-    tree = plain(entry)
-    for turn in tree["trajectory"]["turns"]:
-        for generation in turn["generations"]:
-            del generation["extras"]
+    """One line of JSON with its end. Ids and logprobs are packed; the engine's `extras` are left out."""
+    tree = plain(structs.replace(entry, trajectory=without_ids(entry.trajectory)))
+    for turn, written in zip(entry.trajectory.turns, tree["trajectory"]["turns"], strict=True):
+        written["observation"] = pack_ids(turn.observation)
+        for generation, one in zip(turn.generations, written["generations"], strict=True):
+            one["ids"], one["logprobs"] = pack_ids(generation.ids), pack_logprobs(generation.logprobs)
+            del one["extras"]
     try:
         return msgspec.json.encode(tree) + b"\n"
     except UnicodeEncodeError:
         return msgspec.json.encode(map_strings(tree, clean)) + b"\n"
 
 
-def decode_entry(line: bytes) -> Entry:
-    """The entry of one line.
+def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
+    """The entry of one line; where `ids` are not wanted, without them and their logprobs, which are most of it.
 
     Raises:
-        msgspec.DecodeError: the line is torn, or of another schema.
+        OrlError: the line is of another schema.
     """
-    return msgspec.json.decode(line, type=Entry)
+    with boundary(OrlError, "no entry of this schema"):
+        tree: Any = msgspec.json.decode(line)
+        for turn in tree["trajectory"]["turns"]:
+            turn["observation"] = unpack(turn["observation"]) if ids else ()
+            for generation in turn["generations"]:
+                for name in ("ids", "logprobs"):
+                    generation[name] = unpack(generation[name]) if ids else ()
+        return msgspec.convert(tree, Entry)

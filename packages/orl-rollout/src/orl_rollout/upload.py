@@ -1,39 +1,40 @@
 """Uploads of finished rollouts to OpenReward, in the background, on the platform's wire form.
 
-What is uploaded are journal entries, so nothing is lost that could not be uploaded again: the ids of all events derive
-from the run's and the rollout's names, and a repeat changes nothing. One thread of its own, on no event loop, sends
-them in order; a full queue or a platform that stays away costs entries, never time or a failure of a rollout. An entry
-that echoes a secret is not uploaded (law L6).
+What is uploaded is the journal itself: one thread of its own, on no event loop, follows the files of a folder, whoever
+writes them and whenever, and notes in a ledger beside them what the platform has taken. So a platform that stays away
+costs neither entries nor time of a rollout, and what a death left over is sent by whoever opens the folder next: every
+entry at least once, under ids that make a repeat change nothing, and exactly once after a stop that had time to finish.
+One process of a folder sends at a time. An entry that echoes a secret is not uploaded (law L6).
 """
 
 from __future__ import annotations
 
-import http.client
 import logging
-import queue
 import threading
-import time
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, Self
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
 
 import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 
+from orl_rollout.delivery import Delivery, Ended, Stop
 from orl_rollout.events import events_of
-from orl_rollout.journal import Entry
-from orl_rollout.openreward.sdk import api_url
+from orl_rollout.frames import Frame, read_frames
+from orl_rollout.journal import decode_entry, journal_files
+from orl_rollout.ledger import Ledger, Place
 from orl_rollout.secrets import Scrubber, api_key
 
 logger = logging.getLogger(__name__)
 
-WAITING = 1_000  # entries in the queue
-BATCH = 128  # events in one request
-TRIES = 5  # of one request, 0.5 s after the first and doubling
-REQUEST_SECONDS = 10.0
+BATCH_EVENTS = 128  # in one request
+BATCH_BYTES = 1 << 20  # of one request, unless a single event is larger
+POLL = 0.5  # seconds between two looks into the folder
+FLUSH = 10.0  # seconds that a stop leaves for what is not yet sent
+GRACE = 1.0  # seconds more, for the thread to end
 
 
 def uploads(config: RunConfig, env_name: str) -> bool:
@@ -50,30 +51,38 @@ def uploads(config: RunConfig, env_name: str) -> bool:
 
 
 class Counts(Struct, kw_only=True):
-    """What became of the entries: `refused` for their secrets, `dropped` for a full queue, `failed` on the way."""
+    """What became of the entries: `withheld` for their secrets, `refused` by the platform, `broken` unreadable."""
 
     sent: int = 0
+    withheld: int = 0
     refused: int = 0
-    dropped: int = 0
-    failed: int = 0
+    broken: int = 0
 
 
 class Uploader:
-    """Sends journal entries of one run. One for each process; any thread may submit.
+    """Sends the journal in `folder` while it is open. One for each process and folder.
 
     Raises:
         ConfigError: `rollout.upload` is set and there is no key.
+        OrlError: there is no such folder, and it cannot be made.
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        self._chosen = frozenset(name for name in config.environments if uploads(config, name))
+    def __init__(self, folder: str | Path, config: RunConfig) -> None:
         self.counts = Counts()
+        self.finished = False
+        self._chosen = frozenset(name for name in config.environments if uploads(config, name))
+        self._folder = Path(folder)
         self._config = config
         self._scrubber = Scrubber.of(config)
-        self._queue: queue.Queue[Entry | None] = queue.Queue(WAITING)
-        self._stopping = threading.Event()
+        self._stop = Stop()
+        self._delivery = Delivery(self._stop, self._scrubber)
+        self._sizes: dict[Path, int] = {}  # of files when they were last read to the end
+        self._said: set[str] = set()  # what is logged once
         self._thread = threading.Thread(target=self._run, name="orl-uploads", daemon=True)
-        self._thread.start()
+        if self._chosen:
+            with boundary(OrlError, f"making the folder {folder}"):
+                self._folder.mkdir(parents=True, exist_ok=True)
+            self._thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -81,73 +90,99 @@ class Uploader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def submit(self, entry: Entry) -> None:
-        """Queue an entry, if its environment's rollouts are uploaded. Never waits, never raises."""
-        if entry.trajectory.job.task.env_name not in self._chosen:
-            return
-        try:
-            self._queue.put_nowait(entry)
-        except queue.Full:
-            self.counts.dropped += 1
+    def close(self, seconds: float = FLUSH) -> bool:
+        """Send what is in the journal, for at most `seconds`; whether that was all. What is left, the next one sends.
 
-    def close(self, seconds: float = 10.0) -> None:
-        """Send what is queued, for at most `seconds`; what is left stays in the journal."""
-        ends = time.monotonic() + seconds
-        with suppress(queue.Full):
-            self._queue.put(None, timeout=seconds)
-        self._thread.join(max(0.0, ends - time.monotonic()))
-        self._stopping.set()
-        if self._thread.is_alive():
-            logger.warning("uploads: %d rollouts are left in the journal", self._queue.qsize())
+        Close the journal first: what is written later is not waited for.
+        """
+        if not self._chosen:
+            return True
+        self._stop.within(seconds)
+        self._thread.join(seconds + GRACE)
+        if not self.finished:
+            logger.warning(
+                "uploads: not all of %s was sent; `orl upload`, or the next run in this folder, goes on", self._folder
+            )
+        return self.finished
 
     def _run(self) -> None:
-        while (entry := self._queue.get()) is not None and not self._stopping.is_set():
-            try:
-                with boundary(OrlError, f"uploading {entry.key}"):
-                    self._upload(entry)
-            except OrlError as fault:
-                self.counts.failed += 1
-                logger.warning("%s", self._scrubber.scrub(str(fault)))
+        with ExitStack() as held, suppress(Ended):
+            held.callback(self._delivery.hang_up)
+            ledger = None
+            while True:
+                last = self._stop.asked
+                try:
+                    with boundary(OrlError, f"uploading {self._folder}"):
+                        ledger = ledger or Ledger.take(self._folder, held)
+                        if ledger is not None:
+                            self._send_all(ledger)
+                            self.finished = last
+                except Ended:
+                    raise
+                except OrlError as fault:
+                    self._say_once(str(fault))
+                self._delivery.hang_up()
+                if last:
+                    return
+                self._stop.wait(POLL)
 
-    def _upload(self, entry: Entry) -> None:
-        events = list(events_of(entry, self._config))
-        if entry.trajectory.leaked or self._scrubber.find_in(events):
-            self.counts.refused += 1
-        elif self._send(events[:1]) and all(
-            self._send(events[start : start + BATCH]) for start in range(1, len(events), BATCH)
-        ):
-            self.counts.sent += 1
-        else:
-            self.counts.failed += 1
-
-    def _send(self, events: Sequence[dict[str, Any]]) -> bool:
-        """Post events until a 2xx; False where the platform refuses them or stays away."""
-        body = msgspec.json.encode({"events": events})
-        status = "no answer"
-        for number in range(TRIES):
-            if number and self._stopping.wait(0.5 * 2 ** (number - 1)):
-                return False
-            try:
-                answer = _post(body)
-            except (OSError, http.client.HTTPException) as exc:
-                status = f"{type(exc).__name__}: {exc}"
+    def _send_all(self, ledger: Ledger) -> None:
+        """Send everything that stands in the folder's files by now."""
+        for path in journal_files(self._folder):
+            size = path.stat().st_size
+            if size in (ledger.place(path.name).offset, self._sizes.get(path)):
                 continue
-            if 200 <= answer < 300:
-                return True
-            status = f"HTTP {answer}"
-            if answer < 500 and answer not in {408, 429}:
+            with path.open("rb") as records:
+                for found in read_frames(records, ledger.place(path.name).offset):
+                    self._send(found, ledger, path.name)
+            self._sizes[path] = size
+
+    def _send(self, found: Frame, ledger: Ledger, name: str) -> None:
+        """Send what is left of one entry, and settle it."""
+        done = ledger.place(name).events
+        for batch in _batches(self._events(found), done):
+            status = self._delivery.post(b'{"events":[' + b",".join(batch) + b"]}")
+            if status >= 300:
+                self.counts.refused += 1
+                self._say_once(f"the platform refuses some rollouts with HTTP {status}: they are left out")
                 break
-        logger.warning("uploads: %d events were not taken: %s", len(events), status)
-        return False
+            done += len(batch)
+            ledger.settle(name, Place(offset=found.start, events=done))
+        else:
+            self.counts.sent += bool(done)
+        ledger.settle(name, Place(offset=found.end))
+
+    def _events(self, found: Frame) -> list[bytes]:
+        """The events of an entry, each as JSON; none of one that is not to be sent."""
+        try:
+            entry = decode_entry(found.content, ids=False)
+            if entry.trajectory.job.task.env_name not in self._chosen:
+                return []
+            with boundary(OrlError, f"the events of {entry.key}"):
+                events = list(events_of(entry, self._config))
+                if not entry.trajectory.leaked and not self._scrubber.find_in(events):
+                    return [msgspec.json.encode(event) for event in events]
+            self.counts.withheld += 1
+        except OrlError as fault:
+            self.counts.broken += 1
+            self._say_once(str(fault))
+        return []
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("uploads: %s", self._scrubber.scrub(text))
 
 
-def _post(body: bytes) -> int:
-    url = urlsplit(api_url())
-    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = kind(url.netloc, timeout=REQUEST_SECONDS)
-    try:
-        headers = {"x-api-key": api_key(), "Content-Type": "application/json"}
-        connection.request("POST", f"{url.path.rstrip('/')}/v1/rollouts", body, headers)
-        return connection.getresponse().status
-    finally:
-        connection.close()
+def _batches(events: Sequence[bytes], done: int) -> Iterator[Sequence[bytes]]:
+    """`events` after the first `done`, cut into requests; the first event of all, the rollout's start, stands alone."""
+    start = done
+    while start < len(events):
+        end, size = start + 1, len(events[start])
+        while start > 0 and end < min(len(events), start + BATCH_EVENTS):
+            size += len(events[end])
+            if size > BATCH_BYTES:
+                break
+            end += 1
+        yield events[start:end]
+        start = end

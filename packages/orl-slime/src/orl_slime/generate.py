@@ -8,6 +8,7 @@ and never need to be closed. An exception that left `generate` would end the job
 from __future__ import annotations
 
 import asyncio
+import atexit
 import copy
 import functools
 import sys
@@ -31,6 +32,7 @@ from orl_rollout.outcome import Outcome
 from orl_rollout.runtime import Runtime
 from orl_rollout.sglang import SglangEngine
 from orl_rollout.tokenizer import load_tokenizer
+from orl_rollout.upload import Uploader
 
 from orl_slime.compare import config_of, offer, task_of
 from orl_slime.log import MEASURE
@@ -46,13 +48,16 @@ _STATUS = {
 
 
 class _Process:
-    """What all event loops of this process share."""
+    """What all event loops of this process share. The journal is in the run's `folder`; there is none without one."""
 
-    def __init__(self, config: RunConfig, checkpoint: str, group_size: int) -> None:
+    def __init__(self, config: RunConfig, checkpoint: str, group_size: int, folder: str) -> None:
         self.config = config
         self.tokenizer = load_tokenizer(checkpoint, thinking=bool(config.thinking))
         self.renderer = Renderer(self.tokenizer, system_prompt_template=config.system_prompt_template)
-        self.journal = Journal(config.rollout.journal, config) if config.rollout.journal else None
+        folder = config.rollout.journal or folder
+        self.journal = Journal(folder, config) if folder else None
+        if folder:
+            atexit.register(Uploader(folder, config).close)
         self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
 
 
@@ -189,11 +194,12 @@ async def aclose() -> None:
         await (await opening).closing.aclose()
 
 
-def _settings(args: Any) -> tuple[str, str, int]:
-    """The configuration as JSON, the checkpoint and the group's size, as slime's arguments have them."""
-    return msgspec.json.encode(config_of(args)).decode(), args.hf_checkpoint, args.n_samples_per_prompt
+def _settings(args: Any) -> tuple[str, str, int, str]:
+    """The configuration as JSON, the checkpoint, the group's size and the run's folder, as slime's arguments say."""
+    config = msgspec.json.encode(config_of(args)).decode()
+    return config, args.hf_checkpoint, args.n_samples_per_prompt, getattr(args, "orl_folder", "")
 
 
 @functools.cache
-def _process(config: str, checkpoint: str, group_size: int) -> _Process:
-    return _Process(decode_config(msgspec.json.decode(config), "orl_config"), checkpoint, group_size)
+def _process(config: str, checkpoint: str, group_size: int, folder: str) -> _Process:
+    return _Process(decode_config(msgspec.json.decode(config), "orl_config"), checkpoint, group_size, folder)

@@ -97,13 +97,13 @@ async def _compared(config: RunConfig, outcomes: Sequence[Outcome]) -> tuple[lis
 
 @asynccontextmanager
 async def runtime_of(run: Run, model: str) -> AsyncGenerator[Player]:
-    """The runtime of a run, with its journal in the run's folder."""
+    """The runtime of a run, with its journal in the run's folder or where the configuration says."""
     config = run.config
     tokenizer = load_tokenizer(model, thinking=bool(config.thinking))
     renderer = Renderer(tokenizer, system_prompt_template=config.system_prompt_template)
     breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=config.trainer.n_samples or 1)
-    path = config.rollout.journal or run.folder / "journal.jsonl"
-    with Uploader(config) as uploader, Journal(path, config, then=uploader.submit) as journal:
+    folder = config.rollout.journal or run.folder
+    with Uploader(folder, config), Journal(folder, config) as journal:
         async with OpenRewardClient(config) as client:
             yield Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
 

@@ -1,0 +1,52 @@
+"""`orl upload`: what a run left over is sent, once, and what cannot be sent is said in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from orl_launcher.main import main
+
+from tests.launcher.synthetic import make_run
+from tests.rollout.collector import Collector
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> Generator[Collector]:
+    collector = Collector()
+    with collector.serving():
+        monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
+        monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
+        yield collector
+
+
+def test_what_a_run_left_over_is_sent_once(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
+    run = str(make_run(tmp_path / "demo"))
+    assert main(["upload", run]) == 0
+    assert capsys.readouterr().out == "6 rollouts sent\n"
+    assert len(set(platform.finished())) == 6
+    assert main(["upload", run]) == 0
+    assert capsys.readouterr().out == "0 rollouts sent\n"
+    assert len(platform.finished()) == 6
+
+
+def test_refusals_and_an_end_before_all_was_sent(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
+    run = str(make_run(tmp_path / "demo"))
+    platform.answers = [200, 200, 400, *([(503, {"Retry-After": "5"})] * 20)]
+    assert main(["upload", run, "--seconds", "1"]) == 1
+    assert capsys.readouterr().out == "1 rollouts sent, 1 refused by the platform; not all of them\n"
+
+
+def test_what_cannot_be_sent_says_why(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
+    run = make_run(tmp_path / "demo")
+    for argv, why in (
+        ([str(run)], "set OPENREWARD_API_KEY"),
+        ([str(run), "--set", f"rollout.journal={tmp_path}"], "no journal here"),
+        ([str(tmp_path)], "config.json"),
+    ):
+        assert main(["upload", *argv]) == 1
+        assert why in capsys.readouterr().err
