@@ -64,6 +64,9 @@ class Patience(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retry: float = 90.0
 
 
+_PATIENCE = Patience()
+
+
 class SglangEngine:
     """An SGLang server or router at `url`, used as `async with`; one object per event loop.
 
@@ -85,7 +88,7 @@ class SglangEngine:
         reserved_tokens: int = 0,
         headers: Mapping[str, str] = MappingProxyType({}),
         payload: Mapping[str, Any] = _NOTHING,
-        patience: Patience = Patience(),
+        patience: Patience = _PATIENCE,
     ) -> None:
         self._url = url.rstrip("/") + "/generate"
         self._context_tokens = context_tokens - reserved_tokens

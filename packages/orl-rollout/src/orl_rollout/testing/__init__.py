@@ -2,6 +2,18 @@
 
 from orl_rollout.testing.scripted import ScriptedEngine, ScriptedSession
 from orl_rollout.testing.sglang import Recorded, SglangServer
-from orl_rollout.testing.sglang_wire import Fault, FaultKind, logprobs_of
+from orl_rollout.testing.sglang_faults import Fault, FaultKind, seeded_faults
+from orl_rollout.testing.sglang_model import logprobs_of
+from orl_rollout.testing.sglang_scheduler import Pace
 
-__all__ = ["Fault", "FaultKind", "Recorded", "ScriptedEngine", "ScriptedSession", "SglangServer", "logprobs_of"]
+__all__ = [
+    "Fault",
+    "FaultKind",
+    "Pace",
+    "Recorded",
+    "ScriptedEngine",
+    "ScriptedSession",
+    "SglangServer",
+    "logprobs_of",
+    "seeded_faults",
+]
