@@ -11,7 +11,17 @@ from orl_core.errors import EngineError
 from orl_rollout.sglang import Patience, SglangEngine
 from orl_rollout.testing import Fault, FaultKind, SglangServer
 
-from tests.rollout.serving import ANSWER, HANGS, PROMPT, SAMPLING, answering, free_port, replying, serving
+from tests.rollout.serving import (
+    ANSWER,
+    HANGS,
+    PROMPT,
+    SAMPLING,
+    answering,
+    free_port,
+    leaving_no_task,
+    replying,
+    serving,
+)
 
 
 @pytest.mark.parametrize(
@@ -164,20 +174,24 @@ async def test_cancelling_ends_a_pause_between_attempts() -> None:
 
 async def test_cancelling_while_a_long_body_is_sent_leaves_nothing_behind() -> None:
     """A server that does not read: the body fills the sockets' buffers and no more."""
-    asked, read = asyncio.Event(), asyncio.Event()
+    asked, over = asyncio.Event(), asyncio.Event()
 
-    async def handler(request: web.Request) -> web.Response:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.set()
-        await read.wait()
-        return web.Response()
+        await over.wait()
+        writer.transport.abort()
 
-    async with answering(handler, context_tokens=4_000_000) as engine:
-        request = asyncio.ensure_future(engine.generate([123456] * 3_000_000, {}, key="a"))
-        await asked.wait()
-        request.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await request
-        read.set()
+    async with leaving_no_task(), asyncio.timeout(HANGS):
+        async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with leaving_no_task(), SglangEngine(url, context_tokens=4_000_000) as engine:
+                request = asyncio.ensure_future(engine.generate([123456] * 3_000_000, {}, key="a"))
+                await asked.wait()
+                await asyncio.wait([request], timeout=0.05)
+                request.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await request
+                over.set()
 
 
 # Deadlines
