@@ -181,17 +181,16 @@ async def test_cancelling_while_a_long_body_is_sent_leaves_nothing_behind() -> N
         await over.wait()
         writer.transport.abort()
 
-    async with leaving_no_task(), asyncio.timeout(HANGS):
-        async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with leaving_no_task(), SglangEngine(url, context_tokens=4_000_000) as engine:
-                request = asyncio.ensure_future(engine.generate([123456] * 3_000_000, {}, key="a"))
-                await asked.wait()
-                await asyncio.wait([request], timeout=0.05)
-                request.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await request
-                over.set()
+    async with leaving_no_task(), asyncio.timeout(HANGS), await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with SglangEngine(url, context_tokens=4_000_000) as engine:
+            request = asyncio.ensure_future(engine.generate([123456] * 3_000_000, {}, key="a"))
+            await asked.wait()
+            await asyncio.wait([request], timeout=0.05)
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+        over.set()
 
 
 # Deadlines
