@@ -120,7 +120,7 @@ async def test_a_pause_that_aborts_returns_what_was_sampled_and_holds_what_comes
 async def test_an_update_waits_for_what_runs_and_what_comes_waits_for_it() -> None:
     faults = [Fault(kind=FaultKind.HANG, at=0)]
     async with standing(faults=faults) as (server, client):
-        running = asyncio.ensure_future(client.generate())
+        running = asyncio.ensure_future(client.generate(rid="old"))
         await server.until_running(1)
         body = {"model_path": "next", "weight_version": "2"}
         update = asyncio.ensure_future(client.post("/update_weights_from_disk", body))
@@ -128,7 +128,7 @@ async def test_an_update_waits_for_what_runs_and_what_comes_waits_for_it() -> No
         assert not done
         coming = asyncio.ensure_future(client.generate())
         await server.until_running(2)
-        server.abort()
+        server.abort("old")
         assert (await running)["meta_info"]["weight_version"] == "default"
         assert (await update)[1] == {"success": True, "message": "", "num_paused_requests": 0}
         assert (await coming)["meta_info"]["weight_version"] == "2"
