@@ -71,7 +71,7 @@ class Routed(NamedTuple):
 async def router(urls: list[str], **options: Any) -> AsyncGenerator[str]:
     """A running router over the workers at `urls`; its own address."""
     port = free_port()
-    given = {"worker_urls": urls, "host": "127.0.0.1", "port": port, "prometheus_port": free_port(), **options}
+    given = {"worker_urls": urls, "host": "127.0.0.1", "port": port, **options}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", ROUTER, json.dumps(given)),
         stdout=asyncio.subprocess.DEVNULL,
@@ -181,9 +181,9 @@ async def test_where_the_routers_own_attempts_end_ours_go_on() -> None:
 
 
 async def test_our_retries_outlive_open_breakers() -> None:
-    """Both workers fail until both breakers are open: the router refuses for a second, then they are well."""
+    """Both workers fail until both breakers are open: the router refuses for two seconds, then they are well."""
     faults = [Fault(kind=FaultKind.STATUS, at=number) for number in range(2)]
-    options: dict[str, Any] = {"cb_failure_threshold": 2, "cb_timeout_duration_secs": 1, "retry_initial_backoff_ms": 1}
+    options: dict[str, Any] = {"cb_failure_threshold": 2, "cb_timeout_duration_secs": 2, "retry_initial_backoff_ms": 1}
     async with routed(faults=(faults, faults), **options) as at:
         answers = [await answer(at.url) for _ in range(3)]
         assert answers[-1][0] == 503
