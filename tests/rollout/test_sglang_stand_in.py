@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
-import aiohttp
 import pytest
-from orl_rollout.testing import Fault, FaultKind, SglangServer, logprobs_of
+from orl_rollout.testing import Fault, FaultKind, logprobs_of
 
-PROMPT = [5, 6, 7]
-ANSWER = [11, 12, 2]
-
-
-class Client:
-    """Posts and gets JSON; every method returns (status, body)."""
-
-    def __init__(self, server: SglangServer, http: aiohttp.ClientSession) -> None:
-        self.server = server
-        self.http = http
-
-    async def get(self, path: str) -> tuple[int, Any]:
-        async with self.http.get(self.server.url + path) as response:
-            return response.status, await response.json() if "json" in response.content_type else await response.text()
-
-    async def post(self, path: str, body: Any) -> tuple[int, Any]:
-        async with self.http.post(self.server.url + path, json=body) as response:
-            return response.status, await response.json() if "json" in response.content_type else await response.text()
-
-    async def generate(self, ids: Any = PROMPT, **body: Any) -> dict[str, Any]:
-        sampling = {name: body.pop(name) for name in ("max_new_tokens", "stop_token_ids", "ignore_eos") if name in body}
-        status, answer = await self.post("/generate", {"input_ids": ids, "sampling_params": sampling, **body})
-        assert status == 200, answer
-        return answer
-
-
-@asynccontextmanager
-async def serving(script: Any = None, **options: Any) -> AsyncGenerator[tuple[SglangServer, Client]]:
-    policy = script or (lambda ids, sampling: ANSWER)
-    async with asyncio.timeout(5), SglangServer(policy, **options) as server, aiohttp.ClientSession() as http:
-        yield server, Client(server, http)
-
+from tests.rollout.serving import ANSWER, PROMPT
+from tests.rollout.wire import standing
 
 # /generate
 
 
 async def test_an_answer_has_the_shape_of_sglang() -> None:
-    async with serving() as (_, client):
+    async with standing() as (_, client):
         answer = await client.generate(return_logprob=True, rid="r1", stop_token_ids=[2])
     assert answer["output_ids"] == ANSWER
     meta = answer["meta_info"]
@@ -63,7 +30,7 @@ async def test_an_answer_has_the_shape_of_sglang() -> None:
 
 
 async def test_logprobs_come_only_where_they_are_asked_for() -> None:
-    async with serving() as (_, client):
+    async with standing() as (_, client):
         answer = await client.generate()
     assert "output_token_logprobs" not in answer["meta_info"]
 
@@ -79,13 +46,13 @@ async def test_a_policy_sees_the_ids_and_the_sampling_parameters() -> None:
     def policy(ids: list[int], sampling: dict[str, Any]) -> list[int]:
         return [*ids, sampling["max_new_tokens"]]
 
-    async with serving(policy) as (_, client):
+    async with standing(policy) as (_, client):
         answer = await client.generate(max_new_tokens=9)
     assert answer["output_ids"] == [5, 6, 7, 9]
 
 
 async def test_a_script_is_answered_in_order_and_then_refused() -> None:
-    async with serving([[1], [2, 3]]) as (_, client):
+    async with standing([[1], [2, 3]]) as (_, client):
         assert (await client.generate())["output_ids"] == [1]
         assert (await client.generate())["output_ids"] == [2, 3]
         status, body = await client.post("/generate", {"input_ids": PROMPT})
@@ -107,19 +74,19 @@ async def test_a_script_is_answered_in_order_and_then_refused() -> None:
     ],
 )
 async def test_generation_ends_where_sglang_ends_it(sampling: Any, ids: list[int], finish: dict[str, Any]) -> None:
-    async with serving() as (_, client):
+    async with standing() as (_, client):
         answer = await client.generate(**sampling)
     assert (answer["output_ids"], answer["meta_info"]["finish_reason"]) == (ids, finish)
 
 
 async def test_without_a_limit_the_default_is_128() -> None:
-    async with serving([[1] * 500, [1] * 500], context_tokens=200) as (_, client):
+    async with standing([[1] * 500, [1] * 500], context_tokens=200) as (_, client):
         assert len((await client.generate())["output_ids"]) == 128
-        assert len((await client.generate(max_new_tokens=None))["output_ids"]) == 197
+        assert len((await client.generate(max_new_tokens=None))["output_ids"]) == 195  # SGLang keeps two back
 
 
 async def test_routed_experts_cover_every_id_but_the_last() -> None:
-    async with serving() as (_, client):
+    async with standing() as (_, client):
         answer = await client.generate(return_routed_experts=True)
     assert len(answer["meta_info"]["routed_experts"]) == 28  # five int32 in base64
 
@@ -141,7 +108,7 @@ async def test_routed_experts_cover_every_id_but_the_last() -> None:
     ids=str,
 )
 async def test_a_request_is_refused_as_sglang_does(body: Any, status: int, message: str) -> None:
-    async with serving(context_tokens=50) as (_, client):
+    async with standing(context_tokens=50) as (_, client):
         answered, refusal = await client.post("/generate", body)
     text = refusal["error"]["message"] if status == 400 else refusal["message"]
     assert answered == status
@@ -149,7 +116,7 @@ async def test_a_request_is_refused_as_sglang_does(body: Any, status: int, messa
 
 
 async def test_requests_are_recorded_with_their_headers() -> None:
-    async with serving() as (server, client):
+    async with standing() as (server, client):
         await client.generate()
         async with client.http.post(f"{server.url}/generate", json={"input_ids": [1]}, headers={"X-One": "1"}):
             pass
@@ -162,7 +129,7 @@ async def test_requests_are_recorded_with_their_headers() -> None:
 
 
 async def test_cached_tokens_are_the_longest_prefix_shared_with_any_request() -> None:
-    async with serving() as (_, client):
+    async with standing() as (_, client):
         cached = [
             (await client.generate(ids))["meta_info"]["cached_tokens"]
             for ids in ([1, 2, 3], [1, 2, 3, *ANSWER, 4], [1, 2, 9], [1, 2, 3], [8], [1, 2, 9, *ANSWER], [2, 3])
@@ -171,7 +138,7 @@ async def test_cached_tokens_are_the_longest_prefix_shared_with_any_request() ->
 
 
 async def test_new_weights_empty_the_cache() -> None:
-    async with serving() as (server, client):
+    async with standing() as (server, client):
         await client.generate()
         server.update_weights("2")
         meta = (await client.generate())["meta_info"]
@@ -179,7 +146,7 @@ async def test_new_weights_empty_the_cache() -> None:
 
 
 async def test_the_cache_can_be_flushed_only_while_nothing_runs() -> None:
-    async with serving(faults=[Fault(kind=FaultKind.HANG, at=1)]) as (server, client):
+    async with standing(faults=[Fault(kind=FaultKind.HANG, at=1)]) as (server, client):
         await client.generate()
         async with asyncio.TaskGroup() as group:
             group.create_task(client.generate())
@@ -190,89 +157,18 @@ async def test_the_cache_can_be_flushed_only_while_nothing_runs() -> None:
         assert (await client.generate())["meta_info"]["cached_tokens"] == 0
 
 
-# Time and aborts
-
-
-async def test_sampling_takes_its_time_side_by_side() -> None:
-    async with serving(token_seconds=0.01) as (_, client):
-        started = time.monotonic()
-        await asyncio.gather(*(client.generate() for _ in range(20)))
-        assert 0.03 <= time.monotonic() - started < 0.5
-
-
-async def test_abort_all_returns_what_was_sampled() -> None:
-    async with serving([[4] * 1000], token_seconds=0.005) as (_, client):
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(client.generate(return_logprob=True, max_new_tokens=1000))
-            await asyncio.sleep(0.05)
-            assert await client.post("/abort_request", {"abort_all": True}) == (200, "")
-        answer = running.result()
-    made = answer["output_ids"]
-    assert 1 <= len(made) < 1000
-    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
-    assert [triple[0] for triple in answer["meta_info"]["output_token_logprobs"]] == logprobs_of(PROMPT, made)
-
-
-async def test_a_request_aborted_before_its_first_id_has_no_logprobs() -> None:
-    async with serving(faults=[Fault(kind=FaultKind.HANG)]) as (server, client), asyncio.TaskGroup() as group:
-        running = group.create_task(client.generate(return_logprob=True))
-        await server.until_running(1)
-        await client.post("/abort_request", {"abort_all": True})
-    assert running.result()["output_ids"] == []
-    assert "output_token_logprobs" not in running.result()["meta_info"]
-
-
-async def test_a_known_request_id_is_aborted_by_prefix() -> None:
-    async with serving(faults=[Fault(kind=FaultKind.HANG)]) as (server, client), asyncio.TaskGroup() as group:
-        for rid in ("7", "70", "8"):
-            group.create_task(client.generate(rid=rid))
-        await server.until_running(3)
-        await client.post("/abort_request", {"rid": "unknown"})
-        assert server.running == 3
-        await client.post("/abort_request", {"rid": "7"})
-        await server.until_running(1)
-        server.abort()
-
-
-async def test_a_request_id_is_taken_once() -> None:
-    async with serving(faults=[Fault(kind=FaultKind.HANG)]) as (server, client), asyncio.TaskGroup() as group:
-        group.create_task(client.generate(rid="7"))
-        await server.until_running(1)
-        status, _ = await client.post("/generate", {"input_ids": PROMPT, "rid": "7"})
-        server.abort()
-    assert status == 400
-
-
-async def test_a_client_that_goes_away_aborts_its_request() -> None:
-    async with serving(faults=[Fault(kind=FaultKind.HANG)]) as (server, client):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await client.generate()
-        await server.until_running(0)
-        assert server.disconnected == 1
-
-
-async def test_closing_does_not_wait_for_hanging_requests() -> None:
-    async with asyncio.timeout(2), aiohttp.ClientSession() as http:
-        async with SglangServer([ANSWER], faults=[Fault(kind=FaultKind.HANG)]) as server:
-            request = asyncio.ensure_future(Client(server, http).generate())
-            await server.until_running(1)
-        with pytest.raises(aiohttp.ClientError):
-            await request
-
-
 # What a trainer's host asks
 
 
 async def test_a_server_lists_itself_as_the_router_lists_workers() -> None:
-    async with serving() as (server, client):
+    async with standing() as (server, client):
         status, body = await client.get("/workers")
     assert status == 200
     assert [worker["url"] for worker in body["workers"]] == [server.url]
 
 
 async def test_loads_count_what_is_running() -> None:
-    async with serving(faults=[Fault(kind=FaultKind.HANG)]) as (server, client):
+    async with standing(faults=[Fault(kind=FaultKind.HANG)]) as (server, client):
         async with asyncio.TaskGroup() as group:
             group.create_task(client.generate())
             await server.until_running(1)
@@ -284,56 +180,58 @@ async def test_loads_count_what_is_running() -> None:
 
 
 async def test_health_and_model_info() -> None:
-    async with serving() as (server, client):
+    async with standing() as (server, client):
         server.update_weights("3")
         assert (await client.get("/health"))[0] == (await client.get("/health_generate"))[0] == 200
         assert (await client.get("/model_info"))[1]["weight_version"] == "3"
 
 
-# Faults
+# Stop strings, where the server can decode
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-async def test_a_status_fault_hits_its_request_and_takes_nothing_from_the_script() -> None:
-    async with serving([[1]], faults=[Fault(kind=FaultKind.STATUS, at=0, status=503, message="full")]) as (_, client):
-        status, body = await client.post("/generate", {"input_ids": PROMPT})
-        assert (status, body["message"], body["code"]) == (503, "full", 503)
-        assert (await client.generate())["output_ids"] == [1]
-
-
-@pytest.mark.parametrize("kind", [FaultKind.RESET, FaultKind.RESET_MID_BODY])
-async def test_a_reset_breaks_the_connection(kind: FaultKind) -> None:
-    async with serving(faults=[Fault(kind=kind, at=0)]) as (_, client):
-        with pytest.raises((aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)):
-            await client.generate()
-        assert (await client.generate())["output_ids"] == ANSWER
-
-
-async def test_a_malformed_body_is_complete_and_no_json() -> None:
-    async with serving(faults=[Fault(kind=FaultKind.MALFORMED)]) as (_, client):
-        with pytest.raises(ValueError, match="Expecting"):
-            await client.generate()
+def letters(ids: Sequence[int]) -> str:
+    """Ids below 26 are letters, those above are pairs of them."""
+    return "".join(LETTERS[token] if token < 26 else LETTERS[token // 26 - 1] + LETTERS[token % 26] for token in ids)
 
 
 @pytest.mark.parametrize(
-    ("kind", "last"),
+    ("sampling", "count", "matched", "text"),
     [
-        (FaultKind.SHORT_LOGPROBS, 12),
-        (FaultKind.NAN_LOGPROBS, None),
-        (FaultKind.MISALIGNED_LOGPROBS, 3),
-        (FaultKind.MISSING_LOGPROBS, "missing"),
+        ({"stop": "c"}, 3, "c", "ab"),
+        ({"stop": ["x", "bc"]}, 3, "bc", "a"),
+        ({"stop": ["bc"], "no_stop_trim": True}, 3, "bc", "abc"),
+        ({"stop": ["cd"]}, 4, "cd", "ab"),  # the last id reaches past the string and is kept whole
+        ({"stop": ["cd"], "no_stop_trim": True}, 4, "cd", "abcde"),
+        ({"stop": ["ce"]}, 6, 7, "abcdef"),  # begins like a stop and goes on otherwise
+        ({"stop": ["c"], "stop_token_ids": [1]}, 2, 1, "a"),
+        ({"stop": ["b"], "stop_token_ids": [1]}, 2, 1, "a"),  # an id is looked at before a string
+        ({"stop": ["b"], "stop_token_ids": [1], "ignore_eos": True}, 2, "b", "a"),
+        ({"stop": ["f"]}, 5, "f", "abcde"),
     ],
+    ids=str,
 )
-async def test_damaged_logprobs(kind: FaultKind, last: Any) -> None:
-    async with serving(faults=[Fault(kind=kind)]) as (_, client):
-        answer = await client.generate(return_logprob=True)
-    triples = answer["meta_info"].get("output_token_logprobs", [["missing", "missing"]])
-    assert answer["output_ids"] == ANSWER
-    assert last in triples[-1]
+async def test_a_stop_string_ends_with_all_its_ids(sampling: Any, count: int, matched: Any, text: str) -> None:
+    script = [0, 1, 2, 4 * 26 + 4, 5, 7]  # a b c de f h
+    async with standing([script], decode=letters) as (_, client):
+        answer = await client.generate(**sampling)
+    assert answer["output_ids"] == script[:count]
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": matched}
+    assert answer["text"] == text
 
 
-async def test_an_abort_fault_returns_as_many_ids_as_it_says() -> None:
-    faults = [Fault(kind=FaultKind.ABORT, at=0), Fault(kind=FaultKind.ABORT, at=1, tokens=2)]
-    async with serving(faults=faults) as (_, client):
-        answers = [await client.generate() for _ in range(3)]
-    assert [len(answer["output_ids"]) for answer in answers] == [0, 2, 3]
-    assert [answer["meta_info"]["finish_reason"]["type"] for answer in answers] == ["abort", "abort", "stop"]
+async def test_the_length_is_looked_at_before_any_stop() -> None:
+    async with standing([[0, 1, 2]], decode=letters) as (_, client):
+        answer = await client.generate(stop="c", max_new_tokens=3)
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
+    assert answer["text"] == "abc"
+
+
+async def test_a_prompt_close_to_the_context_is_refused_by_the_scheduler() -> None:
+    async with standing(context_tokens=50) as (_, client):
+        statuses = [
+            (await client.post("/generate", {"input_ids": [1] * size, "sampling_params": {"max_new_tokens": 1}}))[0]
+            for size in (43, 44, 49)
+        ]
+    assert statuses == [200, 400, 400]

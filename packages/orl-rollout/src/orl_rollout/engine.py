@@ -16,11 +16,12 @@ class Engine(Protocol):
     """One model behind any transport."""
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
-        """Sample one continuation of `ids`.
+        """Sample one continuation of `ids`. Without room for another id: no ids, and the finish reason `length`.
 
         Args:
-            ids: the whole context, at least one id; within one `key` it grows by appending, except where the reasoning
-                of the turn before is stripped.
+            ids: the whole context, at least one id, unchanged until the answer is there. The loop hands over a
+                `Context`: within one `key` it grows by appending, except where the reasoning of the turn before is
+                stripped.
             sampling: SGLang's sampling parameters (`max_new_tokens`, `stop_token_ids` ...), set per call.
             key: the rollout's name; equal keys should meet the same prefix cache.
 

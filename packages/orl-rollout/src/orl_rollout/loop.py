@@ -21,6 +21,7 @@ from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, To
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
 
+from orl_rollout.context import Context
 from orl_rollout.deadline import within
 from orl_rollout.engine import Engine
 from orl_rollout.session import Opening, Session
@@ -84,7 +85,7 @@ class _Episode:
         self.stopped = stopped
         self.opening = Opening(messages=(), tools=())
         self.turns: list[Turn] = []
-        self.context: list[int] = []
+        self.context = Context()
         self.sampled = 0
         self.nudges = 0
         self.invalid = 0
@@ -132,19 +133,18 @@ class _Episode:
             self.sampled += len(generation.ids)
             turn = structs.replace(turn, generations=(*turn.generations, generation))
             self.turns[-1] = turn
+            ended = any(token in self.renderer.stop_ids for token in generation.ids[-1:])
             if generation.finish_reason != "abort":
                 break
             if self.stopped():
                 return StopReason.ABORTED, ()
-            if self._budget(0, spent=len(turn.action_ids)) < 1:
+            if ended or self._budget(0, spent=len(turn.action_ids)) < 1:
                 break
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
         with boundary(RenderError, "parsing an action"):
             action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action, spans=spans)
-        reason = generation.finish_reason
-        cut = reason == "abort" or (reason == "length" and generation.ids[-1] not in self.renderer.stop_ids)
-        return (StopReason.MAX_TOKENS, ()) if cut else None
+        return None if ended or generation.finish_reason == "stop" else (StopReason.MAX_TOKENS, ())
 
     async def _act(self, tools: Toolbox) -> _Step:
         """Do what the action says; the reason to stop, or the messages that answer it."""
@@ -231,7 +231,7 @@ class _Episode:
             hidden = self.renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=self.after)
         begins = len(self.context) - len(turn.observation) - len(turn.action_ids)
         for start, end in reversed(hidden):
-            del self.context[begins + start : begins + end]
+            self.context.cut(begins + start, begins + end)
         self.turns[-1] = structs.replace(turn, hidden=hidden)
 
     def _cut(self, message: Message) -> Message:
@@ -270,11 +270,14 @@ class _Episode:
 
 
 def _check(generation: Generation, budget: int) -> None:
-    """Refuse an answer that breaks the request: more ids than asked for, or a stop without any."""
+    """Refuse an answer that breaks the request: more ids than asked for, or a stop without any.
+
+    No ids and `length` is an engine that has no room left for another one.
+    """
     if len(generation.ids) > budget:
         raise EngineError(f"the engine returned {len(generation.ids)} ids where at most {budget} were asked for")
-    if not generation.ids and generation.finish_reason != "abort":
-        raise EngineError(f"the engine returned no id and the finish reason `{generation.finish_reason}`")
+    if not generation.ids and generation.finish_reason == "stop":
+        raise EngineError("the engine returned no id and the finish reason `stop`")
 
 
 def _refusal(failure: ParseFailure) -> ToolResult:

@@ -3,7 +3,9 @@
 from orl_rollout.testing.proxy import Mishap, MishapKind, Proxy
 from orl_rollout.testing.scripted import ScriptedEngine, ScriptedSession
 from orl_rollout.testing.sglang import Recorded, SglangServer
-from orl_rollout.testing.sglang_wire import Fault, FaultKind, logprobs_of
+from orl_rollout.testing.sglang_faults import Fault, FaultKind, seeded_faults
+from orl_rollout.testing.sglang_model import logprobs_of
+from orl_rollout.testing.sglang_scheduler import Pace
 
 __all__ = [
     "Fault",
@@ -11,9 +13,11 @@ __all__ = [
     "Mishap",
     "MishapKind",
     "Proxy",
+    "Pace",
     "Recorded",
     "ScriptedEngine",
     "ScriptedSession",
     "SglangServer",
     "logprobs_of",
+    "seeded_faults",
 ]

@@ -1,8 +1,9 @@
 """A stand-in for SGLang on loopback, at token level: a scripted model behind the wire shapes of SGLang 0.5.12.
 
-It serves what rollout code and trainers ask of an engine or a router, makes requests fail on demand (`Fault`) and keeps
-what it was sent. It must not know the engine client, so that the two can disagree. Streams, several samples, stop
-strings (there is no tokenizer) and penalties are not modelled; asking for the first three is answered 400.
+It serves what rollout code and trainers ask of an engine or a router: generation with stop ids and stop strings, aborts
+and pauses, weight versions, a prefix cache. It takes as long as its `Pace` says, makes requests fail on demand and
+keeps what it was sent. It must not know the engine client, so that the two can disagree. Streams, several samples and
+stop_regex are answered 400; penalties and `min_new_tokens` do not change what the script says.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,19 +19,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from orl_rollout.testing.sglang_wire import (
-    Fault,
-    FaultKind,
-    PrefixCache,
-    Refused,
-    Request,
-    Sampled,
-    cut,
-    read_request,
-    write_answer,
-)
+from orl_rollout.testing.sglang_control import control_routes
+from orl_rollout.testing.sglang_faults import Fault, FaultKind, FaultPlan, scripted_faults
+from orl_rollout.testing.sglang_model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, cut
+from orl_rollout.testing.sglang_scheduler import Pace, QueueFull, Scheduler, Task
+from orl_rollout.testing.sglang_wire import Refused, Request, Sampled, read_request, write_answer
 
-Policy = Callable[[list[int], dict[str, Any]], Sequence[int]]
 REQUESTS_KEPT = 1024
 BACKLOG = 4096  # connections of a thousand rollouts that begin at once
 
@@ -48,10 +42,11 @@ class SglangServer:
 
     Args:
         policy: from (input_ids, sampling_params) to the ids that the model goes on with, or the answers in order of
-            arrival. Where it ends before a stop token or the length, it counts as having sampled its end of sequence.
-        faults: the first that fits a request is taken.
+            arrival. Where it ends before a stop or the length, it counts as having sampled its end of sequence.
+        faults: the first that fits a request is taken; or a plan, such as `seeded_faults` makes.
         context_tokens: longer requests are refused, as SGLang does.
-        token_seconds: the time that sampling one id takes; requests do not slow each other down.
+        token_seconds: the time that sampling one id takes; `pace` says more, and may be set at any time.
+        decode: the text of ids, for stop strings and the `text` of answers; without it stop strings are refused.
         port: 0 takes a free one.
     """
 
@@ -59,69 +54,129 @@ class SglangServer:
         self,
         policy: Policy | Iterable[Sequence[int]],
         *,
-        faults: Sequence[Fault] = (),
+        faults: Sequence[Fault] | FaultPlan = (),
         context_tokens: int = 32768,
         token_seconds: float = 0.0,
+        decode: Decode | None = None,
         port: int = 0,
     ) -> None:
         self._policy = policy if callable(policy) else _in_order(policy)
-        self._faults = tuple(faults)
-        self._context_tokens = context_tokens
-        self._token_seconds = token_seconds
+        self._plan = faults if callable(faults) else scripted_faults(faults)
+        self._decode = decode
         self._port = port
         self._cache = PrefixCache()
-        self._running: dict[str, asyncio.Event] = {}
-        self._changed = asyncio.Event()
+        self._scheduler = Scheduler(Pace(decode_seconds=token_seconds))
         self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
+        self._rising: asyncio.Task[None] | None = None
+        self.context_tokens = context_tokens
         self.url = ""
         self.weight_version = "default"
         self.requests: deque[Recorded] = deque(maxlen=REQUESTS_KEPT)
         self.received = 0
         self.disconnected = 0  # requests whose client went away before the answer
+        self.prompt_tokens = 0  # of the requests that began to run, and how many of these ids the cache held
+        self.cached_tokens = 0
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/generate", self._generate)
-        app.router.add_post("/abort_request", self._abort_request)
-        app.router.add_route("*", "/flush_cache", self._flush_cache)
-        app.router.add_get("/workers", self._workers)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/health_generate", self._health)
-        app.router.add_get("/model_info", self._model_info)
-        app.router.add_get("/v1/loads", self._loads)
+        app.router.add_routes(control_routes(self))
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.05)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=BACKLOG).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        await self.up()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._rising is not None:
+            self._rising.cancel()
+            await asyncio.wait([self._rising])
         if self._runner is not None:
             await self._runner.cleanup()
 
     @property
+    def pace(self) -> Pace:
+        """How fast it is; may be set."""
+        return self._scheduler.pace
+
+    @pace.setter
+    def pace(self, pace: Pace) -> None:
+        self._scheduler.pace = pace
+
+    @property
     def running(self) -> int:
         """How many /generate requests wait for their answer."""
-        return len(self._running)
+        return self._scheduler.running + self._scheduler.waiting
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait for a slot."""
+        return self._scheduler.waiting
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused."""
+        return self._scheduler.paused
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        server = self._runner and self._runner.server
+        return len(server.connections) if server else 0
 
     async def until_running(self, count: int) -> None:
         """Wait until exactly `count` /generate requests wait for their answer."""
-        while len(self._running) != count:
-            await self._changed.wait()
+        await self._scheduler.until(count)
+
+    async def up(self) -> None:
+        """Take connections, at the same address as before."""
+        if self._runner is None or self._site is not None:
+            return
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=BACKLOG)
+        await self._site.start()
+        self._port = int(self._runner.addresses[-1][1])
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    async def down(self) -> None:
+        """Die: break every connection and refuse new ones, until `up`."""
+        if self._runner is None or self._site is None:
+            return
+        site, self._site = self._site, None
+        await site.stop()
+        server = self._runner.server
+        for connection in server.connections if server else ():
+            if connection.transport is not None:
+                connection.transport.abort()
 
     def update_weights(self, version: str) -> None:
         """Become a new version of the model: the prefix cache is empty, running requests report the new version."""
         self.weight_version = version
         self._cache = PrefixCache()
 
+    async def update_idle(self, version: str) -> None:
+        """The same as SGLang does it: what runs is waited for, unless it is paused, and what comes waits meanwhile."""
+        async with self._scheduler.update():
+            self.update_weights(version)
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False, and nothing done, where requests run or wait."""
+        if not self.running:
+            self._cache = PrefixCache()
+        return not self.running
+
     def abort(self, rid: str | None = None) -> None:
         """End the running requests whose id starts with `rid` (a known one), or all: they return what they have."""
-        if rid is None or rid in self._running:
-            for name, aborted in self._running.items():
-                if rid is None or name.startswith(rid):
-                    aborted.set()
+        self._scheduler.abort(rid)
+
+    def pause(self) -> None:
+        """Stop sampling: what runs keeps its ids and goes on after `resume`, what comes waits for it."""
+        self._scheduler.pause()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._scheduler.resume()
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         try:
@@ -134,16 +189,20 @@ class SglangServer:
             body: dict[str, Any] = msgspec.json.decode(await http.read(), type=dict[str, Any])
         except msgspec.DecodeError as exc:
             raise Refused(400, str(exc)) from exc
-        fault = next((fault for fault in self._faults if fault.at in (None, self.received)), None)
+        fault = self._plan(self.received)
         self.requests.append(Recorded(index=self.received, body=body, headers=http.headers))
         self.received += 1
         if fault and fault.kind is FaultKind.STATUS:
             raise Refused(fault.status, fault.message)
         if fault and fault.kind is FaultKind.RESET:
             return _reset(http)
-        request = read_request(body, self._context_tokens)
-        sampled = await self._sample(request, fault)
-        answer = write_answer(request, sampled, self.weight_version, fault.kind if fault else None)
+        if fault and fault.kind is FaultKind.DOWN:
+            if fault.seconds is not None:
+                self._rising = asyncio.create_task(self._rise(fault.seconds))
+            await self.down()
+            return web.Response()
+        request = read_request(body, self.context_tokens, decodes=self._decode is not None)
+        answer = write_answer(request, await self._sample(request, fault), self._decode, fault.kind if fault else None)
         if fault and fault.kind is FaultKind.RESET_MID_BODY:
             response = web.StreamResponse(headers={"Content-Length": str(len(answer))})
             await response.prepare(http)
@@ -151,79 +210,52 @@ class SglangServer:
             return _reset(http)
         return web.Response(body=answer, content_type="application/json")
 
+    async def _rise(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self.up()
+
     async def _sample(self, request: Request, fault: Fault | None) -> Sampled:
         """Take the time that sampling takes; the ids made, cut where the request is aborted."""
-        if request.rid in self._running:
+        if request.rid in self._scheduler:
             raise Refused(400, f"Duplicate request ID detected: {request.rid}")
         prompt, started = request.input_ids, time.monotonic()
-        policy_ids = self._policy(prompt, request.sampling_params)
-        ids, finish = cut(policy_ids, request.sampling_params, self._context_tokens - len(prompt))
-        cached = min(self._cache.match(prompt), len(prompt) - 1)
-        self._cache.add(prompt)
-        self._running[request.rid] = aborted = asyncio.Event()
-        self._notify()
+        room = self.context_tokens - OUTPUT_HEADROOM - len(prompt)
+        ids, finish = cut(self._policy(prompt, request.sampling_params), request.sampling_params, room, self._decode)
         try:
-            made = await self._wait(aborted, len(ids), fault)
+            async with self._scheduler.slot(request.rid) as task:
+                cached = min(self._cache.match(prompt), len(prompt) - 1)
+                made = await self._made(task, len(prompt) - cached, len(ids), fault)
+        except QueueFull as exc:
+            raise Refused(503, "The request queue is full.") from exc
         except asyncio.CancelledError:
             self.disconnected += 1
             raise
-        finally:
-            del self._running[request.rid]
-            self._notify()
         if made is not None:
             ids, finish = ids[:made], {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+        self.prompt_tokens += len(prompt)
+        self.cached_tokens += cached
         self._cache.add(prompt + ids)
-        return Sampled(ids=ids, finish_reason=finish, cached=cached, seconds=time.monotonic() - started)
+        return Sampled(
+            ids=ids,
+            finish_reason=finish,
+            cached=cached,
+            seconds=time.monotonic() - started,
+            weight_version=self.weight_version,
+        )
 
-    def _notify(self) -> None:
-        """Wake who waits for the number of running requests."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def _wait(self, aborted: asyncio.Event, count: int, fault: Fault | None) -> int | None:
+    async def _made(self, task: Task, prompt: int, count: int, fault: Fault | None) -> int | None:
         """Wait until `count` ids are made. None, or after an abort how many there are."""
         if fault and fault.kind is FaultKind.ABORT:
             return fault.tokens
         if fault and fault.kind is FaultKind.HANG:
-            await aborted.wait()
+            await self._scheduler.work(task, float("inf"))
             return fault.tokens
-        if not self._token_seconds:
+        pace = self._scheduler.pace
+        prefill = prompt * pace.prefill_seconds
+        done = await self._scheduler.work(task, prefill + count * pace.decode_seconds)
+        if done is None:
             return None
-        started = time.monotonic()
-        try:
-            async with asyncio.timeout(count * self._token_seconds):
-                await aborted.wait()
-        except TimeoutError:
-            return None
-        return int((time.monotonic() - started) / self._token_seconds)
-
-    async def _abort_request(self, http: web.Request) -> web.Response:
-        body: dict[str, Any] = msgspec.json.decode(await http.read(), type=dict[str, Any])
-        self.abort(None if body.get("abort_all") else body.get("rid", ""))
-        return web.Response()
-
-    async def _flush_cache(self, http: web.Request) -> web.Response:
-        if self._running:
-            return web.Response(status=400, text="Cache not flushed: requests are running.\n")
-        self._cache = PrefixCache()
-        return web.Response(text="Cache flushed.\n")
-
-    async def _workers(self, http: web.Request) -> web.Response:
-        worker = {"id": self.url, "url": self.url, "model_id": "stand-in", "is_healthy": True, "load": self.running}
-        stats = {"prefill_count": 0, "decode_count": 0, "regular_count": 1}
-        return web.json_response({"workers": [worker], "total": 1, "stats": stats})
-
-    async def _health(self, http: web.Request) -> web.Response:
-        return web.Response()
-
-    async def _model_info(self, http: web.Request) -> web.Response:
-        info = {"model_path": "stand-in", "is_generation": True, "weight_version": self.weight_version}
-        return web.json_response(info)
-
-    async def _loads(self, http: web.Request) -> web.Response:
-        load = {"num_running_reqs": self.running, "num_waiting_reqs": 0, "num_total_reqs": self.running}
-        total = {"total_running_reqs": self.running, "total_waiting_reqs": 0, "total_reqs": self.running}
-        return web.json_response({"dp_rank_count": 1, "loads": [{"dp_rank": 0, **load}], "aggregate": total})
+        return max(0, int((done - prefill) / pace.decode_seconds)) if pace.decode_seconds else 0
 
 
 def _in_order(script: Iterable[Sequence[int]]) -> Policy:

@@ -1,0 +1,124 @@
+"""Reading what SGLang answers to POST /generate: a Generation under law L1, or an EngineError that says what is wrong.
+
+Pure: it knows no transport and no retries. The ids are taken from the logprob triples and compared with `output_ids`;
+whatever is missing, short, not finite or misaligned is an error of the engine, never repaired.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from orl_core.errors import EngineError
+from orl_core.trajectory import FinishReason, Generation
+
+# What a trainer replays: the routing of a mixture of experts, sparse attention's choices, the nucleus of top-p.
+REPLAYED = (
+    "routed_experts",
+    "indexer_topk",
+    "top_p_token_ids",
+    "top_p_token_offsets",
+    "top_p_kept_token_ids",
+    "top_p_kept_token_offsets",
+)
+
+# The parts of SGLang's answers that are read. Unknown fields are allowed: the shape is not ours.
+
+
+class _FinishReason(Struct, frozen=True, kw_only=True):
+    type: FinishReason
+    matched: Any = None
+
+
+class _MetaInfo(Struct, frozen=True, kw_only=True):
+    finish_reason: _FinishReason
+    output_token_logprobs: list[tuple[float | None, int, str | None]] | None = None
+    weight_version: str | int | None = None
+    cached_tokens: int = 0
+    routed_experts: Any = None
+    indexer_topk: Any = None
+    top_p_token_ids: Any = None
+    top_p_token_offsets: Any = None
+    top_p_kept_token_ids: Any = None
+    top_p_kept_token_offsets: Any = None
+
+
+class _Reply(Struct, frozen=True, kw_only=True):
+    meta_info: _MetaInfo
+    output_ids: list[int] | None = None
+
+
+class _ErrorMessage(Struct, frozen=True, kw_only=True):
+    message: str
+
+
+class _Refusal(Struct, frozen=True, kw_only=True):
+    error: _ErrorMessage | None = None
+    message: str = ""
+
+
+_REPLY = msgspec.json.Decoder(_Reply)
+_REFUSAL = msgspec.json.Decoder(_Refusal)
+_OUT_OF_VOCABULARY = "NaN happened"  # SGLang replaced an id outside the vocabulary: what it returned was not sampled
+_NOT_JSON = re.compile(rb"[\[:,]\s*(-?(?:NaN|Infinity))\b")  # how Python's own writer spells what JSON has no word for
+
+
+def read_generation(answer: bytes, seconds: float) -> Generation:
+    """The generation in the body of a 200. `seconds` is what it took.
+
+    Raises:
+        EngineError: the body is not SGLang's, or its ids and logprobs cannot be trusted.
+    """
+    try:
+        reply = _REPLY.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        found = _NOT_JSON.search(answer)
+        what = f"{found[1].decode()} among its numbers, which are not finite" if found else str(exc)
+        raise EngineError(f"reading SGLang's answer: {what}") from exc
+    meta = reply.meta_info
+    ids, logprobs = _aligned(reply)
+    return Generation(
+        ids=ids,
+        logprobs=logprobs,
+        finish_reason=meta.finish_reason.type,
+        weight_version="" if meta.weight_version is None else str(meta.weight_version),
+        cached_tokens=meta.cached_tokens,
+        seconds=seconds,
+        extras={name: value for name in REPLAYED if (value := getattr(meta, name)) is not None},
+    )
+
+
+def _aligned(reply: _Reply) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The ids and their logprobs, after every check that only the whole answer allows."""
+    finish, triples = reply.meta_info.finish_reason, reply.meta_info.output_token_logprobs
+    if finish.matched == _OUT_OF_VOCABULARY:
+        raise EngineError("SGLang sampled an id outside the vocabulary (NaN in the logits)")
+    if not triples and not reply.output_ids:
+        if finish.type != "abort":
+            raise EngineError(f"SGLang returned no id and the finish reason `{finish.type}`")
+        return (), ()
+    if triples is None or reply.output_ids is None:
+        raise EngineError(f"SGLang returned no {'output_token_logprobs' if triples is None else 'output_ids'}")
+    if len(triples) != len(reply.output_ids):
+        raise EngineError(f"SGLang returned {len(reply.output_ids)} ids and {len(triples)} logprobs")
+    logprobs: list[float] = []
+    for place, ((logprob, token, _), sampled) in enumerate(zip(triples, reply.output_ids, strict=True)):
+        if token != sampled:
+            raise EngineError(f"SGLang returned the id {sampled} with the logprob of the id {token} at place {place}")
+        if logprob is None:
+            raise EngineError(f"SGLang returned no logprob for the id {sampled} at place {place}")
+        logprobs.append(logprob)
+    return tuple(reply.output_ids), tuple(logprobs)
+
+
+def read_message(body: bytes) -> str:
+    """The server's own message out of an error's body, or the body itself, on one line of at most 300 characters."""
+    text = body.decode("utf-8", "replace")
+    try:
+        refusal = _REFUSAL.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        refusal = _Refusal()
+    message = refusal.error.message if refusal.error else refusal.message
+    return " ".join((message or text).split())[:300] or "no message"

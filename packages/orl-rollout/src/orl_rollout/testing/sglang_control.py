@@ -1,0 +1,109 @@
+"""The control endpoints of the stand-in for SGLang: aborts, pauses, weights, the cache, health, and what a router asks.
+
+Bodies and answers only; what they do is a method of the server, which tests may call directly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from orl_rollout.testing.sglang import SglangServer
+
+
+def control_routes(server: SglangServer) -> list[web.RouteDef]:
+    """Every endpoint of `server` but /generate."""
+    control = _Control(server)
+    return [
+        web.post("/abort_request", control.abort),
+        web.post("/pause_generation", control.pause),
+        web.post("/continue_generation", control.resume),
+        web.post("/update_weight_version", control.update_version),
+        web.post("/update_weights_from_disk", control.update_from_disk),
+        web.route("*", "/flush_cache", control.flush_cache),
+        web.get("/workers", control.workers),
+        web.get("/health", control.health),
+        web.get("/health_generate", control.health),
+        web.get("/model_info", control.model_info),
+        web.get("/server_info", control.server_info),
+        web.get("/v1/loads", control.loads),
+    ]
+
+
+class _Control:
+    """The handlers, over one server."""
+
+    def __init__(self, server: SglangServer) -> None:
+        self._server = server
+
+    async def abort(self, http: web.Request) -> web.Response:
+        body = await _body(http)
+        self._server.abort(None if body.get("abort_all") else body.get("rid", ""))
+        return web.Response()
+
+    async def pause(self, http: web.Request) -> web.Response:
+        """Mode `abort` returns what is running and waits for that; `retract` and `in_place` keep it."""
+        mode = (await _body(http)).get("mode", "abort")
+        if mode not in ("abort", "retract", "in_place"):
+            return web.json_response({"error": {"message": f"Invalid mode: {mode}"}}, status=400)
+        self._server.pause()
+        if mode == "abort":
+            self._server.abort()
+            await self._server.until_running(0)
+        return web.json_response({"message": "Generation paused successfully.", "status": "ok"})
+
+    async def resume(self, http: web.Request) -> web.Response:
+        self._server.resume()
+        return web.json_response({"message": "Generation continued successfully.", "status": "ok"})
+
+    async def update_version(self, http: web.Request) -> web.Response:
+        """Sets the string and nothing else, as there: the cache stays."""
+        body = await _body(http)
+        if body.get("abort_all_requests"):
+            self._server.abort()
+        self._server.weight_version = str(body["new_version"])
+        return web.json_response({"success": True, "message": "", "new_version": self._server.weight_version})
+
+    async def update_from_disk(self, http: web.Request) -> web.Response:
+        """Waits for what runs, unless that is paused or aborted; the files are not looked at."""
+        body = await _body(http)
+        if body.get("abort_all_requests"):
+            self._server.abort()
+        paused = self._server.running if self._server.paused else 0
+        await self._server.update_idle(str(body.get("weight_version") or self._server.weight_version))
+        return web.json_response({"success": True, "message": "", "num_paused_requests": paused})
+
+    async def flush_cache(self, http: web.Request) -> web.Response:
+        if self._server.flush_cache():
+            return web.Response(text="Cache flushed.\n")
+        return web.Response(status=400, text="Cache not flushed: requests are running.\n")
+
+    async def workers(self, http: web.Request) -> web.Response:
+        load, url = self._server.running, self._server.url
+        worker = {"id": url, "url": url, "model_id": "stand-in", "is_healthy": True, "load": load}
+        stats = {"prefill_count": 0, "decode_count": 0, "regular_count": 1}
+        return web.json_response({"workers": [worker], "total": 1, "stats": stats})
+
+    async def health(self, http: web.Request) -> web.Response:
+        return web.Response()
+
+    async def model_info(self, http: web.Request) -> web.Response:
+        info = {"model_path": "stand-in", "is_generation": True, "weight_version": self._server.weight_version}
+        return web.json_response(info)
+
+    async def server_info(self, http: web.Request) -> web.Response:
+        return web.json_response({"model_path": "stand-in", "context_length": self._server.context_tokens})
+
+    async def loads(self, http: web.Request) -> web.Response:
+        waiting, total = self._server.waiting, self._server.running
+        load = {"num_running_reqs": total - waiting, "num_waiting_reqs": waiting, "num_total_reqs": total}
+        sums = {"total_running_reqs": total - waiting, "total_waiting_reqs": waiting, "total_reqs": total}
+        return web.json_response({"dp_rank_count": 1, "loads": [{"dp_rank": 0, **load}], "aggregate": sums})
+
+
+async def _body(http: web.Request) -> dict[str, Any]:
+    """The body of a control request; an empty one says nothing."""
+    return msgspec.json.decode(await http.read() or b"{}", type=dict[str, Any])

@@ -1,0 +1,77 @@
+"""SGLang's stand-in and the engine client on it, for the tests of this folder; nothing may be left running after it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from orl_rollout.sglang import Patience, SglangEngine
+from orl_rollout.testing import Fault, SglangServer
+
+PROMPT = [5, 6, 7]
+ANSWER = [11, 12, 2]
+SAMPLING = {"max_new_tokens": 16, "stop_token_ids": [2]}
+HANGS = 60.0  # no test takes so long, but one that hangs
+
+
+@asynccontextmanager
+async def leaving_no_task() -> AsyncGenerator[None]:
+    """What is started inside has ended with it."""
+    before = asyncio.all_tasks()
+    yield
+    leaked = asyncio.all_tasks() - before
+    assert not (leaked and (await asyncio.wait(leaked, timeout=1))[1])
+
+
+@asynccontextmanager
+async def serving(
+    *faults: Fault, retry: float = 0.3, patience: Patience | None = None, context_tokens: int = 32768, **options: Any
+) -> AsyncGenerator[tuple[SglangServer, SglangEngine]]:
+    """A server that always answers ANSWER, and an engine with `options` on it."""
+    patience = patience or Patience(retry=retry)
+    async with (
+        leaving_no_task(),
+        asyncio.timeout(HANGS),
+        SglangServer(lambda ids, sampling: ANSWER, faults=faults, context_tokens=context_tokens) as server,
+        SglangEngine(server.url, context_tokens=context_tokens, patience=patience, **options) as engine,
+    ):
+        yield server, engine
+
+
+@asynccontextmanager
+async def answering(
+    handler: Callable[[web.Request], Any], *, context_tokens: int = 100, patience: Patience | None = None
+) -> AsyncGenerator[SglangEngine]:
+    """An engine on a server whose /generate is `handler`."""
+    app = web.Application()
+    app.router.add_post("/generate", handler)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.05)
+    async with leaving_no_task(), asyncio.timeout(HANGS), AsyncExitStack() as stack:
+        stack.push_async_callback(runner.cleanup)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        patience = patience or Patience(retry=0.1)
+        yield await stack.enter_async_context(SglangEngine(url, context_tokens=context_tokens, patience=patience))
+
+
+def replying(**meta: Any) -> Callable[[web.Request], Any]:
+    """A handler whose answer is well-formed but for what `meta` says; `output_ids` goes beside it."""
+    output_ids = meta.pop("output_ids", [8])
+    finish = {"type": "stop", "matched": 8}
+    meta = {"finish_reason": finish, "output_token_logprobs": [[-0.5, 8, None]]} | meta
+
+    async def handler(request: web.Request) -> web.Response:
+        return web.json_response({"text": "", "output_ids": output_ids, "meta_info": meta})
+
+    return handler
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

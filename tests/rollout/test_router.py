@@ -1,0 +1,273 @@
+"""The engine client through SGLang's real router to two stand-in workers: routing, retries, breakers, dying workers.
+
+The router is a process of its own on a free port. Its patience is shortened by its own options; ours outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+from orl_core.datum import to_data
+from orl_core.errors import EngineError
+from orl_core.messages import ToolResult
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
+from orl_rollout.loop import rollout
+from orl_rollout.sglang import Patience, SglangEngine
+from orl_rollout.testing import Fault, FaultKind, ScriptedSession, SglangServer
+from orl_rollout.testing.sglang_faults import scripted_faults
+
+from tests.rollout.serving import ANSWER, HANGS, PROMPT, SAMPLING, free_port, leaving_no_task
+from tests.tokenizers import tokenizer
+
+ROUTER = """
+import json, sys
+from sglang_router.router import Router
+from sglang_router.router_args import RouterArgs
+Router.from_args(RouterArgs(**json.loads(sys.argv[1]))).start()
+"""
+TOKENIZER = tokenizer()
+RENDERER = Renderer(TOKENIZER)
+CALL = TOKENIZER.encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>')
+TURNS = 4
+
+
+class Routed(NamedTuple):
+    """A router at `url` with an engine on it, and the two workers behind it."""
+
+    url: str
+    engine: SglangEngine
+    workers: tuple[SglangServer, SglangServer]
+    faults: list[list[Fault]]
+
+    @property
+    def received(self) -> tuple[int, int]:
+        return self.workers[0].received, self.workers[1].received
+
+    async def busy(self) -> SglangServer:
+        """The first worker that has a request to answer."""
+        waits = {asyncio.ensure_future(worker.until_running(1)): worker for worker in self.workers}
+        done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in pending:
+            wait.cancel()
+        return waits[done.pop()]
+
+    def calm(self) -> None:
+        """No more faults."""
+        for faults in self.faults:
+            faults.clear()
+
+
+@asynccontextmanager
+async def router(urls: list[str], **options: Any) -> AsyncGenerator[str]:
+    """A running router over the workers at `urls`; its own address."""
+    port = free_port()
+    given = {"worker_urls": urls, "host": "127.0.0.1", "port": port, **options}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", ROUTER, json.dumps(given)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await until_ready(url, len(urls), process)
+        yield url
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def until_ready(url: str, count: int, process: asyncio.subprocess.Process) -> None:
+    """Wait until the router says that all of its workers are healthy."""
+    async with aiohttp.ClientSession() as http:
+        while process.returncode is None:
+            try:
+                async with http.get(f"{url}/workers") as response:
+                    workers = (await response.json())["workers"]
+                if sum(worker["is_healthy"] for worker in workers) == count:
+                    return
+            except aiohttp.ClientConnectionError:
+                pass
+            await asyncio.sleep(0.02)
+    raise AssertionError(f"the router ended with {process.returncode}")
+
+
+@asynccontextmanager
+async def routed(
+    model: Any = lambda ids, sampling: ANSWER,
+    *,
+    faults: tuple[Sequence[Fault], Sequence[Fault]] = ((), ()),
+    patience: Patience | None = None,
+    **options: Any,
+) -> AsyncGenerator[Routed]:
+    """Two workers with the same model, a router over them, an engine on it."""
+    scripts = [list(script) for script in faults]
+    plans = [lambda index, script=script: scripted_faults(script)(index) for script in scripts]
+    async with (
+        leaving_no_task(),
+        asyncio.timeout(HANGS),
+        SglangServer(model, faults=plans[0]) as first,
+        SglangServer(model, faults=plans[1]) as second,
+        router([first.url, second.url], **{"policy": "manual"} | options) as url,
+        SglangEngine(url, context_tokens=32768, patience=patience or Patience(retry=30)) as engine,
+    ):
+        yield Routed(url, engine, (first, second), scripts)
+
+
+async def answer(url: str) -> tuple[int, str]:
+    """One request to the router without any patience: its status and its body."""
+    body = {"input_ids": PROMPT, "sampling_params": SAMPLING, "return_logprob": True}
+    async with aiohttp.ClientSession() as http, http.post(f"{url}/generate", json=body) as response:
+        return response.status, await response.text()
+
+
+async def generate(at: Routed, key: str) -> Generation:
+    return await at.engine.generate(PROMPT, SAMPLING, key=key)
+
+
+async def play(at: Routed, key: str, **limits: Any) -> tuple[Trajectory, ScriptedSession]:
+    """A rollout of TURNS calls."""
+    results = [ToolResult(name="act", finished=turn == TURNS) for turn in range(1, TURNS + 1)]
+    session = ScriptedSession(results)
+    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key=key, limits=Limits(**limits))
+    trajectory = await rollout(job, session=session, renderer=RENDERER, engine=at.engine)
+    assert (session.opened, session.closed) == (1, 1)
+    return trajectory, session
+
+
+def calls(ids: list[int], sampling: dict[str, Any]) -> list[int]:
+    return CALL
+
+
+@pytest.mark.parametrize("policy", ["manual", "consistent_hashing"])
+async def test_all_turns_of_a_rollout_meet_the_same_worker_and_its_cache(policy: str) -> None:
+    async with routed(calls, policy=policy) as at:
+        workers = set[int]()
+        for number in range(24):
+            before = at.received
+            trajectory, _ = await play(at, f"rollout-{number}")
+            assert trajectory.stop_reason is StopReason.FINISHED
+            made = [after - seen for after, seen in zip(at.received, before, strict=True)]
+            assert sorted(made) == [0, TURNS]
+            workers.add(made.index(TURNS))
+            cached = [turn.generations[0].cached_tokens for turn in trajectory.turns]
+            assert all(more > less for less, more in pairwise(cached))
+    assert workers == {0, 1}
+
+
+async def test_what_the_router_retries_we_do_not_see() -> None:
+    """It tries five times in all; after ours it tries five times again."""
+    few = [Fault(kind=FaultKind.STATUS, at=number) for number in range(3)]
+    async with routed(faults=(few, few), retry_initial_backoff_ms=1) as at:
+        assert (await generate(at, "a")).ids == tuple(ANSWER)
+        assert sorted(at.received) == [0, 4]
+
+
+async def test_where_the_routers_own_attempts_end_ours_go_on() -> None:
+    many = [Fault(kind=FaultKind.STATUS, at=number) for number in range(8)]
+    async with routed(faults=(many, many), disable_circuit_breaker=True, retry_initial_backoff_ms=1) as at:
+        assert (await generate(at, "a")).ids == tuple(ANSWER)
+        assert sorted(at.received) == [0, 9]
+
+
+async def test_our_retries_outlive_open_breakers() -> None:
+    """Both workers fail until both breakers are open: the router refuses for two seconds, then they are well."""
+    faults = [Fault(kind=FaultKind.STATUS, at=number) for number in range(2)]
+    options: dict[str, Any] = {"cb_failure_threshold": 2, "cb_timeout_duration_secs": 2, "retry_initial_backoff_ms": 1}
+    async with routed(faults=(faults, faults), **options) as at:
+        answers = [await answer(at.url) for _ in range(3)]
+        assert answers[-1][0] == 503
+        assert "no_available_workers" in answers[-1][1]
+        assert at.received == (2, 2)
+        assert (await generate(at, "a")).ids == tuple(ANSWER)
+        assert sorted(at.received) == [2, 3]
+
+
+async def test_requests_that_waited_too_long_in_the_routers_queue_are_sent_again() -> None:
+    """One runs, five wait behind it for a second; the router may let one of them through, and gives the others up."""
+    hang = [Fault(kind=FaultKind.HANG, at=0)]
+    options: dict[str, Any] = {"max_concurrent_requests": 1, "queue_size": 8, "queue_timeout_secs": 1}
+    async with routed(faults=(hang, hang), **options) as at, asyncio.TaskGroup() as group:
+        first = group.create_task(generate(at, "a"))
+        worker = await at.busy()
+        at.calm()
+        ours = [group.create_task(generate(at, key)) for key in "bcd"]
+        bare = [group.create_task(answer(at.url)) for _ in range(2)]
+        assert (408, "") in await asyncio.gather(*bare)
+        worker.abort()
+        assert (await first).finish_reason == "abort"
+        assert [(await task).ids for task in ours] == [tuple(ANSWER)] * 3
+
+
+async def test_a_refusal_comes_through_at_once() -> None:
+    refusal = [Fault(kind=FaultKind.STATUS, status=400, message="too long")]
+    async with routed(faults=(refusal, refusal)) as at:
+        with pytest.raises(EngineError, match="HTTP 400: too long"):
+            await generate(at, "a")
+        assert sorted(at.received) == [0, 1]
+
+
+async def test_a_rollout_whose_worker_dies_ends_on_the_other() -> None:
+    """It dies in the middle of the second turn and stays dead; the router learns it by its breaker."""
+    hang = [Fault(kind=FaultKind.HANG, at=1)]
+    options: dict[str, Any] = {"cb_failure_threshold": 2, "retry_initial_backoff_ms": 1}
+    async with routed(calls, faults=(hang, hang), **options) as at, asyncio.TaskGroup() as group:
+        playing = group.create_task(play(at, "a"))
+        worker = await at.busy()
+        at.calm()
+        await worker.down()
+        trajectory, session = await playing
+        assert trajectory.stop_reason is StopReason.FINISHED
+        assert [turn.action_ids for turn in trajectory.turns] == [tuple(CALL)] * TURNS
+        assert len(session.calls) == TURNS
+        assert sorted(at.received) == [2, TURNS - 1]
+
+
+async def test_a_rollout_whose_workers_all_die_is_an_error_with_its_turns() -> None:
+    hang = [Fault(kind=FaultKind.HANG, at=1)]
+    options: dict[str, Any] = {"cb_failure_threshold": 2, "retry_initial_backoff_ms": 1}
+    async with (
+        routed(calls, faults=(hang, hang), patience=Patience(retry=0.5), **options) as at,
+        asyncio.TaskGroup() as group,
+    ):
+        playing = group.create_task(play(at, "a"))
+        await at.busy()
+        for worker in at.workers:
+            await worker.down()
+        trajectory, session = await playing
+        assert trajectory.stop_reason is StopReason.ERROR
+        assert [turn.action_ids for turn in trajectory.turns] == [tuple(CALL), ()]
+        assert not any(any(datum.loss_mask) for datum in to_data(trajectory, reward=0.0))
+        assert len(session.calls) == 1
+
+
+async def test_disconnecting_from_the_router_aborts_the_request_at_the_worker() -> None:
+    hang = [Fault(kind=FaultKind.HANG)]
+    async with routed(calls, faults=(hang, hang)) as at:
+        playing = asyncio.ensure_future(play(at, "a"))
+        worker = await at.busy()
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        await worker.until_running(0)
+        assert worker.disconnected == 1
+
+
+async def test_a_rollout_past_its_deadline_leaves_nothing_at_the_worker() -> None:
+    hang = [Fault(kind=FaultKind.HANG, at=1)]
+    async with routed(calls, faults=(hang, hang)) as at:
+        trajectory, _ = await play(at, "a", rollout_timeout=1.0)
+        assert trajectory.stop_reason is StopReason.TIMEOUT
+        for worker in at.workers:
+            await worker.until_running(0)
+        assert sum(worker.disconnected for worker in at.workers) == 1

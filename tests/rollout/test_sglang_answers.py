@@ -1,0 +1,122 @@
+"""Law L1 at the engine client: what SGLang answers is taken exactly, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiohttp import web
+from orl_core.errors import EngineError
+from orl_rollout.testing import Fault, FaultKind, logprobs_of
+
+from tests.rollout.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
+
+
+@pytest.mark.parametrize(("budget", "ids", "reason"), [(2, 2, "length"), (3, 3, "length"), (4, 3, "stop")])
+async def test_length_and_stop_are_told_apart(budget: int, ids: int, reason: str) -> None:
+    async with serving() as (_, engine):
+        generation = await engine.generate(PROMPT, SAMPLING | {"max_new_tokens": budget}, key="a")
+    assert (len(generation.ids), generation.finish_reason) == (ids, reason)
+
+
+@pytest.mark.parametrize("tokens", [0, 2])
+async def test_an_abort_keeps_what_was_sampled(tokens: int) -> None:
+    async with serving(Fault(kind=FaultKind.ABORT, tokens=tokens)) as (_, engine):
+        generation = await engine.generate(PROMPT, SAMPLING, key="a")
+    assert generation.finish_reason == "abort"
+    assert generation.ids == tuple(ANSWER[:tokens])
+    assert list(generation.logprobs) == logprobs_of(PROMPT, ANSWER[:tokens])
+
+
+@pytest.mark.parametrize("logprobs", [None, []])
+@pytest.mark.parametrize("ids", [None, []])
+async def test_an_abort_before_the_first_id_is_legal_in_every_shape(logprobs: Any, ids: Any) -> None:
+    meta = {"finish_reason": {"type": "abort", "message": "Aborted"}, "output_token_logprobs": logprobs}
+    async with answering(replying(**meta, output_ids=ids)) as engine:
+        generation = await engine.generate(PROMPT, {}, key="a")
+    assert (generation.ids, generation.finish_reason) == ((), "abort")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (FaultKind.MALFORMED, "reading SGLang's answer"),
+        (FaultKind.MISSING_LOGPROBS, "no output_token_logprobs"),
+        (FaultKind.SHORT_LOGPROBS, "3 ids and 2 logprobs"),
+        (FaultKind.NAN_LOGPROBS, "no logprob for the id 2 at place 2"),
+        (FaultKind.NAN_LITERAL, "NaN among its numbers"),
+        (FaultKind.MISALIGNED_LOGPROBS, "the id 2 with the logprob of the id 3 at place 2"),
+        (FaultKind.OUT_OF_VOCABULARY, "outside the vocabulary"),
+    ],
+)
+async def test_an_answer_that_breaks_the_law_is_refused_once(kind: FaultKind, message: str) -> None:
+    async with serving(Fault(kind=kind)) as (server, engine):
+        with pytest.raises(EngineError, match=message):
+            await engine.generate(PROMPT, SAMPLING, key="a")
+    assert server.received == 1
+
+
+async def test_an_abort_with_ids_but_without_logprobs_is_refused() -> None:
+    finish = {"type": "abort", "message": "Aborted"}
+    async with answering(replying(finish_reason=finish, output_token_logprobs=None)) as engine:
+        with pytest.raises(EngineError, match="no output_token_logprobs"):
+            await engine.generate(PROMPT, {}, key="a")
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"finish_reason": None},
+        {"finish_reason": {"type": "error"}},
+        {"output_token_logprobs": [[float("nan"), 8, None]]},
+        {"output_token_logprobs": [[float("-inf"), 8, None]]},
+        {"output_token_logprobs": [[-0.5, 8]]},
+        {"output_token_logprobs": [["-0.5", 8, None]]},
+        {"output_ids": None},
+        {"output_ids": [8.5]},
+        {"cached_tokens": None},
+    ],
+    ids=str,
+)
+async def test_an_answer_of_another_shape_is_refused(meta: dict[str, Any]) -> None:
+    async with answering(replying(**meta)) as engine:
+        with pytest.raises(EngineError):
+            await engine.generate(PROMPT, {}, key="a")
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
+async def test_a_number_that_is_not_finite_is_named(word: str) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        reply = await replying(output_token_logprobs=[[-0.25, 8, None]])(request)
+        return web.Response(body=reply.body.replace(b"-0.25", word.encode()), content_type="application/json")
+
+    async with answering(handler) as engine:
+        with pytest.raises(EngineError, match=r"not finite|Number out of range"):
+            await engine.generate(PROMPT, {}, key="a")
+
+
+async def test_text_that_says_nan_is_only_text() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        reply = await replying()(request)
+        return web.Response(body=reply.body.replace(b'"text": ""', b'"text": "[NaN, Infinity]"'))
+
+    async with answering(handler) as engine:
+        assert (await engine.generate(PROMPT, {}, key="a")).ids == (8,)
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+@pytest.mark.parametrize("logprobs", [None, []])
+async def test_an_ending_without_any_id_is_refused(reason: str, logprobs: Any) -> None:
+    meta = {"finish_reason": {"type": reason}, "output_token_logprobs": logprobs}
+    async with answering(replying(**meta, output_ids=[])) as engine:
+        with pytest.raises(EngineError, match=f"no id and the finish reason `{reason}`"):
+            await engine.generate(PROMPT, {}, key="a")
+
+
+async def test_every_generation_carries_the_weights_that_made_it() -> None:
+    async with serving() as (server, engine):
+        versions = []
+        for version in ("default", "1", "2"):
+            server.update_weights(version)
+            versions.append((await engine.generate(PROMPT, SAMPLING, key="a")).weight_version)
+    assert versions == ["default", "1", "2"]

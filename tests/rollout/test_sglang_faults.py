@@ -1,0 +1,231 @@
+"""SglangEngine when something goes wrong: what it retries, how long it waits, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from aiohttp import web
+from orl_core.errors import EngineError
+from orl_rollout.sglang import Patience, SglangEngine
+from orl_rollout.testing import Fault, FaultKind, SglangServer
+
+from tests.rollout.serving import (
+    ANSWER,
+    HANGS,
+    PROMPT,
+    SAMPLING,
+    answering,
+    free_port,
+    leaving_no_task,
+    replying,
+    serving,
+)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(Fault(kind=FaultKind.STATUS, at=0, status=status) for status in (408, 429, 500, 502, 503, 504)),
+        Fault(kind=FaultKind.RESET, at=0),
+        Fault(kind=FaultKind.RESET_MID_BODY, at=0),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.status}",
+)
+async def test_a_passing_fault_is_retried_with_the_same_request(fault: Fault) -> None:
+    async with serving(fault) as (server, engine):
+        generation = await engine.generate(PROMPT, SAMPLING, key="a")
+    assert generation.ids == tuple(ANSWER)
+    assert [request.body for request in server.requests] == [server.requests[0].body] * 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind=FaultKind.STATUS, status=503, message="The request queue is full."),
+        Fault(kind=FaultKind.RESET),
+        Fault(kind=FaultKind.RESET_MID_BODY),
+    ],
+    ids=lambda fault: fault.kind,
+)
+async def test_a_lasting_fault_ends_the_retries_in_time(fault: Fault) -> None:
+    started = time.monotonic()
+    async with serving(fault, retry=0.1) as (server, engine):
+        with pytest.raises(EngineError, match="the last") as caught:
+            await engine.generate(PROMPT, SAMPLING, key="a")
+    assert server.received >= 2
+    assert time.monotonic() - started < 20
+    assert fault.kind is not FaultKind.STATUS or "HTTP 503: The request queue is full." in str(caught.value)
+
+
+async def test_a_refused_connection_is_retried_until_the_server_is_there() -> None:
+    port = free_port()
+    async with asyncio.timeout(HANGS), SglangEngine(f"http://127.0.0.1:{port}", context_tokens=100) as engine:
+        request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
+        await asyncio.sleep(0.02)
+        async with SglangServer([ANSWER], port=port):
+            assert (await request).ids == tuple(ANSWER)
+
+
+async def test_a_server_that_dies_and_comes_back_is_found_again() -> None:
+    port = free_port()
+    async with asyncio.timeout(HANGS), SglangEngine(f"http://127.0.0.1:{port}", context_tokens=100) as engine:
+        for _ in range(2):
+            async with SglangServer([ANSWER], port=port):
+                assert (await engine.generate(PROMPT, SAMPLING, key="a")).ids == tuple(ANSWER)
+        async with SglangServer([ANSWER], faults=[Fault(kind=FaultKind.HANG, at=0)], port=port) as server:
+            request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
+            await server.until_running(1)
+        async with SglangServer([ANSWER], port=port):
+            assert (await request).ids == tuple(ANSWER)
+
+
+async def test_a_connection_that_a_server_closed_while_idle_is_replaced() -> None:
+    """Two generations on a server that closes after each answer, without telling."""
+    answers = 0
+
+    async def handler(request: web.Request) -> web.Response:
+        nonlocal answers
+        answers += 1
+        await request.read()
+        response = await replying()(request)
+        await response.prepare(request)
+        await response.write_eof()
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async with answering(handler) as engine:
+        for _ in range(3):
+            assert (await engine.generate(PROMPT, {}, key="a")).ids == (8,)
+    assert answers == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413])
+async def test_a_refusal_is_not_retried_and_carries_the_message(status: int) -> None:
+    async with serving(Fault(kind=FaultKind.STATUS, status=status, message="too\nlong")) as (server, engine):
+        with pytest.raises(EngineError, match=f"HTTP {status}: too long$"):
+            await engine.generate(PROMPT, SAMPLING, key="a")
+    assert server.received == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [(b"", "no message"), (b"plain", "plain"), (b'{"error": 3}', '{"error": 3}'), (b"\xff" * 999, "\ufffd" * 300)],
+)
+async def test_the_message_of_any_error_body_is_one_bounded_line(body: bytes, message: str) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(status=400, body=body)
+
+    async with answering(handler) as engine:
+        with pytest.raises(EngineError) as caught:
+            await engine.generate(PROMPT, {}, key="a")
+    assert str(caught.value).endswith(f"HTTP 400: {message}")
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect("/elsewhere")
+
+    async with answering(handler) as engine:
+        with pytest.raises(EngineError, match="HTTP 307"):
+            await engine.generate(PROMPT, {}, key="a")
+
+
+async def test_a_silent_server_is_given_up() -> None:
+    async with serving(Fault(kind=FaultKind.HANG), patience=Patience(read=0.1)) as (server, engine):
+        with pytest.raises(EngineError, match=r"silent for 0\.1 s"):
+            await engine.generate(PROMPT, SAMPLING, key="a")
+    assert server.received == 1
+
+
+async def test_a_key_that_no_header_can_hold_is_an_engine_error() -> None:
+    async with serving() as (server, engine):
+        with pytest.raises(EngineError):
+            await engine.generate(PROMPT, SAMPLING, key="a\r\nX-Other: 1")
+    assert server.received == 0
+
+
+async def test_cancelling_disconnects_at_once() -> None:
+    async with serving(Fault(kind=FaultKind.HANG)) as (server, engine):
+        request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
+        await server.until_running(1)
+        cancelled = time.monotonic()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await server.until_running(0)
+        assert time.monotonic() - cancelled < 10
+        assert server.disconnected == 1
+
+
+async def test_cancelling_ends_a_pause_between_attempts() -> None:
+    async with serving(Fault(kind=FaultKind.STATUS), retry=3600) as (server, engine):
+        request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
+        while server.received < 3:
+            await asyncio.wait([request], timeout=0.01)
+        cancelled = time.monotonic()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert time.monotonic() - cancelled < 10
+
+
+async def test_cancelling_while_a_long_body_is_sent_leaves_nothing_behind() -> None:
+    """A server that does not read: the body fills the sockets' buffers and no more."""
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await over.wait()
+        writer.transport.abort()
+
+    async with leaving_no_task(), asyncio.timeout(HANGS), await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with SglangEngine(url, context_tokens=4_000_000) as engine:
+            request = asyncio.ensure_future(engine.generate([123456] * 3_000_000, {}, key="a"))
+            await asked.wait()
+            await asyncio.wait([request], timeout=0.05)
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+        over.set()
+
+
+# Deadlines
+
+
+async def test_a_trickle_is_given_up_when_the_whole_takes_too_long() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b" ")
+            await asyncio.sleep(0.01)
+
+    async with answering(handler, patience=Patience(read=60, total=0.2)) as engine:
+        with pytest.raises(EngineError, match=r"no whole answer within 0\.2 s"):
+            await engine.generate(PROMPT, {}, key="a")
+
+
+async def test_a_deadline_is_of_one_attempt_and_not_of_the_pauses_between() -> None:
+    started = time.monotonic()
+
+    async def handler(request: web.Request) -> web.Response:
+        return await replying()(request) if time.monotonic() > started + 0.8 else web.Response(status=503)
+
+    async with answering(handler, patience=Patience(connect=0.5, read=0.5, total=0.5, retry=60)) as engine:
+        assert (await engine.generate(PROMPT, {}, key="a")).ids == (8,)
+
+
+async def test_no_request_waits_for_anothers_end() -> None:
+    """With more requests than a connection pool usually has, each one's deadline counts its own time alone."""
+    patience = Patience(read=HANGS, total=HANGS)
+    async with serving(Fault(kind=FaultKind.HANG), patience=patience) as (server, engine):
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(engine.generate(PROMPT, SAMPLING, key=str(n))) for n in range(150)]
+            await server.until_running(150)
+            assert server.connections == 150
+            server.abort()
+        assert all(task.result().finish_reason == "abort" for task in tasks)

@@ -1,0 +1,217 @@
+"""SglangEngine: what it sends, and what it makes of a good answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import warnings
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from aiohttp import web
+from orl_core.errors import EngineError
+from orl_rollout.context import Context
+from orl_rollout.sglang import SglangEngine
+from orl_rollout.testing import Fault, FaultKind, SglangServer, logprobs_of
+
+from tests.rollout.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
+
+
+async def test_ids_and_logprobs_are_those_of_the_server() -> None:
+    async with serving() as (server, engine):
+        server.weight_version = "7"
+        generation = await engine.generate(PROMPT, SAMPLING, key="a")
+    assert generation.ids == tuple(ANSWER)
+    assert list(generation.logprobs) == logprobs_of(PROMPT, ANSWER)
+    assert (generation.finish_reason, generation.weight_version) == ("stop", "7")
+    assert generation.seconds > 0
+
+
+async def test_the_prefix_of_earlier_requests_counts_as_cached() -> None:
+    async with serving() as (_, engine):
+        first = await engine.generate(PROMPT, SAMPLING, key="a")
+        second = await engine.generate([*PROMPT, *first.ids, 9], SAMPLING, key="a")
+    assert (first.cached_tokens, second.cached_tokens) == (0, 6)
+
+
+async def test_the_request_asks_for_exact_ids_and_never_for_prompt_logprobs() -> None:
+    async with serving() as (server, engine):
+        await engine.generate(PROMPT, {"temperature": 0.7, "stop": None, "max_new_tokens": 4}, key="a")
+    assert server.requests[0].body == {
+        "input_ids": PROMPT,
+        "return_logprob": True,
+        "sampling_params": {
+            "temperature": 0.7,
+            "max_new_tokens": 4,
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+        },
+    }
+
+
+async def test_headers_payload_and_the_routing_key_reach_every_request() -> None:
+    payload = {"lora_path": "adapter", "return_routed_experts": True}
+    async with serving(headers={"Authorization": "Bearer k"}, payload=payload) as (server, engine):
+        await engine.generate(PROMPT, SAMPLING, key="rollout-1")
+        await engine.generate(PROMPT, SAMPLING, key="rollout-2")
+    assert [request.headers["x-smg-routing-key"] for request in server.requests] == ["rollout-1", "rollout-2"]
+    assert all(request.headers["authorization"] == "Bearer k" for request in server.requests)
+    assert all(request.body["lora_path"] == "adapter" for request in server.requests)
+
+
+async def test_what_a_trainer_replays_is_kept_as_it_came() -> None:
+    async with serving(payload={"return_routed_experts": True}) as (_, engine):
+        generation = await engine.generate(PROMPT, SAMPLING, key="a")
+    experts = array("i")
+    experts.frombytes(base64.b64decode(generation.extras["routed_experts"]))
+    assert set(generation.extras) == {"routed_experts"}
+    assert list(experts) == [5, 6, 7, 3, 4]
+
+
+async def test_top_p_ids_and_the_indexer_are_replayed_too() -> None:
+    replayed = {"top_p_token_ids": "AA==", "top_p_token_offsets": "AQ==", "indexer_topk": "Ag=="}
+    async with answering(replying(**replayed, spec_verify_ct=3, weight_version=4)) as engine:
+        generation = await engine.generate(PROMPT, {}, key="a")
+    assert generation.extras == replayed
+    assert generation.weight_version == "4"
+
+
+async def test_a_body_of_several_megabytes_is_sent_without_a_warning() -> None:
+    ids = list(range(1_000_000, 1_400_000))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        async with answering(web_length, context_tokens=500_000) as engine:
+            generation = await engine.generate(ids, {}, key="a")
+    assert generation.ids == (8,)
+
+
+async def web_length(request: web.Request) -> web.Response:
+    size = 0
+    async for chunk in request.content.iter_any():
+        size += len(chunk)
+    assert size > 3_000_000
+    return await replying()(request)
+
+
+async def test_requests_in_flight_have_no_limit() -> None:
+    async with serving(Fault(kind=FaultKind.HANG)) as (server, engine), asyncio.TaskGroup() as group:
+        for number in range(150):
+            group.create_task(engine.generate(PROMPT, SAMPLING, key=str(number)))
+        await server.until_running(150)
+        server.abort()
+
+
+async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    async with serving() as (_, engine):
+        assert (await engine.generate(PROMPT, SAMPLING, key="a")).ids
+
+
+async def test_outside_of_its_block_an_engine_is_a_bug() -> None:
+    with pytest.raises(RuntimeError, match="async with"):
+        await SglangEngine("http://127.0.0.1:9", context_tokens=10).generate(PROMPT, {}, key="a")
+
+
+# Budgets and parameters
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sent"), [(None, 17), (100, 17), (17, 17), (5, 5)], ids=["none", "more", "exactly", "less"]
+)
+async def test_max_new_tokens_is_clamped_to_the_context(wanted: int | None, sent: int) -> None:
+    async with serving(context_tokens=20) as (server, engine):
+        await engine.generate(PROMPT, {"max_new_tokens": wanted, "min_new_tokens": 50}, key="a")
+    assert server.requests[0].body["sampling_params"]["max_new_tokens"] == sent
+    assert server.requests[0].body["sampling_params"]["min_new_tokens"] == sent
+
+
+async def test_what_the_server_reserves_is_not_asked_for() -> None:
+    async with serving(context_tokens=40, reserved_tokens=12) as (server, engine):
+        await engine.generate(PROMPT, {}, key="a")
+        full = await engine.generate([1] * 28, {}, key="a")
+    assert server.requests[0].body["sampling_params"]["max_new_tokens"] == 25
+    assert (full.ids, full.finish_reason, server.received) == ((), "length", 1)
+
+
+@pytest.mark.parametrize("size", range(1, 21))
+async def test_no_request_is_refused_for_its_length(size: int) -> None:
+    """The stand-in refuses what SGLang refuses; a prompt that it would refuse is a length with no ids, and not sent."""
+    async with serving(context_tokens=20) as (server, engine):
+        generation = await engine.generate([1] * size, {"max_new_tokens": 4096}, key="a")
+    fits = size <= 20 - 7
+    assert generation.ids == (tuple(ANSWER) if fits else ())
+    assert generation.finish_reason == ("stop" if fits else "length")
+    assert server.received == fits
+
+
+async def test_nothing_cannot_be_continued() -> None:
+    async with serving() as (server, engine):
+        with pytest.raises(EngineError, match="no id to continue"):
+            await engine.generate([], SAMPLING, key="a")
+    assert server.received == 0
+
+
+async def test_a_budget_below_one_is_not_sent() -> None:
+    async with serving() as (server, engine):
+        with pytest.raises(EngineError, match="max_new_tokens is 0"):
+            await engine.generate(PROMPT, {"max_new_tokens": 0}, key="a")
+    assert server.received == 0
+
+
+@pytest.mark.parametrize("name", ["seed", "include_stop_str_in_output", "n", "stop_strs"])
+async def test_an_unknown_parameter_is_named_and_not_sent(name: str) -> None:
+    async with serving() as (server, engine):
+        with pytest.raises(EngineError, match=f"{name}$"):
+            await engine.generate(PROMPT, {**SAMPLING, name: 1}, key="a")
+    assert server.received == 0
+
+
+async def test_every_parameter_of_slime_is_taken() -> None:
+    sampling = {
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "top_k": -1,
+        "max_new_tokens": 8,
+        "stop": None,
+        "stop_token_ids": None,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+        "spaces_between_special_tokens": False,
+        "sampling_seed": 3,
+        "custom_params": {"return_top_p_token_ids": True},
+    }
+    async with serving() as (_, engine):
+        assert (await engine.generate(PROMPT, sampling, key="a")).ids == tuple(ANSWER)
+
+
+async def test_stop_ids_end_an_action_before_stop_strings_do() -> None:
+    """Both are sent; the id that is a stop token ends it, the string's characters never came."""
+    letters = {11: "a", 12: "b", 2: "</s>", 13: "b"}
+
+    def decode(ids: Sequence[int]) -> str:
+        return "".join(letters[token] for token in ids)
+
+    async with (
+        SglangServer([[11, 2, 12], [11, 12, 13, 2]], decode=decode) as server,
+        SglangEngine(server.url, context_tokens=100) as engine,
+    ):
+        sampling = {"max_new_tokens": 16, "stop_token_ids": [2], "stop": ["bb"]}
+        by_id = await engine.generate(PROMPT, sampling, key="a")
+        by_string = await engine.generate(PROMPT, sampling, key="a")
+    assert [request.body["sampling_params"]["stop"] for request in server.requests] == [["bb"]] * 2
+    assert (by_id.ids, by_id.finish_reason) == ((11, 2), "stop")
+    assert (by_string.ids, by_string.finish_reason) == ((11, 12, 13), "stop")
+
+
+@pytest.mark.parametrize(
+    "ids", [[5, 6, 7], (5, 6, 7), Context([5, 6, 7]), range(5, 8), array("i", [5, 6, 7])], ids=repr
+)
+async def test_any_sequence_of_ids_is_sent(ids: Sequence[int]) -> None:
+    async with serving() as (server, engine):
+        for _ in range(2):
+            await engine.generate(ids, SAMPLING, key="a")
+    assert [request.body["input_ids"] for request in server.requests] == [PROMPT, PROMPT]
