@@ -125,7 +125,8 @@ class Player:
         number = next(self._numbers)
         runtime = self._runtime(number % self._servers, max(turns, 1))
         key, sampling = f"r{number:031d}", {"temperature": 1.0}
-        return await runtime.play(TASK, key=key, engine=self._engine, sampling=sampling, stopped=lambda: turns == 0)
+        room = None if turns else 1  # too little for the prompt: no turn is played
+        return await runtime.play(TASK, key=key, engine=self._engine, sampling=sampling, context_tokens=room)
 
 
 @asynccontextmanager

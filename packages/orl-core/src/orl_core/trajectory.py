@@ -107,6 +107,8 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def action_ids(self) -> tuple[int, ...]:
         """The ids that the engine returned in this turn, verbatim."""
+        if len(self.generations) == 1:
+            return self.generations[0].ids
         return tuple(token for generation in self.generations for token in generation.ids)
 
     @property

@@ -12,6 +12,8 @@ makes SGLang, also behind a router, abort the request.
 
 from __future__ import annotations
 
+import asyncio
+import random
 import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
@@ -22,7 +24,7 @@ import msgspec
 from msgspec import Struct
 from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from orl_rollout.context import Context
 from orl_rollout.sglang_answer import read_generation, read_message
@@ -133,16 +135,30 @@ class SglangEngine:
         if len(ids) > self._longest_prompt:
             return Generation(ids=(), logprobs=(), finish_reason="length")
         body = self._body(ids, params)
+        try:
+            answer = await self._attempt(body, key)
+        except _Unavailable as fault:
+            answer = await self._again(body, key, fault)
+        return read_generation(answer, time.monotonic() - started)
+
+    async def _again(self, body: bytes, key: str, fault: _Unavailable) -> bytes:
+        """Further attempts after the first one's `fault`, for as long as patience lasts.
+
+        Raises:
+            EngineError: the last of them failed too.
+        """
+        if self._patience.retry <= 0:
+            raise EngineError(f"{fault} (attempt 1, the last)") from fault
+        first = min(FIRST_PAUSE_SECONDS, self._patience.retry / 100)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_Unavailable),
-            wait=wait_random_exponential(
-                multiplier=min(FIRST_PAUSE_SECONDS, self._patience.retry / 100), max=LONGEST_PAUSE_SECONDS
-            ),
-            stop=_Until(self._patience.retry),
+            wait=wait_random_exponential(multiplier=2 * first, max=LONGEST_PAUSE_SECONDS),
+            stop=stop_after_delay(self._patience.retry),
             retry_error_callback=_give_up,
         )
+        await asyncio.sleep(random.uniform(0.0, first))  # noqa: S311 - no secret is drawn
         answer: bytes = await retrying(self._attempt, body, key)
-        return read_generation(answer, time.monotonic() - started)
+        return answer
 
     def _body(self, ids: Sequence[int], params: dict[str, Any]) -> bytes:
         """The request's JSON: the ids come last, as their Context has written them already."""
@@ -158,9 +174,8 @@ class SglangEngine:
         headers = {**self._headers, "Content-Length": str(len(body)), ROUTING_KEY: key}
         with boundary(EngineError, self._url):
             try:
-                async with self._client.post(
-                    self._url, data=_Parts(body), headers=headers, allow_redirects=False
-                ) as response:
+                data = body if len(body) <= WRITTEN_BYTES else _Parts(body)
+                async with self._client.post(self._url, data=data, headers=headers, allow_redirects=False) as response:
                     answer = await response.read()
             except aiohttp.SocketTimeoutError as exc:
                 raise EngineError(f"{self._url}: silent for {self._patience.read:g} s") from exc
@@ -190,23 +205,9 @@ class _Parts:
         raise StopAsyncIteration
 
 
-class _Until:
-    """Stops the attempts `seconds` after the first of them failed: a long generation is not part of the outage."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._ends: float | None = None
-
-    def __call__(self, state: RetryCallState) -> bool:
-        now = time.monotonic()
-        if self._ends is None:
-            self._ends = now + self._seconds
-        return now >= self._ends
-
-
 def _give_up(state: RetryCallState) -> NoReturn:
     cause = state.outcome.exception() if state.outcome else None
-    raise EngineError(f"{cause} (attempt {state.attempt_number}, the last)") from cause
+    raise EngineError(f"{cause} (attempt {state.attempt_number + 1}, the last)") from cause
 
 
 def _sampling_params(sampling: Mapping[str, Any], room: int) -> dict[str, Any]:

@@ -103,14 +103,17 @@ def _aligned(reply: _Reply) -> tuple[tuple[int, ...], tuple[float, ...]]:
         raise EngineError(f"SGLang returned no {'output_token_logprobs' if triples is None else 'output_ids'}")
     if len(triples) != len(reply.output_ids):
         raise EngineError(f"SGLang returned {len(reply.output_ids)} ids and {len(triples)} logprobs")
-    logprobs: list[float] = []
-    for place, ((logprob, token, _), sampled) in enumerate(zip(triples, reply.output_ids, strict=True)):
-        if token != sampled:
-            raise EngineError(f"SGLang returned the id {sampled} with the logprob of the id {token} at place {place}")
-        if logprob is None:
-            raise EngineError(f"SGLang returned no logprob for the id {sampled} at place {place}")
-        logprobs.append(logprob)
-    return tuple(reply.output_ids), tuple(logprobs)
+    logprobs, tokens, _ = zip(*triples, strict=True)
+    if tokens != tuple(reply.output_ids):
+        place = next(place for place, token in enumerate(tokens) if token != reply.output_ids[place])
+        sampled = reply.output_ids[place]
+        raise EngineError(
+            f"SGLang returned the id {sampled} with the logprob of the id {tokens[place]} at place {place}"
+        )
+    if None in logprobs:
+        place = logprobs.index(None)
+        raise EngineError(f"SGLang returned no logprob for the id {tokens[place]} at place {place}")
+    return tokens, logprobs
 
 
 def read_message(body: bytes) -> str:
