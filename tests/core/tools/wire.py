@@ -136,6 +136,19 @@ WIRES = {
         after="</｜DSML｜function_calls>",
         hostile=False,
     ),
+    "deepseek, V3.2 with JSON": Wire(
+        format="deepseek",
+        before="<｜DSML｜function_calls>\n",
+        call=lambda c, _: f'<｜DSML｜invoke name="{c.name}">{_json(c.arguments)}</｜DSML｜invoke>',
+        after="</｜DSML｜function_calls>",
+    ),
+    "deepseek, V4": Wire(
+        format="deepseek",
+        before="<｜DSML｜tool_calls>\n",
+        call=lambda c, n: _dsml(c, n) if c.arguments else f'<｜DSML｜invoke name="{c.name}"/>\n',
+        after="</｜DSML｜tool_calls>",
+        hostile=False,
+    ),
     "kimi_k2": Wire(
         format="kimi_k2",
         before="<|tool_calls_section_begin|>",
