@@ -33,7 +33,7 @@ class Over(Exception):
 
 
 class Foretold:
-    """What must come of an episode: its end, the ids of every turn, what is paid, the tools that are run, its length."""
+    """What must come of an episode: its end, the ids of every turn, what is paid, the tools that are run."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
