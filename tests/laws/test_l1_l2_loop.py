@@ -90,6 +90,7 @@ def scripted(draw: st.DrawFn) -> Callable[[Sequence[int], Mapping[str, Any]], Ge
     return generate
 
 
+renderers = st.sampled_from([RENDERER, INSIDE])
 limits = st.builds(
     Limits,
     max_turns=st.integers(1, 4),
@@ -158,7 +159,7 @@ def check_stripped(trajectory: Trajectory, data: tuple[Datum, ...], renderer: Re
     first=hostile,
     in_text=st.booleans(),
     broken=st.sampled_from([None, None, None, None, OSError("refused")]),
-    renderer=st.sampled_from([RENDERER, INSIDE]),
+    renderer=renderers,
 )
 def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first, in_text, broken, renderer):
     reads = 0
@@ -186,6 +187,25 @@ def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first
     if trajectory.stop_reason in (StopReason.ERROR, StopReason.ABORTED):
         assert not any(any(datum.loss_mask) for datum in data)
     assert len(trajectory.turns) <= limits.max_turns
+
+
+HALVES = tuple(TOKENIZER.encode(["😀漢"])[0][1:])  # the first character without its first byte
+
+
+@given(said=st.lists(st.integers(0, SIZE - 1), max_size=4), opens=st.sampled_from([(), (THINK,)]), renderer=renderers)
+def test_an_action_cut_at_every_id_is_kept_and_trained_and_not_acted_on(said, opens, renderer):
+    ids = (*opens, *HALVES, *said, *CALL)
+    for cut in range(1, len(ids)):
+        if ids[cut - 1] in renderer.stop_ids:
+            continue
+        generation = Generation(ids=ids[:cut], logprobs=(-0.5,) * cut, finish_reason="length")
+        engine, session = ScriptedEngine([generation]), ScriptedSession()
+        trajectory = play(engine, session, Limits(turn_tokens=cut), lambda: False, renderer)
+        (datum,) = data = to_data(trajectory, reward=0.0)
+        assert (trajectory.stop_reason, session.calls, session.closed) == (StopReason.MAX_TOKENS, [], 1)
+        assert (datum.response, datum.loss_mask) == (ids[:cut], (1,) * cut)
+        check_data(trajectory, data)
+        check_shown_to(engine, data)
 
 
 def test_an_engine_that_is_shown_something_else_is_seen():
