@@ -1,7 +1,6 @@
 """Hypothesis profiles: `dev`, and `ci` with 500 examples of every property.
 
-HYPOTHESIS_PROFILE names the one to use, `dev` where it is not set; --hypothesis-profile does too, but is read after
-the modules that take a share of the profile's examples.
+HYPOTHESIS_PROFILE names the one to use, `dev` where it is not set; --hypothesis-profile wins over it.
 """
 
 import os
