@@ -11,7 +11,6 @@ from orl_core.messages import Action, FailureKind, Part, Span, TextBlock, ToolCa
 from orl_core.task import Task
 from orl_core.trajectory import FinishReason, Generation, Job, Limits, StopReason, Trajectory, Turn
 
-token_ids = st.integers(min_value=0, max_value=2**31 - 1)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 modest = st.floats(min_value=-1e6, max_value=1e6)
 json_values = st.recursive(
@@ -27,6 +26,15 @@ tasks = st.builds(
     index=st.none() | st.integers(0, 1000),
     task_spec=st.dictionaries(st.text(max_size=5), json_values, max_size=3),
 )
+SOME_TASKS = (
+    Task(env_name="A/One", deployment_name="d", index=0),
+    Task(env_name="B/Two", deployment_name="d", split="test", task_spec={"n": [1.5, None, {"é": "\x00"}]}),
+)
+# Texts from outside, short: most of them from a list, because what a text holds is drawn letter by letter.
+said = st.sampled_from(("", "a", " \n", "é😀", "\x00", "<|im_end|>", '<tool_call>{"name": "a"}</tool_call>')) | st.text(
+    max_size=10
+)
+names = st.sampled_from(("k", "look", "\x00", "é <|im_end|>")) | st.text(min_size=1, max_size=8)
 policies = st.builds(
     TrainOn, text=st.booleans(), calls=st.just(True), reasoning=st.booleans(), failed_turns=st.booleans()
 )
@@ -34,46 +42,40 @@ policies = st.builds(
 
 def _jobs(policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Job]:
     limits = st.builds(Limits, train_timeouts=st.booleans(), train_on=policies)
-    return st.builds(Job, task=tasks, key=st.text(min_size=1, max_size=8), limits=limits)
+    return st.builds(Job, task=st.sampled_from(SOME_TASKS), key=names, limits=limits)
 
 
-results = st.builds(
-    ToolResult,
-    name=st.sampled_from(["guess", "look"]),
-    content=st.text(max_size=10).map(lambda text: (TextBlock(text=text),)),
-    reward=st.none() | modest,
-    finished=st.booleans(),
-    failure=st.none() | st.sampled_from(FailureKind),
-    seconds=st.floats(0, 10),
+# Drawn as bytes: one draw for many ids. The last one is the largest that an engine may return.
+some_ids = st.binary(max_size=6).map(lambda drawn: tuple(2**31 - 1 if byte == 255 else byte for byte in drawn))
+RESULTS = tuple(
+    ToolResult(name=name, content=(TextBlock(text=text),), reward=reward, finished=reward == 1.0, failure=failure)
+    for name, text in (("guess", "no"), ("look", "é😀\x00<|im_end|>"))
+    for reward in (None, 0.0, 1.0, -2.5e5)
+    for failure in (None, FailureKind.INVALID_ARGUMENTS)
 )
 
 
-@st.composite
-def generations(draw: st.DrawFn, min_size: int = 0) -> Generation:
-    ids = draw(st.lists(token_ids, min_size=min_size, max_size=6))
-    logprobs = draw(st.lists(st.floats(-50, 0), min_size=len(ids), max_size=len(ids)))
-    reason: FinishReason = draw(st.sampled_from(get_args(FinishReason)))
-    return Generation(
-        ids=tuple(ids),
-        logprobs=tuple(logprobs),
-        finish_reason=reason,
-        weight_version=draw(st.sampled_from(["", "1", "2"])),
-    )
+def _generation(ids: tuple[int, ...], first: int, reason: FinishReason, version: str) -> Generation:
+    """Logprobs are all different, so that a place cannot pass for another."""
+    logprobs = tuple(first / -7 - place for place in range(len(ids)))
+    return Generation(ids=ids, logprobs=logprobs, finish_reason=reason, weight_version=version)
 
 
-actions = st.builds(
-    Action,
-    text=st.text(max_size=10),
-    calls=st.lists(st.builds(ToolCall, name=st.text(max_size=5)), max_size=2).map(tuple),
+reasons = st.sampled_from(get_args(FinishReason))
+generations = st.builds(_generation, some_ids, st.integers(0, 99), reasons, st.sampled_from(["", "1", "2"]))
+ACTIONS = (
+    Action(),
+    Action(text="Well. \x00é", reasoning="<think>"),
+    Action(text="<|im_end|>", calls=(ToolCall(name="look", arguments={"x": ["😀", 1.5, None]}), ToolCall(name="é"))),
 )
 
 
 PARTS: tuple[Part, ...] = ("reasoning", "calls")
 
 
-def _ranges(draw: st.DrawFn, size: int) -> list[tuple[int, int]]:
+def _ranges(drawn: bytes, size: int) -> list[tuple[int, int]]:
     """Disjoint, non-empty ranges within `size`, in order."""
-    cuts = sorted(draw(st.sets(st.integers(0, size), max_size=4))) if size else []
+    cuts = sorted({byte % (size + 1) for byte in drawn})
     return list(zip(cuts[::2], cuts[1::2], strict=False))
 
 
@@ -81,16 +83,18 @@ def _ranges(draw: st.DrawFn, size: int) -> list[tuple[int, int]]:
 def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
     """A turn with any spans; where it is `stripped`, some of its ids may be hidden."""
     turn = Turn(
-        observation=tuple(draw(st.lists(token_ids, min_size=1, max_size=6))),
-        generations=tuple(draw(st.lists(generations(), max_size=3))),
-        action=draw(actions),
-        results=tuple(draw(st.lists(results, max_size=3))),
+        observation=draw(some_ids) or (0,),
+        generations=tuple(draw(st.lists(generations, max_size=3))),
+        action=draw(st.sampled_from(ACTIONS)),
+        results=tuple(draw(st.lists(st.sampled_from(RESULTS), max_size=3))),
     )
     size = len(turn.action_ids)
-    parts = st.sampled_from(PARTS)
-    spans = tuple(Span(part=draw(parts), start=start, end=end) for start, end in _ranges(draw, size))
-    hidden = tuple(_ranges(draw, len(turn.observation) + size)) if stripped and size else ()
-    return structs.replace(turn, spans=draw(st.sampled_from([spans, None])), hidden=hidden)
+    drawn = draw(st.none() | st.binary(max_size=5))
+    spans = tuple(
+        Span(part=PARTS[(start + end) % 2], start=start, end=end) for start, end in _ranges(drawn or b"", size)
+    )
+    hidden = _ranges(draw(st.binary(max_size=4)), len(turn.observation) + size) if stripped and size else ()
+    return structs.replace(turn, spans=None if drawn is None else spans, hidden=tuple(hidden))
 
 
 def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Trajectory]:
@@ -98,9 +102,9 @@ def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st
         Trajectory,
         job=_jobs(policies),
         turns=st.lists(turns(stripped=stripped), max_size=5).map(tuple),
-        stop_reason=st.sampled_from(StopReason),
-        error=st.text(max_size=10),
-        leaked=st.booleans(),
+        stop_reason=st.sampled_from((StopReason.FINISHED, *StopReason)),
+        error=said,
+        leaked=st.sampled_from((False, False, False, True)),
     )
 
 

@@ -131,6 +131,21 @@ def test_a_split_rollout_counts_once(batch, copies: int):
     assert split == [value for value in once for _ in range(copies)]
 
 
+@given(
+    rewards=st.lists(st.floats(-1e18, 1e18), min_size=1, max_size=8),
+    groups=st.lists(st.integers(0, 1), min_size=8, max_size=8),
+    trains=st.lists(st.booleans(), min_size=8, max_size=8),
+    center=st.booleans(),
+    scale=st.booleans(),
+)
+def test_advantages_are_finite_for_all_rewards_that_a_reduction_gives(rewards, groups, trains, center, scale):
+    size = len(rewards)
+    found = group_advantages(rewards, groups[:size], range(size), trains[:size], center=center, scale=scale)
+    assert all(map(math.isfinite, found))
+    if center and scale:
+        assert all(abs(advantage) <= math.sqrt(size) for advantage in found)
+
+
 @given(reward=finite)
 def test_a_lone_member_gets_no_advantage(reward: float):
     assert group_advantages([reward], [0], [0], [True], center=True, scale=True) == [0.0]

@@ -10,7 +10,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import Message, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
@@ -48,7 +48,6 @@ def opening(texts: Sequence[str]) -> tuple[tuple[Message, ...], tuple[ToolSpec, 
 
 @pytest.mark.parametrize("name", [*TEMPLATES, "templated"])
 @given(texts=st.lists(hostile, min_size=6, max_size=6))
-@settings(max_examples=80)
 def test_an_opening(name: str, texts: list[str]) -> None:
     renderer = TEMPLATED if name == "templated" else RENDERERS[name]
     tok = tokenizer("qwen3" if name == "templated" else name)
@@ -61,7 +60,6 @@ def test_an_opening(name: str, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @given(texts=st.lists(hostile, min_size=1, max_size=3), user=st.none() | hostile, tool=hostile)
-@settings(max_examples=80)
 def test_an_extension(name: str, texts: list[str], user: str | None, tool: str) -> None:
     renderer = RENDERERS[name]
 
@@ -114,3 +112,40 @@ def test_what_it_spells_counts_where_the_vocabulary_has_none() -> None:
     action = RENDERERS["qwen2_5"].parse([*tok.encode([spelled])[0], *tok.encode_joint(call), *tok.encode([call])[0]])
     assert (action.reasoning, action.calls) == ("Hm.", (ToolCall(name="look"),))
     assert action.text == call
+
+
+plain_ids = st.integers(0, min(tokenizer("qwen3").added_tokens.values()) - 1)  # bytes, halves of characters, merges
+
+
+@given(ids=st.lists(plain_ids, max_size=24))
+def test_no_stream_without_a_delimiters_id_says_anything_but_text(ids: list[int]) -> None:
+    """Whatever the ids spell together, canonical or not, split anywhere."""
+    action, spans = RENDERERS["qwen3"].read(ids)
+    assert (action.calls, action.reasoning, spans) == ((), "", ())
+    assert action.text == tokenizer("qwen3").decode(ids).strip()
+
+
+SPELLED = [
+    token for text in ("<tool_call>", "</tool_call>", "<think>") for token in tokenizer("qwen3").encode([text])[0]
+]
+DELIMITERS = [tokenizer("qwen3").added_tokens[text] for text in ("<think>", "</think>", "<tool_call>", "</tool_call>")]
+CALL = tokenizer("qwen3").encode_joint('<tool_call>\n{"name": "look", "arguments": {"x": "漢😀"}}\n</tool_call>')
+
+
+@given(
+    before=st.lists(plain_ids | st.sampled_from(SPELLED), max_size=6),
+    pieces=st.lists(st.lists(st.sampled_from(DELIMITERS) | plain_ids, max_size=3) | st.just(CALL), max_size=3),
+)
+def test_an_action_cut_at_every_id_is_read_up_to_the_cut(before: list[int], pieces: list[list[int]]) -> None:
+    ids = [*before, *(token for piece in pieces for token in piece)]
+    for cut in range(len(ids) + 1):
+        action, spans = RENDERERS["qwen3"].read(ids[:cut])
+        borders = [place for span in spans for place in (span.start, span.end)]
+        assert borders == sorted(borders)
+        assert all(0 <= place <= cut for place in borders)
+        covered = {place for span in spans for place in range(span.start, span.end)}
+        opening = {place for place, token in enumerate(ids[:cut]) if token in (DELIMITERS[0], DELIMITERS[2])}
+        assert opening <= covered
+        assert len(action.calls) <= ids[:cut].count(DELIMITERS[2])
+        if before == ids[:cut] or not set(DELIMITERS) & set(ids[:cut]):
+            assert action.calls == ()

@@ -25,7 +25,7 @@ def scores(model: Qwen3ForCausalLM, request: Request, sampled: tuple[int, ...]) 
     return torch.log_softmax(logits / (request.temperature or 1.0), dim=-1)[len(request.ids) - 1 : -1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)  # batches of up to eight requests
 @given(batch=st.lists(requests, min_size=1, max_size=8))
 def test_an_answer_is_exact_within_its_budget_and_ends_at_its_stop(model: Qwen3ForCausalLM, batch: list[Request]):
     answers = sample(model, batch)

@@ -19,9 +19,11 @@ from orl_core.render.controls import Controls
 from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.plan import Plan, Plans
 from orl_core.render.report import unlike_template
+from orl_rollout.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import few, harmless, hostile_to, rounds
 from tests.families import FAMILIES, renderer, tokenizer
+from tests.tokenizers import build, template
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -274,6 +276,32 @@ def test_a_prompt_may_open_reasoning_after_a_user_message_only() -> None:
     said = tok.encode_joint("Hm.</think>Yes.")
     assert made.parse(said).reasoning == "Hm."
     assert made.parse(said, after="tool").reasoning == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "opening", "said"),
+    [
+        ("ministral_3", "[THINK]", "Hm.[/THINK]Yes."),
+        ("gpt_oss", "<|channel|>analysis<|message|>", "Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."),
+        ("qwen3_6", "<think>", "Hm.</think>Yes."),
+    ],
+)
+def test_a_prompt_that_opens_the_reasoning_is_seen_whatever_its_tags(name: str, opening: str, said: str) -> None:
+    family = FAMILIES[name]
+    prompt = "{%- if add_generation_prompt %}{{- '" + opening + "' }}{%- endif %}"
+    hf = build(template(family.template) + prompt, vocabulary=family.vocabulary)
+    ids = hf.get_vocab()
+    tok = HFTokenizer(hf, thinking=True, stop_ids=[ids[text] for text in family.vocabulary.stops])
+    made = Renderer(tok)
+    action = made.parse(tok.encode_joint(said))
+    assert (action.reasoning, action.text) == ("Hm.", "Yes.")
+    assert renderer(name).parse(tok.encode_joint(said)).reasoning == ""
+    assert "inside reasoning" in made.certificate.notes[0]
+    if made.strips:  # where the opening is one control id
+        observation, action_ids = made.open((USER,), ()), tok.encode_joint(said)
+        ((start, end),) = made.hide(observation, action_ids, made.read(action_ids)[1])
+        assert tok.decode([*observation, *action_ids][start:end]) == opening + said.removesuffix("Yes.")
+    assert made.strips == (name != "gpt_oss")
 
 
 @every_family

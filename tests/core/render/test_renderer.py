@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import RenderError
 from orl_core.messages import ImageBlock, Message, ParseFailure, TextBlock, ToolCall, ToolSpec, text_message
@@ -54,7 +54,6 @@ def test_golden_opening_and_extensions(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3_instruct_2507"])
 @given(first=harmless, system=st.none() | harmless, played=st.lists(rounds(), min_size=1, max_size=4))
-@settings(max_examples=60)
 def test_a_conversation_appended_is_the_conversation_rendered_whole(
     name: str, first: str, system: str | None, played: list[tuple[Message, tuple[Message, ...]]]
 ) -> None:
@@ -72,7 +71,6 @@ def test_a_conversation_appended_is_the_conversation_rendered_whole(
 
 @pytest.mark.parametrize("thinking", [False, True])
 @given(played=st.lists(rounds(), min_size=1, max_size=4))
-@settings(max_examples=60)
 def test_extensions_end_the_full_rendering_where_the_template_rewrites_history(
     thinking: bool, played: list[tuple[Message, tuple[Message, ...]]]
 ) -> None:

@@ -136,6 +136,19 @@ WIRES = {
         after="</｜DSML｜function_calls>",
         hostile=False,
     ),
+    "deepseek, V3.2 with JSON": Wire(
+        format="deepseek",
+        before="<｜DSML｜function_calls>\n",
+        call=lambda c, _: f'<｜DSML｜invoke name="{c.name}">{_json(c.arguments)}</｜DSML｜invoke>',
+        after="</｜DSML｜function_calls>",
+    ),
+    "deepseek, V4": Wire(
+        format="deepseek",
+        before="<｜DSML｜tool_calls>\n",
+        call=lambda c, n: _dsml(c, n) if c.arguments else f'<｜DSML｜invoke name="{c.name}"/>\n',
+        after="</｜DSML｜tool_calls>",
+        hostile=False,
+    ),
     "kimi_k2": Wire(
         format="kimi_k2",
         before="<|tool_calls_section_begin|>",
@@ -187,8 +200,8 @@ def tools_for(calls: Sequence[ToolCall]) -> tuple[ToolSpec, ...]:
 
 def calls_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[ToolCall]]:
     """Up to three calls of different tools, with names that every format can write."""
-    names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,7}", fullmatch=True)
-    keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
+    names = st.sampled_from(("a", "say", "add_2", "Look-Up", "_x1", "name", "arguments"))
+    keys = st.sampled_from(("x", "name", "_2", "Key", "arguments", "type"))
     call = st.builds(ToolCall, name=names, arguments=st.dictionaries(keys, values, max_size=3))
     return st.lists(call, min_size=1, max_size=3, unique_by=lambda call: call.name)
 

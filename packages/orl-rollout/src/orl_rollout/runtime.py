@@ -16,6 +16,7 @@ from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.render import Renderer
 from orl_core.task import Task
+from orl_core.tools import thinking
 from orl_core.trajectory import Job, Limits, StopReason, Trajectory
 
 from orl_rollout.breaker import Breaker
@@ -155,13 +156,8 @@ def _check_renderer(config: RunConfig, renderer: Renderer) -> None:
     """Refuse what cannot be done with this model's wire format."""
     if config.thinking == "strip" and not renderer.strips:
         raise ConfigError(
-            f"`thinking: strip` needs a vocabulary with <think> and </think>, and a wire format whose parts are told "
-            f"apart; this one is `{renderer.tool_format}`: use `keep`"
-        )
-    if not config.rollout.train_on.every_part and not renderer.tells_parts:
-        raise ConfigError(
-            f"`rollout.train_on`: the wire format `{renderer.tool_format}` does not tell the parts of an action apart: "
-            "leave `text`, `calls` and `reasoning` on"
+            f"`thinking: strip` needs a vocabulary that holds the tags of the reasoning (for `{renderer.tool_format}`: "
+            f"{' and '.join(thinking(renderer.tool_format))}) as tokens, and this one does not: use `keep`"
         )
 
 

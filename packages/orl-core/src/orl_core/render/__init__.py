@@ -8,6 +8,7 @@ dummy         the conversations that plans are made from
 contents      what a template does to a content, found by probing
 junction      where an action ends and what follows it begins
 calls         an action's ids split at delimiters; which format they are in
+places        from characters to ids
 controls      control strings: found, kept out, spliced
 conversation  messages as templates read them
 certify       the hard checks that a tokenizer and a template must pass

@@ -5,14 +5,15 @@ It knows vocabularies and marks, and leaves the meaning of the marks to the wire
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
 
 from orl_core.errors import RenderError, boundary
 from orl_core.messages import Action, Span, ToolCall
 from orl_core.render.conversation import Dialect, call_dict
 from orl_core.render.dummy import DUMMY_TOOL, HELLO
-from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, read_marked
+from orl_core.render.places import Places
+from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, read_marked, thinking
 from orl_core.tools.format import for_chat_template
 from orl_core.tools.marked import spellings
 
@@ -32,29 +33,28 @@ class CallReader:
 
     def __init__(self, tokenizer: Tokenizer, controls: Controls, tool_format: ToolFormat) -> None:
         self._tokenizer = tokenizer
-        self._format: ToolFormat = tool_format
+        self.format: ToolFormat = tool_format
         held = [text for text in delimiters(tool_format) if text in controls.ids]
         self._delimiters = {controls.ids[text]: text for text in held}
         self._spelled = tuple(text for text in delimiters(tool_format) if text not in controls.ids)
 
     def read(
         self, ids: Sequence[int], tools: Sequence[ToolSpec], *, reasoning_opened: bool
-    ) -> tuple[Action, tuple[Span, ...] | None]:
+    ) -> tuple[Action, tuple[Span, ...]]:
         """The action that `ids` say, their stop token already taken off, and the ids of its parts. Total.
 
         `tools`: as for `parse_marked`.
         """
         texts: list[str] = []
         marks: list[Mark] = []
-        pieces: list[tuple[int, int]] = []  # where each begins: in characters, in ids
+        pieces: list[_Piece] = []
         size = start = 0
         for place in [*(place for place, token in enumerate(ids) if token in self._delimiters), len(ids)]:
             plain = self._tokenizer.decode(ids[start:place]) if start < place else ""
             marks.extend(spellings(plain, self._spelled, size))
+            pieces.append(_Piece(size, start, Places(self._tokenizer.decode, ids[start:place], plain)))
             texts.append(plain)
-            pieces.append((size, start))
             size += len(plain)
-            pieces.append((size, place))
             if place < len(ids):
                 delimiter = self._delimiters[ids[place]]
                 marks.append(Mark(start=size, end=size + len(delimiter), delimiter=delimiter))
@@ -62,38 +62,38 @@ class CallReader:
                 size += len(delimiter)
             start = place + 1
         marked = Marked(text="".join(texts), marks=tuple(marks))
-        action, spans = read_marked(marked, self._format, tools=tools, reasoning_opened=reasoning_opened)
-        return action, None if spans is None else self._in_ids(spans, marked.text, pieces, ids)
-
-    def _in_ids(
-        self, spans: Sequence[Span], text: str, pieces: Sequence[tuple[int, int]], ids: Sequence[int]
-    ) -> tuple[Span, ...]:
-        """`spans` in ids. An id whose text lies in two parts belongs to the first of them.
-
-        White space between a part and the next one, or the end, is added to it.
-        """
-        places: list[Span] = []
-        for number, span in enumerate(spans, 1):
-            following = spans[number].start if number < len(spans) else len(text)
-            end = following if not text[span.end : following].strip() else span.end
-            places.append(
-                Span(part=span.part, start=self._place(span.start, pieces, ids), end=self._place(end, pieces, ids))
-            )
-        return tuple(places)
-
-    def _place(self, character: int, pieces: Sequence[tuple[int, int]], ids: Sequence[int]) -> int:
-        """How many ids it takes to say the first `character` characters."""
-        number = bisect_right(pieces, character, key=lambda piece: piece[0]) - 1
-        before, start = pieces[number]
-        if character == before:
-            return start
-        end = pieces[number + 1][1]
-        sizes = range(end - start + 1)
-        said = character - before
-        return start + bisect_left(sizes, said, key=lambda size: len(self._tokenizer.decode(ids[start : start + size])))
+        action, spans = read_marked(marked, self.format, tools=tools, reasoning_opened=reasoning_opened)
+        return action, _in_ids(spans, marked.text, pieces)
 
 
-def render_call(plans: Plans, dialect: Dialect, *, tools: bool) -> tuple[str, bool]:
+class _Piece(NamedTuple):
+    """Ids between two delimiters: where it begins, in characters and in ids, and the places in it."""
+
+    character: int
+    id: int
+    places: Places
+
+
+def _in_ids(spans: Sequence[Span], text: str, pieces: Sequence[_Piece]) -> tuple[Span, ...]:
+    """`spans` in ids. An id whose text lies in two parts belongs to the first of them.
+
+    White space between a part and the next one, or the end, is added to it.
+    """
+    found: list[Span] = []
+    for number, span in enumerate(spans, 1):
+        following = spans[number].start if number < len(spans) else len(text)
+        end = following if not text[span.end : following].strip() else span.end
+        found.append(Span(part=span.part, start=_place(span.start, pieces), end=_place(end, pieces)))
+    return tuple(found)
+
+
+def _place(character: int, pieces: Sequence[_Piece]) -> int:
+    """How many ids it takes to say the first `character` characters."""
+    piece = pieces[bisect_right(pieces, character, key=lambda piece: piece.character) - 1]
+    return piece.id + piece.places.place(character - piece.character)
+
+
+def render_call(plans: Plans, dialect: Dialect, tool_format: ToolFormat, *, tools: bool) -> tuple[str, bool]:
     """The template's own rendering of one dummy call as the model writes it, and whether that is inside reasoning.
 
     The generation prompt and the closing are off. Where the template prints no such prompt before a past call, what the
@@ -112,7 +112,7 @@ def render_call(plans: Plans, dialect: Dialect, *, tools: bool) -> tuple[str, bo
     end = next((stop for stop in plans.stops if whole.rstrip().endswith(stop)), "")
     whole = whole.rstrip().removesuffix(end) if end else whole
     if whole.startswith(prompt):
-        return whole.removeprefix(prompt), _opens(prompt)
+        return whole.removeprefix(prompt), _opens(prompt, tool_format)
     parts, shared = plans.controls.split(whole), plans.controls.split(prompt)
     same = next(place for place, (ours, theirs) in enumerate(zip(parts, shared, strict=False)) if ours != theirs)
     return "".join(parts[same:]), False
@@ -132,7 +132,7 @@ def detect_format(plans: Plans) -> ToolFormat:
     seen: list[str] = []
     for tools in (False, True):
         for tool_format in TOOL_FORMATS:
-            rendered, opened = render_call(plans, dialect_of(plans, tool_format), tools=tools)
+            rendered, opened = render_call(plans, dialect_of(plans, tool_format), tool_format, tools=tools)
             if parse(rendered, tool_format, tools=[DUMMY_TOOL], reasoning_opened=opened).calls == (DUMMY_CALL,):
                 return tool_format
             seen.append(rendered)
@@ -142,7 +142,7 @@ def detect_format(plans: Plans) -> ToolFormat:
     )
 
 
-def reasoning_opened(plans: Plans, roles: Sequence[Role]) -> dict[Role, bool]:
+def reasoning_opened(plans: Plans, roles: Sequence[Role], tool_format: ToolFormat) -> dict[Role, bool]:
     """Whether the prompt after the first message (`user`), and after new messages of these roles, opens reasoning.
 
     Raises:
@@ -150,13 +150,13 @@ def reasoning_opened(plans: Plans, roles: Sequence[Role]) -> dict[Role, bool]:
     """
     with boundary(RenderError, "applying the chat template"):
         first = plans.tokenizer.apply_chat_template(HELLO, tools=None, add_generation_prompt=True)
-    opened: dict[Role, bool] = {role: _opens(plans.tail((role,))) for role in roles}
-    if opened.setdefault("user", _opens(first)) != _opens(first):
-        raise RenderError(
-            f"the prompt opens reasoning after some user messages only: first {_opens(first)}, later not so"
-        )
+    opened: dict[Role, bool] = {role: _opens(plans.tail((role,)), tool_format) for role in roles}
+    at_first = _opens(first, tool_format)
+    if opened.setdefault("user", at_first) != at_first:
+        raise RenderError(f"the prompt opens reasoning after some user messages only: first {at_first}, later not so")
     return opened
 
 
-def _opens(prompt: str) -> bool:
-    return prompt.rfind("<think>") > prompt.rfind("</think>")
+def _opens(prompt: str, tool_format: ToolFormat) -> bool:
+    opening, closing = thinking(tool_format)
+    return prompt.rfind(opening) > prompt.rfind(closing)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from orl_core.errors import RenderError
 from orl_core.messages import Role, ToolSpec, text_message
 from orl_core.render.dummy import HELLO, rounds
+from orl_core.render.junction import Junction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -151,8 +152,11 @@ def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
         closing={role: made.plan((role,)).closing for role in roles}, calls_per_action=most, notes=tuple(notes)
     )
     _closed(made, extent)
+    junction = Junction(extent.closing, made.controls.ids)
     names = {token: text for text, token in made.controls.ids.items()}
     closing = ", ".join(f"{names[token]} before a {role} message" for role, token in extent.closing.items())
+    others = ", ".join(names[stop] for stop in made.tokenizer.stop_ids if stop not in junction.closing)
+    closing += f"; in full behind {others}" if others else ""
     contents = ", ".join(f"{role} {made.transform(role).name}" for role in roles)
     history = "the number of calls before only" if made.counting else "nothing before it"
     return extent, [

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.errors import RenderError
 from orl_core.tools.strict_json import without_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from orl_core.render.tokenizer import Tokenizer
 
@@ -33,10 +33,9 @@ class Controls:
         self._tokenizer = tokenizer
         self.ids = {text: token for text, token in tokenizer.added_tokens.items() if text}
         self.id_set = frozenset(self.ids.values())
-        longest_first = sorted(self.ids, key=len, reverse=True)
-        pattern = "|".join(map(re.escape, longest_first)) or r"(?!)"
+        pattern = _longest_of(sorted(self.ids)) or r"(?!)"
         self._whole = re.compile(f"({pattern})")
-        self._anywhere = re.compile(f"(?=(?:{pattern}))")
+        self._anywhere = re.compile(f"(?={pattern})")
 
     @cached_property
     def _longest(self) -> int:
@@ -88,6 +87,25 @@ class Controls:
     def blank(self, text: str, guard: str) -> str:
         """`text` with every control string replaced by a letter, its edges guarded: what must render alike."""
         return self.guard(self._whole.sub(_BLANK, text), guard)
+
+
+def _longest_of(texts: Sequence[str]) -> str:
+    """A pattern of the longest of these sorted texts that stands at a place, what they share at the start written once.
+
+    A place costs the characters that match there, however many texts there are: vocabularies reserve a thousand.
+    """
+    if not texts:
+        return ""
+    shared = 0
+    while texts[0][shared : shared + 1] == texts[-1][shared : shared + 1] != "":
+        shared += 1
+    ends = len(texts[0]) == shared  # sorted, so that the text that is the others' beginning comes first
+    branches = [
+        _longest_of([text[shared:] for text in group])
+        for _, group in groupby(texts[ends:], key=lambda text: text[shared])
+    ]
+    following = f"(?:{'|'.join(branches)}){'?' * ends}" if branches else ""
+    return re.escape(texts[0][:shared]) + following
 
 
 def choose_guard(texts: Iterable[str]) -> str:

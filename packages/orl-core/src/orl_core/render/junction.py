@@ -25,7 +25,10 @@ def closings(stops: Sequence[str], vocabulary: Mapping[str, int]) -> tuple[str, 
 
 
 class Junction:
-    """Joins actions to what follows. `closing` is the id that the template closes an action with, by the role next."""
+    """Joins actions to what follows. `closing` is the id that the template closes an action with, by the role next.
+
+    The attribute `closing` holds every id that may stand there instead of the template's own, whatever the role.
+    """
 
     def __init__(self, closing: Mapping[Role, int], vocabulary: Mapping[str, int]) -> None:
         groups = [frozenset(vocabulary[text] for text in group if text in vocabulary) for group in ALIKE]
@@ -34,11 +37,11 @@ class Junction:
             for role, token in closing.items()
         }
         self.follows = frozenset(closing)
-        self._known = frozenset[int]().union(*self._fits.values())
+        self.closing = frozenset[int]().union(*self._fits.values())
 
     def fits(self, action_ids: Sequence[int], role: Role) -> bool:
         """Whether a message of this role may follow: no other role's closing was sampled."""
-        if not action_ids or action_ids[-1] not in self._known:
+        if not action_ids or action_ids[-1] not in self.closing:
             return True
         return action_ids[-1] in self._fits[role]
 

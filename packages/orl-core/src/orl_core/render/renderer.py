@@ -19,8 +19,7 @@ from orl_core.render.junction import Junction
 from orl_core.render.opening import Opening
 from orl_core.render.plan import Plans
 from orl_core.render.report import report
-from orl_core.tools import delimiters
-from orl_core.tools.scan import THINK, THOUGHT
+from orl_core.tools import thinking
 from orl_core.tools.strict_json import without_surrogates
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from orl_core.render.tokenizer import Tokenizer
     from orl_core.tools import ToolFormat
 
-_REASONING = frozenset({THINK, THOUGHT})
 _MARKER = "\n[… cut here: the result is longer than its budget]"
 _CHARACTERS_PER_TOKEN = 8  # about twice what prose, code and JSON have on average
 
@@ -63,7 +61,7 @@ class Renderer:
             self._dialect = dialect_of(self._plans, self.tool_format)
             extent, more = certify.plans(self._plans, self._dialect)
             self._junction = Junction(extent.closing, self._controls.ids)
-            self._opened = reasoning_opened(self._plans, tuple(extent.closing))
+            self._opened = reasoning_opened(self._plans, tuple(extent.closing), self.tool_format)
             self._calls = CallReader(tokenizer, self._controls, self.tool_format)
             self._opening = Opening(tokenizer, self._controls, self._dialect, system_prompt_template)
             checks += more + certify.openings(self._opening, self._controls, tokenizer.encode_joint)
@@ -77,15 +75,9 @@ class Renderer:
         return self._stop_ids
 
     @property
-    def tells_parts(self) -> bool:
-        """Whether `read` tells reasoning and calls from text: the wire format's parser must say where they stand."""
-        return self.read(())[1] is not None
-
-    @property
     def strips(self) -> bool:
-        """Whether reasoning can be cut out by `hide`: `<think>` and `</think>` must be control ids that delimit it."""
-        known = _REASONING.intersection(delimiters(self.tool_format), self._controls.ids)
-        return self.tells_parts and known == _REASONING
+        """Whether reasoning can be cut out by `hide`: the two tags that delimit it must be control ids."""
+        return self._controls.ids.keys() >= set(thinking(self.tool_format))
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The ids of the first messages and tools, up to where the model begins to speak.
@@ -140,8 +132,8 @@ class Renderer:
 
     def read(
         self, ids: Sequence[int], tools: Sequence[ToolSpec] = (), *, after: Role = "user"
-    ) -> tuple[Action, tuple[Span, ...] | None]:
-        """What `parse` gives, and which ids are reasoning and calls; None where the wire format does not tell.
+    ) -> tuple[Action, tuple[Span, ...]]:
+        """What `parse` gives, and which ids are reasoning and calls; all others are text.
 
         The stop token at the end counts with the part that it follows.
         """
@@ -168,7 +160,7 @@ class Renderer:
             while end < most and self._tokenizer.decode(action_ids[end : end + 1]).isspace():
                 end += 1
             if span.start == 0 and self._opens(after):
-                start = _last(observation, self._controls.ids[THINK])
+                start = _last(observation, self._controls.ids[thinking(self.tool_format)[0]])
             ranges.append((start, len(observation) + end))
         return tuple(ranges)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orl_core.messages import Role
     from orl_core.render.dummy import Roles
     from orl_core.render.plan import Plans
+    from orl_core.tools import ToolFormat
 
 CONVERSATIONS = 30
 
@@ -35,18 +36,18 @@ def report(checks: Sequence[Check], extent: Extent, made: Plans, dialect: Dialec
     )
     return Certificate(
         checks=(*checks, equality, _parses(made, dialect, calls)),
-        notes=(*_notes(made, extent), *extent.notes),
+        notes=(*_notes(made, extent, calls.format), *extent.notes),
         user_turns="user" in extent.closing,
         calls_per_action=extent.calls_per_action,
     )
 
 
-def _notes(made: Plans, extent: Extent) -> list[str]:
+def _notes(made: Plans, extent: Extent, tool_format: ToolFormat) -> list[str]:
     hello = [{"role": "user", "content": "Zqu"}]
     prompt = made.tokenizer.apply_chat_template(hello, tools=None, add_generation_prompt=True)
     before, _, after = prompt.partition("Zqu")
     system = [line for line in made.controls.split(before)[::2] if len(line.split()) > 1]
-    opened = reasoning_opened(made, tuple(extent.closing))
+    opened = reasoning_opened(made, tuple(extent.closing), tool_format)
     notes = [f"an action begins after {after!r}, {_side(opened['user'])} reasoning"]
     if opened["tool"] != opened["user"]:
         notes.append(f"after a result it begins {_side(opened['tool'])} reasoning")
@@ -61,7 +62,7 @@ def _side(opened: bool) -> str:
 
 def _parses(made: Plans, dialect: Dialect, calls: CallReader) -> Check:
     """Whether the parser reads back a call that the template rendered. A template that ignores calls fails this."""
-    rendered, opened = render_call(made, dialect, tools=True)
+    rendered, opened = render_call(made, dialect, calls.format, tools=True)
     found = calls.read(made.tokenizer.encode_joint(rendered), [DUMMY_TOOL], reasoning_opened=opened)[0].calls
     passed = found == (DUMMY_CALL,)
     return Check(check="parse after render", passed=passed, detail="equal" if passed else f"{rendered!r} gives {found}")

@@ -47,7 +47,17 @@ ToolFormat = Literal[
 ]
 TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
-__all__ = ["TOOL_FORMATS", "Mark", "Marked", "ToolFormat", "delimiters", "parse", "parse_marked", "read_marked"]
+__all__ = [
+    "TOOL_FORMATS",
+    "Mark",
+    "Marked",
+    "ToolFormat",
+    "delimiters",
+    "parse",
+    "parse_marked",
+    "read_marked",
+    "thinking",
+]
 
 
 class _WireFormat(Protocol):
@@ -55,6 +65,9 @@ class _WireFormat(Protocol):
 
     @property
     def DELIMITERS(self) -> tuple[str, ...]: ...  # noqa: N802
+
+    @property
+    def THINKING(self) -> tuple[str, str]: ...  # noqa: N802
 
     def parse(self, marked: Marked, *, reasoning_opened: bool = False) -> Parsed: ...
 
@@ -112,7 +125,7 @@ def read_marked(
     tools: Sequence[ToolSpec] = (),
     reasoning_opened: bool = False,
 ) -> Parsed:
-    """What `parse_marked` gives, and the places of its parts in the marked text; None where the format tells none."""
+    """What `parse_marked` gives, and the places of its parts in the marked text."""
     action, spans = _FORMATS[format].parse(marked, reasoning_opened=reasoning_opened)
     return typed(action, tools) if action.calls and format in _CARRIES_TEXTS else action, spans
 
@@ -126,3 +139,8 @@ def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
     if format not in TOOL_FORMATS:
         raise RenderError(f"tool format `{format}` is not supported; the formats are: {', '.join(TOOL_FORMATS)}")
     return _FORMATS[format].DELIMITERS
+
+
+def thinking(format: ToolFormat) -> tuple[str, str]:  # noqa: A002
+    """What opens and what closes the reasoning in a wire format."""
+    return _FORMATS[format].THINKING

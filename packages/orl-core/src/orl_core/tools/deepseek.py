@@ -8,18 +8,21 @@ It must not know tools, schemas or tokens. What it decides:
 - `<｜tool▁calls▁begin｜>` and `…end｜>` frame calls and are not asked for; a fence after the separator makes a call V3.
 - A call is complete with its JSON, closed or not. A delimiter inside a JSON string is part of the string; where the
   JSON is broken the call ends at the next delimiter of a call. `json_calls` says what arguments may be.
-- In DSML `string="true"` takes a value as it is written, anything else takes it as strict JSON. `tagged` has the rest.
+- In DSML `string="true"` takes a value as it is written, anything else takes it as strict JSON. All arguments may stand
+  as one JSON object instead, and a call without any may close itself: `<｜DSML｜invoke name="NAME"/>`. `tagged` has the
+  rest.
 - Reasoning stands between `<think>` and `</think>`, or the end.
 """  # noqa: RUF002
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orl_core.messages import FailureKind
 from orl_core.tools.json_calls import broken, named_call, read_body
-from orl_core.tools.scan import THINK, THOUGHT, Scan, dropped, read
+from orl_core.tools.scan import THINKING, Scan, dropped, read
 from orl_core.tools.tagged import Dialect, Tag, read_block
 
 if TYPE_CHECKING:
@@ -29,18 +32,18 @@ if TYPE_CHECKING:
 CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
 CALL, CALL_END, SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"  # noqa: RUF001
 DSML = "｜DSML｜"  # noqa: RUF001
-DELIMITERS = (CALLS, CALLS_END, CALL, CALL_END, SEPARATOR, DSML, THINK, THOUGHT)
+DELIMITERS = (CALLS, CALLS_END, CALL, CALL_END, SEPARATOR, DSML, *THINKING)
 _STOPS = (CALL, CALL_END, CALLS_END)
 _FENCE = re.compile(r"\s*+([^\n`<{]*+)\s*+```(?:json)?+\s*+")
 _TAG = re.compile(
     rf"<(/?+){DSML}(?:(function_calls|tool_calls)|(invoke)|parameter)"
-    r'(?:\s++name="([^"<>\n]*+)")?+(?:\s++string="(true|false)")?+\s*+>'
+    r'(?:\s++name="([^"<>\n]*+)")?+(?:\s++string="(true|false)")?+\s*+(/?+)>'
 )
 
 
 def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
     """Everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `<think>`."""
-    readers = {CALL: _call, CALLS: dropped, CALLS_END: dropped, DSML: _dsml}
+    readers = {CALL: _call, CALLS: dropped, CALLS_END: dropped, DSML: partial(read_block, dialect=_DIALECT)}
     return read(marked, readers, reasoning_opened=reasoning_opened)
 
 
@@ -76,25 +79,23 @@ def _pass_end(scan: Scan, mark: Mark) -> None:
         scan.pass_mark()
 
 
-def _dsml(scan: Scan) -> None:
-    read_block(scan, _DIALECT)
-
-
 def _tag(scan: Scan, mark: Mark) -> Tag | None:
     """The tag whose middle is `mark`."""
     start = mark.start - (2 if scan.text.startswith("/", mark.start - 1) else 1)
     found = _TAG.match(scan.text, start) if start >= 0 else None
     if found is None:
         return None
-    closing, outer, invoke, name, string = found.groups()
+    closing, outer, invoke, name, string, alone = found.groups()
     if outer:
         kind = "close" if closing else "open"
     elif invoke:
         kind = "called" if closing else "call"
     else:
         kind = "value end" if closing else "key"
+    if alone and kind != "call":
+        return None
     is_json = kind == "key" and string != "true"
-    return Tag(kind=kind, start=start, end=found.end(), name=name or "", is_json=is_json)
+    return Tag(kind=kind, start=start, end=found.end(), name=name or "", is_json=is_json, closes_itself=bool(alone))
 
 
 _DIALECT = Dialect(
@@ -103,5 +104,5 @@ _DIALECT = Dialect(
     called=f"</{DSML}invoke>",
     key=f'<{DSML}parameter name="a_name" string="true">',
     value_end=f"</{DSML}parameter>",
-    strips_newline=False,
+    json_body=True,
 )

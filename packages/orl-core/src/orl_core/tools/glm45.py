@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from orl_core.messages import FailureKind, ToolCall
-from orl_core.tools.scan import THINK, THOUGHT, Scan, read
+from orl_core.tools.scan import THINKING, Scan, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _ARGUMENT = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
-DELIMITERS = (OPEN, CLOSE, *_ARGUMENT, THINK, THOUGHT)
+DELIMITERS = (OPEN, CLOSE, *_ARGUMENT, *THINKING)
 EXAMPLE = "<arg_key>a_name</arg_key><arg_value>its value</arg_value>"
 _NAME = re.compile(r"[^\s<>{}\"]++")
 

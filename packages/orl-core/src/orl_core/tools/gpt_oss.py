@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+THINKING = (f"{CHANNEL}analysis{MESSAGE}", END)
 DELIMITERS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
 _STOPS = (START, END, CALL, RETURN)
 _CLOSING = (END, CALL, RETURN)

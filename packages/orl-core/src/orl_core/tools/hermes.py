@@ -18,14 +18,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orl_core.tools.json_calls import broken, call_of, read_body
-from orl_core.tools.scan import THINK, THOUGHT, Scan, read
+from orl_core.tools.scan import THINKING, Scan, read
 
 if TYPE_CHECKING:
     from orl_core.tools.marked import Marked
     from orl_core.tools.scan import Parsed
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-DELIMITERS = (OPEN, CLOSE, THINK, THOUGHT)
+DELIMITERS = (OPEN, CLOSE, *THINKING)
 EXAMPLE = '{"name": "a_tool", "arguments": {}}'
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orl_core.messages import FailureKind
 from orl_core.tools.json_calls import broken, named_call, read_body
-from orl_core.tools.scan import THINK, THOUGHT, Scan, dropped, read
+from orl_core.tools.scan import THINKING, Scan, dropped, read
 
 if TYPE_CHECKING:
     from orl_core.tools.marked import Marked
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CALL, CALL_END, ARGUMENTS = "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"
-DELIMITERS = (SECTION, SECTION_END, CALL, CALL_END, ARGUMENTS, THINK, THOUGHT)
+DELIMITERS = (SECTION, SECTION_END, CALL, CALL_END, ARGUMENTS, *THINKING)
 _STOPS = (CALL, CALL_END, SECTION_END)
 _NUMBER = re.compile(r":[0-9]+\Z")
 

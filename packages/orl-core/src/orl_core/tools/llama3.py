@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING
 
 from orl_core.tools.json_calls import broken, call_of
-from orl_core.tools.scan import THINK, THOUGHT, Scan, read
+from orl_core.tools.scan import THINKING, Scan, read
 from orl_core.tools.strict_json import NotJson, read_value
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orl_core.tools.scan import Parsed
 
 TAG = "<|python_tag|>"
-DELIMITERS = (TAG, THINK, THOUGHT)
+DELIMITERS = (TAG, *THINKING)
 EXAMPLE = '{"name": "a_tool", "parameters": {}}'
 _KEYS = ("parameters", "arguments")
 _CALL = re.compile(r'\s*+;?+\s*+(?=\{\s*+"(?:name|type)"\s*+:)')

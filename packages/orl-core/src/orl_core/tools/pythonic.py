@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from orl_core.messages import FailureKind, ToolCall
 from orl_core.tools.json_calls import read_array
 from orl_core.tools.python_literal import NotLiteral, after_space, read_literal
-from orl_core.tools.scan import THINK, THOUGHT, Scan, dropped, read
+from orl_core.tools.scan import THINKING, Scan, dropped, read
 
 if TYPE_CHECKING:
     from orl_core.tools.marked import Marked
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 START, END = "<|python_start|>", "<|python_end|>"
 LFM_START, LFM_END = "<|tool_call_start|>", "<|tool_call_end|>"
-DELIMITERS = (START, END, LFM_START, LFM_END, THINK, THOUGHT)
+DELIMITERS = (START, END, LFM_START, LFM_END, *THINKING)
 EXAMPLE = "[a_tool(x=1)]"
 _STOPS = (START, END, LFM_START, LFM_END)
 _BARE = re.compile(r"\s*+\[\s*+[A-Za-z_][\w.-]*+\s*+\(")

@@ -8,13 +8,14 @@ silent; outside `<tool_call>` a `<function=` is text. Reasoning stands between `
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
-from orl_core.tools.scan import THINK, THOUGHT, Scan, read
-from orl_core.tools.tagged import Dialect, Kind, Tag, read_block
+from orl_core.tools.scan import THINKING, read
+from orl_core.tools.tagged import Dialect, Kind, named_tag, read_block
 
 if TYPE_CHECKING:
-    from orl_core.tools.marked import Mark, Marked
+    from orl_core.tools.marked import Marked
     from orl_core.tools.scan import Parsed
 
 OPEN = "<tool_call>"
@@ -26,31 +27,17 @@ _KINDS: dict[str, Kind] = {
     "<parameter=": "key",
     "</parameter>": "value end",
 }
-DELIMITERS = (*_KINDS, THINK, THOUGHT)
+DELIMITERS = (*_KINDS, *THINKING)
 _NAME = re.compile(r"([^<>\n]*+)>")
 
 
 def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
     """Everything in `marked`, in order, arguments as texts. `reasoning_opened`: the prompt has opened `<think>`."""
-    return read(marked, {OPEN: _block}, reasoning_opened=reasoning_opened)
-
-
-def _block(scan: Scan) -> None:
-    read_block(scan, _DIALECT)
-
-
-def _tag(scan: Scan, mark: Mark) -> Tag | None:
-    kind = _KINDS.get(mark.delimiter)
-    if kind is None:
-        return None
-    if kind not in {"call", "key"}:
-        return Tag(kind=kind, start=mark.start, end=mark.end)
-    name = _NAME.match(scan.text, mark.end)
-    return Tag(kind=kind, start=mark.start, end=name.end(), name=name.group(1).strip()) if name else None
+    return read(marked, {OPEN: partial(read_block, dialect=_DIALECT)}, reasoning_opened=reasoning_opened)
 
 
 _DIALECT = Dialect(
-    tag=_tag,
+    tag=partial(named_tag, _KINDS, _NAME),
     call="<function=a_tool>",
     called="</function>",
     key="<parameter=a_name>",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from orl_core.tools.marked import Mark, Marked
 
-THINK, THOUGHT = "<think>", "</think>"
-Parsed = tuple[Action, tuple[Span, ...] | None]  # and where its parts stand, in characters; None: it is not told
+THINKING = ("<think>", "</think>")
+Parsed = tuple[Action, tuple[Span, ...]]  # and where its parts stand, in characters
 
 
 class Scan:
@@ -101,7 +101,7 @@ def read(
     readers: Mapping[str, Callable[[Scan], None]],
     *,
     reasoning_opened: bool,
-    thinking: tuple[str, str] = (THINK, THOUGHT),
+    thinking: tuple[str, str] = THINKING,
     bare: Callable[[Scan], None] | None = None,
 ) -> Parsed:
     """Everything in `marked`, in order: text, reasoning between the tags `thinking`, and what the readers find.

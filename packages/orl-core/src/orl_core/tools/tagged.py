@@ -13,13 +13,14 @@ on with the next call or block.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
 from orl_core.messages import FailureKind, ToolCall
-from orl_core.tools.strict_json import NotJson, read_all
+from orl_core.tools.strict_json import NotJson, read_all, read_value, skip_space
 
 if TYPE_CHECKING:
     from orl_core.tools.marked import Mark
@@ -30,19 +31,24 @@ Kind = Literal["open", "close", "call", "called", "key", "value end"]
 
 
 class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tag at `text[start:end]`. `name` is that of the tool or the parameter; `is_json`: its value is JSON."""
+    """A tag at `text[start:end]`. `name` is that of the tool or the parameter; `is_json`: its value is JSON.
+
+    `closes_itself`: it is a call without arguments, and nothing follows that belongs to it.
+    """
 
     kind: Kind
     start: int
     end: int
     name: str = ""
     is_json: bool = False
+    closes_itself: bool = False
 
 
 class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to write the tags. `tag` reads the tag at a mark; four others spell tags for messages.
 
     `strips_newline`: the format writes a value on lines of its own, so that one newline at either end is not its.
+    `json_body`: all arguments may stand as one JSON object where the first value would.
     """
 
     tag: Callable[[Scan, Mark], Tag | None]
@@ -50,7 +56,19 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     called: str
     key: str
     value_end: str
-    strips_newline: bool
+    strips_newline: bool = False
+    json_body: bool = False
+
+
+def named_tag(kinds: Mapping[str, Kind], name: re.Pattern[str], scan: Scan, mark: Mark) -> Tag | None:
+    """The tag of a format that has a delimiter for each kind; `name` finds what follows that of a call or a key."""
+    kind = kinds.get(mark.delimiter)
+    if kind not in {"call", "key"}:
+        return None if kind is None else Tag(kind=kind, start=mark.start, end=mark.end)
+    found = name.match(scan.text, mark.end)
+    if found is None:
+        return None
+    return Tag(kind=kind, start=mark.start, end=found.end(), name=found.group(found.lastindex or 1).strip())
 
 
 class _Malformed(Exception):
@@ -96,7 +114,7 @@ def read_block(scan: Scan, dialect: Dialect) -> None:
 def _read_call(scan: Scan, dialect: Dialect, call: Tag) -> None:
     """The call whose tag has just been passed: a call, or a failure after which the next block tag is not passed."""
     try:
-        arguments = _arguments(scan, dialect)
+        arguments = {} if call.closes_itself else _arguments(scan, dialect)
     except _Malformed as exc:
         kind = FailureKind.UNCLOSED if isinstance(exc, _Unclosed) else FailureKind.MALFORMED
         _to(scan, dialect, _BLOCK_TAGS)
@@ -110,7 +128,7 @@ def _read_call(scan: Scan, dialect: Dialect, call: Tag) -> None:
 
 
 def _arguments(scan: Scan, dialect: Dialect) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
+    arguments = _body(scan) if dialect.json_body else {}
     while True:
         start = scan.at
         tag = _next(scan, dialect, f"it has no {dialect.called}")
@@ -129,6 +147,19 @@ def _arguments(scan: Scan, dialect: Dialect) -> dict[str, Any]:
         if end.kind != "value end":
             raise _Malformed(unfinished)
         arguments[tag.name] = _value(scan.text[tag.end : end.start], tag, dialect)
+
+
+def _body(scan: Scan) -> dict[str, Any]:
+    """The JSON object that stands here, passed; none where something else does."""
+    if not scan.text.startswith("{", skip_space(scan.text, scan.at)):
+        return {}
+    try:
+        value, end = read_value(scan.text, scan.at)
+    except NotJson as exc:
+        wrong = _Unclosed if exc.cut else _Malformed
+        raise wrong(f"its arguments are not one valid JSON object: {exc}") from None
+    scan.jump(end)
+    return value
 
 
 def _next(scan: Scan, dialect: Dialect, complaint: str) -> Tag:

@@ -1,0 +1,90 @@
+"""Every parser is linear: twice the text, twice the work. Work is counted, not timed.
+
+Counted are the calls of functions, ours and the interpreter's, and the characters that are copied out of the text. What
+a regular expression reads without copying is bounded by a generous deadline on long texts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, SupportsIndex
+
+import pytest
+from orl_core.messages import ToolSpec
+from orl_core.tools import TOOL_FORMATS, Marked, ToolFormat, delimiters, parse, parse_marked
+from orl_core.tools.marked import mark
+
+TOOLS = (ToolSpec(name="a", parameters={"type": "object", "properties": {"x": {"type": "integer"}}}),)
+
+
+class Counted(str):
+    """A text that counts the characters that are copied out of it."""
+
+    copied = 0
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        found = super().__getitem__(key)
+        self.copied += len(found)
+        return found
+
+
+def copied(text: str, tool_format: ToolFormat) -> int:
+    """Characters copied while `text` is parsed."""
+    counted = Counted(text)
+    parse_marked(Marked(text=counted, marks=mark(text, delimiters(tool_format)).marks), tool_format, tools=TOOLS)
+    return counted.copied
+
+
+def called(text: str, tool_format: ToolFormat) -> int:
+    """Calls made while `text` is parsed."""
+    marked = mark(text, delimiters(tool_format))
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        parse_marked(marked, tool_format, tools=TOOLS)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def units(tool_format: ToolFormat) -> list[str]:
+    texts = delimiters(tool_format)
+    rests = ("", '{"a": "', "[a(x='", '"a">', '{"a": 1}', "a", " \n")
+    return [*(text + rest for text in texts for rest in rests), "".join(texts), "".join(texts[::-1])]
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_twice_the_text_is_twice_the_work(tool_format: ToolFormat) -> None:
+    for unit in units(tool_format):
+        for before in ("", *delimiters(tool_format)):
+            once, twice = (called(before + unit * size, tool_format) for size in (40, 80))
+            assert twice <= 2.3 * once + 500, (before, unit)
+        once, twice = (copied(unit * size, tool_format) for size in (1000, 2000))  # beyond what is read of JSON at once
+        assert twice <= 2.3 * once + 500, unit
+
+
+def test_negative_control_looking_back_is_seen() -> None:
+    """A parser that copied the rest of the text at every mark would be found."""
+
+    def copies(size: int) -> int:
+        text = Counted("<think>" * size)
+        for found in mark(text, ("<think>",)).marks:
+            text[found.start :]
+        return text.copied
+
+    assert copies(80) > 2.3 * copies(40) + 500
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_a_long_turn_of_nothing_but_delimiters_is_read_in_time(tool_format: ToolFormat) -> None:
+    texts = delimiters(tool_format)
+    for unit in ("".join(texts), texts[0], texts[0] + '{"a": "', texts[-1] + "[a(x='"):
+        started = time.monotonic()
+        parse(unit * 5_000, tool_format, tools=TOOLS)
+        assert time.monotonic() - started < 10, unit

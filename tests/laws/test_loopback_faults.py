@@ -1,0 +1,115 @@
+"""Pairs of faults on the wire: a real engine client before an SGLang stand-in, the real SDK before OpenReward's server.
+
+Fewer examples than with the fakes of `episodes`, and the same promises: the outcome, what is trained, no session open,
+no request running, no task left, no tool run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orl_core.config import decode_config
+from orl_core.task import Task
+from orl_core.trajectory import StopReason
+from orl_rollout.breaker import Breaker
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.outcome import Outcome
+from orl_rollout.runtime import Runtime
+from orl_rollout.sglang import SglangEngine
+from orl_rollout.testing import Fault, FaultKind, SglangServer
+from orl_rollout.testing.environments import Served, serve
+
+from tests.laws.checks import check_data
+from tests.laws.episodes import HALVES, RENDERER, TOKENIZER
+
+TURNS = 2
+HANG_SECONDS = 0.4  # a deadline that is meant to pass; where none is, deadlines are far away
+
+
+class World(NamedTuple):
+    """An environment of the gallery, the call that the model makes, and how the first such call ends the episode."""
+
+    name: str
+    call: str
+    ends: StopReason | None = None
+    hangs: bool = False
+
+
+WORLDS = (
+    World("Echo", '{"name": "echo", "arguments": {"text": "hi"}}'),
+    World("Echo", '{"name": "echo", "arguments": {"text": 7}}'),  # refused by the schema: the tool does not run
+    World("Echo", '{"name": "finish", "arguments": {}}', StopReason.FINISHED),
+    World("Failing", '{"name": "fail", "arguments": {}}', StopReason.ERROR),
+    World("NanReward", '{"name": "pay", "arguments": {}}', StopReason.ERROR),
+    World("Picture", '{"name": "draw", "arguments": {}}', StopReason.ERROR),
+    World("Hanging", '{"name": "wait", "arguments": {}}', StopReason.ERROR, hangs=True),
+)
+HARMLESS = (FaultKind.ABORT, FaultKind.RESET, FaultKind.RESET_MID_BODY, FaultKind.STATUS)  # continued, or tried again
+faults = st.builds(Fault, kind=st.sampled_from(FaultKind), at=st.integers(0, TURNS - 1), tokens=st.integers(0, 2))
+
+
+@pytest.fixture(scope="module")
+def gallery() -> Iterator[Served]:
+    with serve() as served:
+        yield served
+
+
+def foretold(world: World, fault: Fault) -> tuple[StopReason, int]:
+    """How the episode ends, and how many tools are run."""
+    called = 0
+    for request in range(TURNS):
+        if fault.at == request and fault.kind not in HARMLESS:
+            return StopReason.ERROR, called
+        called += '"text": 7' not in world.call
+        if world.ends is not None:
+            return world.ends, called
+    return StopReason.MAX_TURNS, called
+
+
+async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
+    """The outcome, and how many requests the engine still runs."""
+    hang = world.hangs or fault.kind is FaultKind.HANG
+    name = f"gallery/{world.name}"
+    rollout = {
+        "call_timeout": HANG_SECONDS if hang else 60.0,
+        "turn_timeout": HANG_SECONDS if fault.kind is FaultKind.HANG else 60.0,
+        "train_timeouts": True,
+    }
+    config = decode_config({"environments": {name: {"base_url": url, "max_turns": TURNS}}, "rollout": rollout}, "test")
+    task = Task(env_name=name, deployment_name=name, environment_name=world.name.lower(), task_spec={"number": 1})
+    said = [*HALVES, *TOKENIZER.encode_joint(f"<tool_call>\n{world.call}\n</tool_call><|im_end|>")]
+    async with (
+        SglangServer(lambda ids, sampling: said, faults=[fault]) as server,
+        SglangEngine(server.url, context_tokens=4096) as engine,
+        OpenRewardClient(config) as client,
+    ):
+        runtime = Runtime(config, renderer=RENDERER, client=client, breaker=Breaker(max_error_rate=1.0, group_size=1))
+        outcome = await runtime.play(task, key="k", engine=engine, sampling={})
+        async with asyncio.timeout(10):
+            await server.until_running(0)
+    return outcome, len(asyncio.all_tasks()) - 1
+
+
+@settings(max_examples=settings().max_examples // 10)
+@given(world=st.sampled_from(WORLDS), fault=faults)
+def test_pairs_on_the_wire_end_as_promised(gallery: Served, world: World, fault: Fault) -> None:
+    asked, deleted = gallery.asked("/call"), gallery.asked("/delete")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outcome, left = asyncio.run(play(world, fault, gallery.url))
+    reason, called = foretold(world, fault)
+    trajectory = outcome.trajectory
+    assert trajectory.stop_reason is reason, trajectory.error
+    assert gallery.asked("/call") - asked == called
+    assert gallery.asked("/delete") - deleted == 1
+    assert gallery.sessions == 0
+    assert left == 0
+    check_data(trajectory, outcome.data)
+    trained = sum(sum(datum.loss_mask) for datum in outcome.data)
+    assert trained == (0 if reason is StopReason.ERROR else sum(len(turn.action_ids) for turn in trajectory.turns))
