@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from orl_core.config import Backend, Reduction, decode_config, load_config
 from orl_core.datum import Datum, to_data
 from orl_core.errors import ConfigError
-from orl_core.messages import Action
-from orl_core.task import Task
+from orl_core.messages import Action, ImageBlock, Message, Role, TextBlock, ToolCall, ToolSpec
+from orl_core.task import Task, row_of
 from orl_core.tools import TOOL_FORMATS, parse
 from orl_core.trajectory import Trajectory
 
@@ -50,6 +50,23 @@ def test_what_a_model_said(said: str) -> None:
     for tool_format in TOOL_FORMATS:
         action = parse(said, tool_format)
         assert again(action) == action
+
+
+blocks = st.builds(TextBlock, text=hostile) | st.builds(ImageBlock, data=hostile, mime_type=hostile)
+arguments = st.dictionaries(hostile, json_values, max_size=2)
+messages = st.builds(
+    Message,
+    role=st.sampled_from(get_args(Role)),
+    content=st.lists(blocks, max_size=2).map(tuple),
+    calls=st.lists(st.builds(ToolCall, name=hostile, arguments=arguments), max_size=2).map(tuple),
+)
+
+
+@given(opening=st.lists(messages, max_size=3), tool=st.builds(ToolSpec, name=hostile, parameters=arguments), task=tasks)
+def test_what_a_session_opens_with(opening: list[Message], tool: ToolSpec, task: Task) -> None:
+    assert [again(message) for message in opening] == opening
+    assert again(tool) == tool
+    assert again(row_of(task)).metadata == task
 
 
 positive = st.integers(1, 10**6)

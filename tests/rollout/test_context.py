@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_rollout.context import Context
 
-from tests.strategies import token_ids
-
+token_ids = st.integers(0, 2**31 - 1)
 ids = st.lists(token_ids, max_size=8)
 steps = st.lists(
     st.tuples(st.just("extend"), ids) | st.tuples(st.just("cut"), st.tuples(st.integers(0, 40), st.integers(0, 40)))
