@@ -26,6 +26,7 @@ from orl_rollout.deadline import within
 from orl_rollout.engine import Engine
 from orl_rollout.session import Opening, Session
 from orl_rollout.toolbox import Toolbox
+from orl_rollout.turnstile import turnstile
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
 ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action
@@ -96,6 +97,7 @@ class _Episode:
     async def play(self) -> StopReason:
         """The loop itself: from the opening to the first reason to stop."""
         limits = self.job.limits
+        await turnstile().enter()
         with boundary(SessionError, "opening a session"):
             self.opening = opening = await self.session.open(self.job.task)
         tools = Toolbox(opening.tools)
@@ -141,6 +143,7 @@ class _Episode:
             if ended or self._budget(0, spent=len(turn.action_ids)) < 1:
                 break
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
+        await turnstile().enter()
         with boundary(RenderError, "parsing an action"):
             action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action, spans=spans)
@@ -244,10 +247,11 @@ class _Episode:
         return structs.replace(message, content=content)
 
     async def _render(self, render: Callable[..., tuple[int, ...]], messages: tuple[Message, ...], *rest: Any) -> Any:
-        """Encode on the loop where it is short, on a thread where it is long."""
+        """Encode on the loop where it is short, one rollout a round; on a thread where it is long."""
         size = sum(len(block.text) for message in messages for block in message.content if isinstance(block, TextBlock))
         with boundary(RenderError, "rendering"):
             if size <= INLINE_CHARACTERS:
+                await turnstile().enter()
                 return render(messages, *rest)
             return await asyncio.to_thread(render, messages, *rest)
 
