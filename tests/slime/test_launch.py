@@ -214,6 +214,19 @@ def test_a_run_that_dies_of_memory_names_the_levers(
 
 
 @pytest.mark.usefixtures("cluster")
+def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS", "interrupted")
+    assert trained(python, working, "--model-args", "qwen3-0.6B", "--", "--eps-clip", "0.123") == 130
+    summary = json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
+    assert (summary["interrupted"], summary["steps"]) == (True, 1)
+    seen = json.loads((working / "runs/run/seen.json").read_text(encoding="utf-8"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(seen["process"], 0)
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_checkpoint_that_slime_cannot_read_is_refused_before_anything_starts(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:

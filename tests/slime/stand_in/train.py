@@ -11,7 +11,7 @@ from pathlib import Path
 
 argv = sys.argv[1:]
 folder = Path(json.loads(Path(argv[argv.index("--custom-config-path") + 1]).read_text(encoding="utf-8"))["orl_folder"])
-seen = {"argv": argv, "environment": dict(os.environ), "folder": str(Path.cwd())}
+seen = {"argv": argv, "environment": dict(os.environ), "folder": str(Path.cwd()), "process": os.getpid()}
 (folder / "seen.json").write_text(json.dumps(seen), encoding="utf-8")
 rows = [
     {"step": 0, "kind": "eval", "seconds": 1.0, "Org/Env/success": 0.25, "Org/Env/rollouts": 4},

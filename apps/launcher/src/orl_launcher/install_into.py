@@ -23,7 +23,7 @@ DESCRIPTION = """\
 Install orl-core, orl-rollout and one adapter beside a trainer, under the versions that are there. None of them changes.
 """
 EXAMPLES = """\
-  orl install-into /opt/slime/bin/python             slime's adapter
+  orl install-into ~/slime/.venv/bin/python            slime's adapter
   orl install-into python3 --trainer miles           miles' adapter, into the python3 on PATH
 """
 _LIST = """
