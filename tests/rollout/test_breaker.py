@@ -1,0 +1,49 @@
+"""Promise 13: the breaker ends a run whose rollouts mostly end in ERROR, or that keeps meeting bugs of ours."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.errors import RunAborted
+from orl_rollout.breaker import BUGS, WINDOW, Breaker
+
+
+def fed(breaker: Breaker, errors: list[bool]) -> int | None:
+    """How many rollouts were counted when the breaker ended the run, if it did."""
+    for number, error in enumerate(errors, 1):
+        try:
+            breaker.saw(f"fault {number}" if error else "")
+        except RunAborted as end:
+            assert f"fault {max(place for place, failed in enumerate(errors[:number], 1) if failed)}" in str(end)
+            return number
+    return None
+
+
+@given(
+    errors=st.lists(st.booleans(), max_size=3 * WINDOW),
+    rate=st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]),
+    group_size=st.sampled_from([1, 8, WINDOW]),
+)
+def test_promise_13_more_errors_than_allowed_among_the_last_rollouts_end_the_run(
+    errors: list[bool], rate: float, group_size: int
+):
+    window = max(WINDOW, 2 * group_size)
+    too_many = [
+        number for number in range(window, len(errors) + 1) if sum(errors[number - window : number]) > rate * window
+    ]
+    breaker = Breaker(max_error_rate=rate, group_size=group_size)
+    assert fed(breaker, errors) == (too_many[0] if too_many else None)
+
+
+def test_promise_13_a_few_faults_at_the_start_end_nothing():
+    assert fed(Breaker(max_error_rate=0.0, group_size=1), [True] * (WINDOW - 1)) is None
+
+
+def test_promise_13_the_third_bug_of_ours_ends_the_run_whatever_else_goes_well():
+    breaker = Breaker(max_error_rate=1.0, group_size=1)
+    for number in range(1, BUGS):
+        breaker.saw_bug(f"bug {number}")
+        breaker.saw("")
+    with pytest.raises(RunAborted, match=f"{BUGS} rollouts failed for a bug in orl, the latest: the last"):
+        breaker.saw_bug("the last")
