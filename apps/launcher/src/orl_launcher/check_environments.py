@@ -97,7 +97,7 @@ async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
 
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:
-        if environment.base_url is None:
+        if environment.base_url is None and api_key():
             await _check_required(page, config, name)
         splits = dict.fromkeys((*environment.splits, *environment.eval_splits))
         listings = [await open_listing(client, name, split) for split in splits]
@@ -140,8 +140,10 @@ async def _check_required(page: Page, config: RunConfig, name: str) -> None:
         with boundary(SessionError, f"asking for the secrets that {name} needs"):
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=page.seconds / 2)) as http,
-                http.get(url, headers={"X-API-Key": api_key()}, allow_redirects=False, raise_for_status=True) as answer,
+                http.get(url, headers={"X-API-Key": api_key()}, allow_redirects=False) as answer,
             ):
+                if answer.status != 200:
+                    raise SessionError(f"the platform does not say which secrets {name} needs: HTTP {answer.status}")
                 needed = msgspec.json.decode(await answer.read(), type=dict[str, list[str]])["secrets"]
     except SessionError as exc:
         page.say(Verdict.UNCHECKED, f"{name}: {exc}")
