@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,12 +18,13 @@ from orl_launcher import train
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
 from orl_playground.warm_start import checkpoint_folder
-from orl_rollout.testing import Fault, FaultKind
+from orl_rollout.testing import Fault, FaultKind, SglangServer
 from orl_rollout.testing.environments import Served, serve
 
 from tests.launcher.platform_api import Platform, platform_api
 from tests.launcher.test_main import LOCAL
 from tests.launcher.test_rollout import engine
+from tests.rollout.test_router import router
 from tests.slime.environment import make_environment
 from tests.tokenizers import build, template
 
@@ -297,6 +299,15 @@ def test_an_engine_that_is_not_there_or_is_of_another_model(doctor: Doctor, tmp_
     assert any("it serves stand-in, and the tokenizer is that of" in line for line in found(lines, "warning"))
     (line,) = found(lines, "failed")
     assert "its context holds 2048 ids, and the configuration asks for 4096" in line
+
+
+async def test_a_router_is_asked_for_its_workers(doctor: Doctor) -> None:
+    async with SglangServer(first) as worker, router([worker.url]) as url:
+        lines = await asyncio.to_thread(doctor, "--engine", url)
+    fine = found(lines, "ok")
+    assert f"{url}: up, a router, 1 of 1 workers healthy, serves stand-in, weights `default`" in fine
+    assert any("its context holds 32768 ids" in line for line in fine)
+    assert any("id 7 sampled after" in line for line in fine)
 
 
 def test_an_engine_is_looked_at_where_nothing_else_can_be(doctor: Doctor) -> None:

@@ -6,11 +6,13 @@ One id is sampled through the client that rollouts use, so what passes here is w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 from orl_core.errors import EngineError, boundary
 from orl_rollout.sglang import Patience, SglangEngine
 
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
 
 ANY_IDS = (1,)  # every vocabulary has this one
+
+
+class _Worker(Struct, frozen=True, kw_only=True):  # unknown fields are allowed: the shape is not ours
+    url: str
+    is_healthy: bool = False
 
 
 def check_engine(page: Page, config: RunConfig, url: str, ids: Sequence[int]) -> None:
@@ -40,18 +47,37 @@ def check_engine(page: Page, config: RunConfig, url: str, ids: Sequence[int]) ->
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    """What the server says of itself. A router need not know the pages that say it."""
-    about: dict[str, Any] = {}
+    """What the server says of itself; a router, of its workers, and one of these of itself.
+
+    Raises:
+        EngineError: it is not up, or is a router without a healthy worker.
+    """
     with boundary(EngineError, "asking whether it is up"):
         async with aiohttp.ClientSession() as http:
             async with http.get(f"{url}/health", allow_redirects=False) as answer:
                 if answer.status != 200:
                     raise EngineError(f"GET /health: HTTP {answer.status}")
-            for name in ("model_info", "server_info"):
-                async with http.get(f"{url}/{name}", allow_redirects=False) as answer:
-                    if answer.status == 200:
-                        about |= _fields(await answer.read())
-    return about
+            about = await _fields_of(http, url, "model_info", "server_info")
+            if "model_path" in about:
+                return about
+            workers = msgspec.convert((await _fields_of(http, url, "workers")).get("workers", []), list[_Worker])
+            healthy = [worker.url for worker in workers if worker.is_healthy]
+            if workers and not healthy:
+                raise EngineError(f"a router, and none of its {len(workers)} workers is healthy")
+            told = {"workers": f"a router, {len(healthy)} of {len(workers)} workers healthy"} if workers else {}
+            with suppress(aiohttp.ClientError):  # a worker need not be within this machine's reach
+                told |= await _fields_of(http, next(iter(healthy), url), "model_info", "server_info")
+            return {**about, **told}
+
+
+async def _fields_of(http: aiohttp.ClientSession, url: str, *names: str) -> dict[str, Any]:
+    """The JSON objects under these paths, in one; what is not there is left out."""
+    found: dict[str, Any] = {}
+    for name in names:
+        async with http.get(f"{url}/{name}", allow_redirects=False) as answer:
+            if answer.status == 200:
+                found |= _fields(await answer.read())
+    return found
 
 
 def _fields(answer: bytes) -> dict[str, Any]:
@@ -65,9 +91,10 @@ def _fields(answer: bytes) -> dict[str, Any]:
 def _say_about(page: Page, config: RunConfig, url: str, about: dict[str, Any]) -> None:
     model, named = about.get("model_path"), config.trainer.model
     version = about.get("weight_version")
-    page.say(
-        Verdict.OK, f"{url}: up{f', serves {model}' if model else ''}{f', weights `{version}`' if version else ''}"
-    )
+    told = ["up", *([about["workers"]] if "workers" in about else [])]
+    told += [f"serves {model}"] if model else []
+    told += [f"weights `{version}`"] if version else []
+    page.say(Verdict.OK, f"{url}: {', '.join(told)}")
     if isinstance(model, str) and named and PurePosixPath(model).name.lower() != PurePosixPath(named).name.lower():
         page.say(Verdict.WARNING, f"{url}: it serves {model}, and the tokenizer is that of {named}: are they the same?")
     held, wanted = about.get("context_length"), config.rollout.context_tokens
