@@ -29,6 +29,10 @@ rollout *arguments:
 show *arguments:
     uv run orl show "$@"
 
+# look at all that a run rests on: just doctor --config configs/local.yaml
+doctor *arguments:
+    uv run --extra trl orl doctor "$@"
+
 # put orl beside slime (or --trainer miles): just install-into PYTHON
 install-into *arguments:
     uv run orl install-into "$@"

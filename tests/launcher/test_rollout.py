@@ -36,14 +36,14 @@ def guessing(tokenizer: PreTrainedTokenizerFast) -> Any:
 
 
 @contextmanager
-def engine(policy: Any) -> Generator[str]:
+def engine(policy: Any, **settings: Any) -> Generator[str]:
     """An SGLang stand-in on a thread of its own."""
     running: Future[tuple[str, Callable[[], object]]] = Future()
 
     async def serve() -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        async with SglangServer(policy) as server:
+        async with SglangServer(policy, **settings) as server:
             running.set_result((server.url, lambda: loop.call_soon_threadsafe(ended.set)))
             await ended.wait()
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "train": "train a model: trl on this machine, slime or miles on a cluster",
     "rollout": "play tasks without training: metrics, pass@k, a journal",
     "show": "look at a run or a journal, in the terminal or as an HTML page",
+    "doctor": "look at all that a run rests on, before it runs",
     "upload": "send to OpenReward what a run left over",
     "install-into": "put orl beside slime or miles, into the environment that has them",
 }

@@ -98,6 +98,24 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     return structs.replace(config, trainer=trainer), facts
 
 
+def is_made(config: RunConfig) -> bool:
+    """Whether `warm_model` has nothing to make.
+
+    Raises:
+        UsageError: what makes models is not installed.
+        ConfigError: there is no such model.
+    """
+    model = config.trainer.model or ""
+    if not model.startswith(ORGANISATION):
+        return True
+    require("torch", "orl-playground[model]", "models of the playground")
+    from orl_playground.warm_start import checkpoint_folder
+
+    with boundary(ConfigError, f"looking for the model {model}"):
+        name = model.removeprefix(ORGANISATION).lower()
+        return checkpoint_folder(name, cache_folder(), config.trainer.seed).is_dir()
+
+
 def baseline(config: RunConfig) -> dict[str, float]:
     """The success rate of a random player that heeds the replies, where it is known: for GuessNumber alone."""
     if tuple(config.environments) != ("playground/GuessNumber",) or find_spec("orl_playground") is None:

@@ -66,15 +66,9 @@ def ensure(
     The folder's name is a key of all inputs, and it appears whole or not at all. `progress(step, steps)` is told after
     each step. Raises ValueError for an environment without scripted players.
     """
-    if environment != ENVIRONMENT:
-        raise ValueError(f"no scripted players for {environment!r}: only {ENVIRONMENT} has a warm start")
-    from orl_playground.players import tools
-
     plan = curriculum or Curriculum()
-    inputs = {"recipe": RECIPE, "environment": environment, "seed": seed, "curriculum": asdict(plan)}
-    # A model that was made for other words about the tools would read these as single bytes.
-    key = hashlib.sha256(json.dumps([inputs, tools()], sort_keys=True).encode()).hexdigest()[:12]
-    finished = cache_dir / f"{environment}-{seed}-{key}"
+    inputs = _inputs(environment, seed, plan)
+    finished = cache_dir / _name(inputs)
     if finished.is_dir():
         return finished
     cache_dir.mkdir(parents=True, exist_ok=True)
@@ -89,6 +83,25 @@ def ensure(
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return finished
+
+
+def checkpoint_folder(environment: str, cache_dir: Path, seed: int) -> Path:
+    """Where `ensure` keeps the checkpoint; the folder is there if and only if it is made. Raises as `ensure` does."""
+    return cache_dir / _name(_inputs(environment, seed, Curriculum()))
+
+
+def _inputs(environment: str, seed: int, plan: Curriculum) -> dict[str, Any]:
+    if environment != ENVIRONMENT:
+        raise ValueError(f"no scripted players for {environment!r}: only {ENVIRONMENT} has a warm start")
+    return {"recipe": RECIPE, "environment": environment, "seed": seed, "curriculum": asdict(plan)}
+
+
+def _name(inputs: dict[str, Any]) -> str:
+    from orl_playground.players import tools
+
+    # A model that was made for other words about the tools would read these as single bytes.
+    key = hashlib.sha256(json.dumps([inputs, tools()], sort_keys=True).encode()).hexdigest()[:12]
+    return f"{inputs['environment']}-{inputs['seed']}-{key}"
 
 
 def _make(

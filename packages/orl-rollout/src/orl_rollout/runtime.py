@@ -67,7 +67,7 @@ class Runtime:
         self._scrubber = Scrubber.of(config)
         for name in config.environments:
             resolve_secrets(config, name)
-        _check_renderer(config, renderer)
+        check_renderer(config, renderer)
         self._reward = load_reward(config.reward) if config.reward else None
         self._slots = {name: Slots(environment.max_concurrency) for name, environment in config.environments.items()}
 
@@ -152,8 +152,12 @@ class Runtime:
             return Trajectory(job=job, stop_reason=StopReason.ERROR, error=text)
 
 
-def _check_renderer(config: RunConfig, renderer: Renderer) -> None:
-    """Refuse what cannot be done with this model's wire format."""
+def check_renderer(config: RunConfig, renderer: Renderer) -> None:
+    """Refuse what cannot be done with this model's wire format.
+
+    Raises:
+        ConfigError: `thinking: strip`, and no control ids that delimit the reasoning.
+    """
     if config.thinking == "strip" and not renderer.strips:
         raise ConfigError(
             f"`thinking: strip` needs a vocabulary that holds the tags of the reasoning (for `{renderer.tool_format}`: "

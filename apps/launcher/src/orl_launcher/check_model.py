@@ -1,0 +1,92 @@
+"""`orl doctor` on what the model reads: its tokenizer and template certified, and the first prompt as it would see it.
+
+The weights are not touched. It must not know environments: the prompt is that of an opening it is handed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from orl_core.render import Renderer
+from orl_rollout.runtime import check_renderer
+
+from orl_launcher.findings import Page, Verdict
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+    from orl_core.render.tokenizer import Tokenizer
+
+    from orl_launcher.check_environments import Opened
+
+HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
+
+
+class Reader(Struct, frozen=True):
+    """A certified renderer and its tokenizer."""
+
+    tokenizer: Tokenizer
+    renderer: Renderer
+
+
+def check_tokenizer(page: Page, config: RunConfig) -> Reader | None:
+    """Certify the model's tokenizer; None where there is none to be trusted."""
+    from orl_rollout.tokenizer import load_tokenizer
+
+    model, thinking = config.trainer.model, bool(config.thinking)
+    if not model:
+        page.say(Verdict.FAILED, "no model: name its checkpoint with --model, or as trainer.model in the file")
+        return None
+    advice = "--model takes the folder of a checkpoint, or a name on a model hub within reach"
+    tokenizer = page.attempt(model, lambda: load_tokenizer(model, thinking=thinking), advice=advice)
+    if tokenizer is None:
+        return None
+    template = config.system_prompt_template
+    renderer = page.attempt(model, lambda: Renderer(tokenizer, system_prompt_template=template))
+    if renderer is None:
+        return None
+    _say_certificate(page, model, renderer)
+    if page.attempt("thinking", lambda: check_renderer(config, renderer) or True):
+        page.say(Verdict.OK, f"thinking: {str(config.thinking).lower()}, as the wire format allows")
+    return Reader(tokenizer, renderer)
+
+
+def _say_certificate(page: Page, model: str, renderer: Renderer) -> None:
+    certificate = renderer.certificate
+    passed = sum(check.passed for check in certificate.checks)
+    page.say(Verdict.OK, f"{model}: certified, {passed} checks passed; wire format of calls: {renderer.tool_format}")
+    for check in certificate.checks:
+        if not check.passed:
+            page.say(Verdict.WARNING, f"{check.check}: {check.detail}")
+    for note in certificate.notes:
+        page.note(note)
+    if not certificate.user_turns:
+        page.note("the template has no user message after an action: a model that calls no tool cannot be nudged")
+    if certificate.calls_per_action is not None:
+        page.note(f"the template has results for {certificate.calls_per_action} calls of one action, and no more")
+
+
+def check_prompt(page: Page, config: RunConfig, opened: Opened, reader: Reader, *, full: bool) -> tuple[int, ...]:
+    """Render the opening, count its ids against the context, show it; the ids, none where it cannot be rendered."""
+    ids = page.attempt(opened.env_name, lambda: reader.renderer.open(opened.messages, opened.tools))
+    if ids is None:
+        return ()
+    context, turn = config.trainer.max_context_len or config.rollout.context_tokens, config.rollout.turn_tokens
+    room = context - len(ids)
+    said = f"{opened.env_name}: {len(ids)} ids, of a context of {context}"
+    wider = "raise rollout.context_tokens, or --max-context-len where it is set"
+    if room <= 0:
+        page.say(Verdict.FAILED, f"{said}: no turn can be played; {wider}")
+    elif room < turn:
+        page.say(Verdict.WARNING, f"{said}: {room} are left, less than rollout.turn_tokens, {turn}; {wider}")
+    else:
+        page.say(Verdict.OK, said)
+    page.note(_shortened(page.scrubber.scrub(reader.tokenizer.decode(ids)), full=full))
+    return ids
+
+
+def _shortened(text: str, *, full: bool) -> str:
+    left_out = len(text) - HEAD - TAIL
+    if full or left_out <= 0:
+        return text
+    return f"{text[:HEAD]}\n[… {left_out} characters; --full shows them]\n{text[-TAIL:]}"

@@ -1,0 +1,352 @@
+"""`orl doctor` against real servers on loopback: environments, an engine's stand-in, a small tokenizer in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from orl_launcher import train
+from orl_launcher.main import main
+from orl_launcher.playground import cache_folder
+from orl_playground.warm_start import checkpoint_folder
+from orl_rollout.testing import Fault, FaultKind, SglangServer
+from orl_rollout.testing.environments import Served, serve
+
+from tests.launcher.platform_api import Platform, platform_api
+from tests.launcher.test_main import LOCAL
+from tests.launcher.test_rollout import engine
+from tests.rollout.test_router import router
+from tests.slime.environment import make_environment
+from tests.tokenizers import build, template
+
+Capture = pytest.CaptureFixture[str]
+Doctor = Callable[..., list[str]]
+NOWHERE = "http://127.0.0.1:9"  # the port of `discard`, which nobody serves
+ON_PLATFORM: dict[str, dict[str, Any]] = {"Echo": {"base_url": None, "variant": "echo"}}
+SLIME = {"backend": "slime", "task_data": "none.jsonl"}
+SECRET = "hush-hush-4711"
+
+
+@pytest.fixture(scope="module")
+def gallery() -> Generator[Served]:
+    with serve() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a tokenizer, named as the engine's stand-in names its model."""
+    folder = tmp_path_factory.mktemp("models") / "stand-in"
+    build(template("qwen3_instruct_2507")).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch, gallery: Served) -> Generator[Platform]:
+    """The gallery as the platform's sessions, beside what says which secrets are needed."""
+    with platform_api() as served:
+        monkeypatch.setenv("OPENREWARD_API_URL", served.url)
+        monkeypatch.setenv("OPENREWARD_SESSION_URL", gallery.url)
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """None of this machine's keys, an empty cache and an empty working folder."""
+    for name in ("OPENREWARD_API_KEY", "OPENREWARD_URL", "ORL_TRAINER_PYTHON", "TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def doctor(capsys: Capture, tmp_path: Path, gallery: Served, model: str) -> Doctor:
+    """Run it on a configuration made of `environments` and `more`, expect `code`, give the lines it prints."""
+
+    def run(*argv: str, code: int = 0, environments: dict[str, dict[str, Any]] | None = None, **more: Any) -> list[str]:
+        named = (environments or {"Echo": {}}).items()
+        chosen = {f"gallery/{name}": {"base_url": gallery.url, **own} for name, own in named}
+        trainer = {"model": model, **more.pop("trainer", {})}
+        rollout = {"turn_tokens": 64, "context_tokens": 4096}
+        tree = {"environments": chosen, "trainer": trainer, "rollout": rollout, **more}
+        path = tmp_path / "c.yaml"
+        path.write_bytes(msgspec.json.encode(tree))
+        assert main(["doctor", "--config", str(path), *argv]) == code
+        printed = capsys.readouterr()
+        assert "orl: error" not in printed.err
+        return printed.out.splitlines()
+
+    return run
+
+
+def found(lines: list[str], verdict: str) -> list[str]:
+    """What was found with this verdict."""
+    mark = f"  {verdict:<11}  "
+    return [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+
+
+def first(_ids: list[int], _params: dict[str, Any]) -> list[int]:
+    return [7]
+
+
+def test_where_all_is_well_the_page_says_so_and_exits_with_0(doctor: Doctor, gallery: Served, model: str) -> None:
+    with engine(first) as url:
+        lines = doctor("--engine", url)
+    titles = [line for line in lines if not line.startswith(" ")]
+    assert titles[:-1] == [
+        *("configuration", "secrets", "environments", "tokenizer", "first prompt", "engine", "trainer")
+    ]
+    fine = found(lines, "ok")
+    assert titles[-1] == f"{len(fine)} ok"
+    for told in (
+        "gallery/Echo: train (6 tasks)",
+        "gallery/Echo: a session opens with 1 message, tools: echo, finish",
+        "thinking: false",
+        "weights `default`",
+        "its context holds 32768 ids, and 4096 are asked for",
+        "id 7 sampled after",
+        "trl: its flags and sizes fit",
+    ):
+        assert any(told in line for line in fine), told
+    assert any("certified" in line and "hermes" in line for line in fine)
+    shown = "\n".join(line.strip() for line in lines)
+    assert "<|im_start|>user\nTask 0.<|im_end|>\n<|im_start|>assistant" in shown
+    assert gallery.sessions == 0
+
+
+def test_what_is_not_asked_for_is_not_checked_and_does_not_fail(doctor: Doctor) -> None:
+    assert any("--engine URL" in line for line in found(doctor(), "not checked"))
+
+
+def test_a_broken_configuration_is_one_line_and_ends_the_page(doctor: Doctor) -> None:
+    lines = doctor("--set", "rollout.turn_tokens=0", code=1)
+    (line,) = found(lines, "failed")
+    assert "c.yaml" in line
+    assert "$.rollout.turn_tokens" in line
+    assert found(lines, "not checked") == ["everything else, for there is no configuration"]
+
+
+def test_a_reward_function_that_is_not_there(doctor: Doctor) -> None:
+    (line,) = found(doctor(code=1, reward="no_such_module:reward"), "failed")
+    assert "no_such_module" in line
+    assert "reward: math:fsum is there" in found(doctor(reward="math:fsum"), "ok")
+
+
+def test_secrets_are_named_with_where_they_are_and_never_shown(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "Task 0.")  # the first prompt echoes it
+    secrets = {"token": None, "in_file": SECRET, "short": {"value": "abc", "hosts": []}}
+    lines = doctor(code=0, secrets=secrets)
+    assert "token (all environments): set by the variable TOKEN" in found(lines, "ok")
+    written, short = found(lines, "warning")
+    assert written.startswith("in_file (all environments): its value stands in the configuration")
+    assert "IN_FILE" in written
+    assert short.startswith("short (all environments): shorter than 4 characters")
+    assert SECRET not in "".join(lines)
+    assert "Task 0." not in "".join(lines)
+    assert any("[secret]" in line for line in lines)
+
+
+def test_a_secret_that_is_missing_fails_and_the_rest_is_still_looked_at(doctor: Doctor) -> None:
+    lines = doctor(code=1, environments={"Echo": {"secrets": {"token": None}}, "Terminal": {}})
+    assert found(lines, "failed") == [
+        "token (gallery/Echo): not set: set the variable token or TOKEN",
+        "gallery/Echo: environment `gallery/Echo` needs the secret `token`: set the variable token or TOKEN",
+    ]
+    assert any("gallery/Terminal: a session opens" in line and "plain answer" in line for line in found(lines, "ok"))
+
+
+def test_the_platforms_key_is_asked_for_where_it_is_needed(
+    doctor: Doctor, gallery: Served, platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = doctor(code=1, environments=ON_PLATFORM)
+    missing, closed = found(lines, "failed")
+    assert missing == "OPENREWARD_API_KEY: not set, and needed for gallery/Echo: set this variable"
+    assert "set OPENREWARD_API_KEY, or a `base_url`" in closed
+    monkeypatch.setenv("OPENREWARD_API_KEY", SECRET)
+    lines = doctor(environments=ON_PLATFORM)
+    assert "OPENREWARD_API_KEY: set, for gallery/Echo" in found(lines, "ok")
+    assert "gallery/Echo: the secrets that it needs are named: none" in found(lines, "ok")
+    assert any("a session opens" in line for line in found(lines, "ok"))
+    assert SECRET not in "".join(lines)
+    assert platform.asked == [("/v1/environments/gallery/Echo/required-secrets", SECRET)]
+
+
+def test_secrets_that_the_platform_says_are_needed(
+    doctor: Doctor, platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENREWARD_API_KEY", SECRET)
+    monkeypatch.setenv("TOKEN", "1234")
+    platform.needed = ["TOKEN", "JUDGE_KEY"]
+    named = {"token": {"hosts": ["example.org"]}}
+    (line,) = found(doctor(code=1, environments=ON_PLATFORM, secrets=named), "failed")
+    assert line.startswith("gallery/Echo: it needs the secrets JUDGE_KEY: name them")
+    platform.needed = None
+    (line,) = [line for line in found(doctor(environments=ON_PLATFORM), "not checked") if "secrets" in line]
+    assert "HTTP 500" in line
+
+
+def test_environments_fail_one_by_one_with_their_words(doctor: Doctor, gallery: Served) -> None:
+    broken = {
+        "Gone": {"base_url": NOWHERE},
+        "Echo": {"splits": ["trian"]},
+        "FailingSetup": {},
+        "SlowSetup": {},
+        "Terminal": {},
+    }
+    lines = doctor("--timeout", "2", code=1, environments=broken)
+    gone, split, setup, slow = found(lines, "failed")
+    assert gone.startswith("gallery/Gone: listing the tasks of gallery/Gone: no answer")
+    assert "no split `trian`" in split
+    assert "train, test" in split
+    assert "no image" in setup
+    assert slow == "gallery/SlowSetup: no end within 2 s; --timeout waits longer"
+    assert any(line.startswith("gallery/Terminal: ") and "of a context" in line for line in found(lines, "ok"))
+    assert gallery.sessions == 0
+
+
+@pytest.mark.parametrize(
+    ("trainer", "told"),
+    [
+        ({"model": None}, "name its checkpoint with --model"),
+        ({"model": "./no/such/folder"}, "loading the tokenizer of `./no/such/folder`"),
+    ],
+)
+def test_a_model_that_is_not_there(doctor: Doctor, trainer: dict[str, Any], told: str) -> None:
+    lines = doctor(code=1, trainer=trainer)
+    (line,) = found(lines, "failed")
+    assert told in line
+    assert "--model" in line
+    assert any("tokenizer that is certified" in line for line in found(lines, "not checked"))
+
+
+def test_a_tokenizer_that_fails_its_certificate_says_which_law(doctor: Doctor, tmp_path: Path) -> None:
+    folder = tmp_path / "ends_in_text"
+    build(template("qwen3_instruct_2507")).save_pretrained(folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 5}', encoding="utf-8")
+    (line,) = found(doctor("--model", str(folder), code=1), "failed")
+    assert line.startswith(f"{folder}: check 2, law L4: the stop ids")
+
+
+def test_reasoning_that_cannot_be_stripped(doctor: Doctor, tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    build(template("qwen2_5"), ("<tool_call>", "</tool_call>")).save_pretrained(folder)
+    (line,) = found(doctor("--model", str(folder), code=1, thinking="strip"), "failed")
+    assert line.startswith("thinking: `thinking: strip` needs")
+
+
+def test_a_model_of_the_playground_is_looked_at_once_it_is_made(capsys: Capture) -> None:
+    assert main(["doctor", "--config", LOCAL]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("playground/GuessNumber: a session opens" in line for line in found(lines, "ok"))
+    assert any("made when `orl train`" in line for line in found(lines, "not checked"))
+    folder = checkpoint_folder("guessnumber", cache_folder(), 0)
+    build(template("qwen3_instruct_2507")).save_pretrained(folder)
+    (folder / "warm_start.json").write_text('{"seconds": 1.0}', encoding="utf-8")
+    assert main(["doctor", "--config", LOCAL, "--set", "rollout.context_tokens=4096"]) == 0
+    assert any(f"{folder}: certified" in line for line in found(capsys.readouterr().out.splitlines(), "ok"))
+
+
+def test_a_prompt_that_leaves_no_room(doctor: Doctor) -> None:
+    (line,) = found(doctor("--set", "rollout.context_tokens=100", code=1), "failed")
+    assert "no turn can be played" in line
+    (line,) = found(doctor("--set", "rollout.turn_tokens=4090"), "warning")
+    assert "less than rollout.turn_tokens, 4090" in line
+
+
+def test_a_long_prompt_is_shortened_unless_all_of_it_is_asked_for(doctor: Doctor) -> None:
+    template = "{tools}\n" + 100 * "Think before you call. " + "middle" + 100 * " Be brief."
+    shown = "\n".join(doctor(system_prompt_template=template))
+    assert "--full" in shown
+    assert "middle" not in shown
+    assert "Task 0." in shown
+    whole = "\n".join(doctor("--full", system_prompt_template=template))
+    assert "middle" in whole
+    assert "--full" not in whole
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Fault(kind=FaultKind.MISSING_LOGPROBS), "logprob"),
+        (Fault(kind=FaultKind.STATUS, status=500, message="out of memory"), "HTTP 500: out of memory"),
+        (Fault(kind=FaultKind.ABORT), "one id was asked for, and 0 came (abort)"),
+    ],
+)
+def test_an_engine_that_cannot_be_trusted(doctor: Doctor, fault: Fault, told: str) -> None:
+    with engine(first, faults=[fault]) as url:
+        (line,) = found(doctor("--engine", url, code=1), "failed")
+    assert line.startswith(f"{url}: ")
+    assert told in line
+
+
+def test_an_engine_that_is_not_there_or_is_of_another_model(doctor: Doctor, tmp_path: Path, model: str) -> None:
+    (line,) = found(doctor("--engine", NOWHERE, code=1), "failed")
+    assert line.startswith(f"{NOWHERE}: asking whether it is up: ")
+    assert "start the server" in line
+    other = tmp_path / "another"
+    other.symlink_to(model)
+    with engine(first, context_tokens=2048) as url:
+        lines = doctor("--engine", f"{url}/", "--model", str(other), code=1)
+    assert any("it serves stand-in, and the tokenizer is that of" in line for line in found(lines, "warning"))
+    (line,) = found(lines, "failed")
+    assert "its context holds 2048 ids, and the configuration asks for 4096" in line
+
+
+async def test_a_router_is_asked_for_its_workers(doctor: Doctor) -> None:
+    async with SglangServer(first) as worker, router([worker.url]) as url:
+        lines = await asyncio.to_thread(doctor, "--engine", url)
+    fine = found(lines, "ok")
+    assert f"{url}: up, a router, 1 of 1 workers healthy, serves stand-in, weights `default`" in fine
+    assert any("its context holds 32768 ids" in line for line in fine)
+    assert any("id 7 sampled after" in line for line in fine)
+
+
+def test_an_engine_is_looked_at_where_nothing_else_can_be(doctor: Doctor) -> None:
+    with engine(first) as url:
+        lines = doctor("--engine", url, code=1, trainer={"model": None})
+    assert any("id 7 sampled after 1 ids" in line for line in found(lines, "ok"))
+
+
+def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tasks, line) = found(doctor("--python", "/no/python", code=1, trainer=SLIME), "failed")
+    assert tasks == "trainer.task_data none.jsonl: no such file; orl prepare writes one"
+    assert line.startswith("slime: /no/python: cannot be run")
+    monkeypatch.setattr(train, "GROUP", "orl.nothing")
+    (line,) = found(doctor(code=1), "failed")
+    assert "orl-launcher[trl]" in line
+
+
+def test_what_keeps_a_trainer_from_starting_on_this_machine_is_a_warning(doctor: Doctor, tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "env")
+    own = {"backend": "slime", "num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}
+    lines = doctor("--python", str(python), trainer=own)
+    assert any(line.startswith("slime: its flags and sizes fit") for line in found(lines, "ok"))
+    assert any("it has 0 GPUs and the run asks for 2" in line for line in found(lines, "warning"))
+
+
+def test_an_interrupted_check_up_closes_its_session_and_exits_with_130(gallery: Served, tmp_path: Path) -> None:
+    config = tmp_path / "slow.yaml"
+    config.write_text(f"environments: {{gallery/SlowSetup: {{base_url: '{gallery.url}'}}}}\n", encoding="utf-8")
+    program = f"import sys; from orl_launcher.main import main; sys.exit(main(['doctor', '--config', {str(config)!r}]))"
+    before = gallery.asked("/create")
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, env=os.environ) as child:
+        try:
+            deadline = time.monotonic() + 60
+            while gallery.asked("/create") == before and time.monotonic() < deadline:
+                time.sleep(0.05)
+            child.send_signal(signal.SIGINT)
+            _, said = child.communicate(timeout=60)
+        finally:
+            child.kill()
+    assert child.returncode == 130
+    assert said == "orl: interrupted\n"
+    assert gallery.sessions == 0
