@@ -9,14 +9,13 @@ from orl_core.errors import RunAborted
 from orl_rollout.breaker import BUGS, WINDOW, Breaker
 
 
-def fed(breaker: Breaker, errors: list[bool]) -> int | None:
-    """How many rollouts were counted when the breaker ended the run, if it did."""
+def fed(breaker: Breaker, errors: list[bool]) -> tuple[int, str] | None:
+    """How many rollouts were counted when the breaker ended the run, if it did, and what it said."""
     for number, error in enumerate(errors, 1):
         try:
             breaker.saw(f"fault {number}" if error else "")
         except RunAborted as end:
-            assert f"fault {max(place for place, failed in enumerate(errors[:number], 1) if failed)}" in str(end)
-            return number
+            return number, str(end)
     return None
 
 
@@ -33,7 +32,11 @@ def test_promise_13_more_errors_than_allowed_among_the_last_rollouts_end_the_run
         number for number in range(window, len(errors) + 1) if sum(errors[number - window : number]) > rate * window
     ]
     breaker = Breaker(max_error_rate=rate, group_size=group_size)
-    assert fed(breaker, errors) == (too_many[0] if too_many else None)
+    ended = fed(breaker, errors)
+    assert (ended and ended[0]) == (too_many[0] if too_many else None)
+    if ended:
+        latest = max(place for place, failed in enumerate(errors[: ended[0]], 1) if failed)
+        assert ended[1].endswith(f"the latest: fault {latest}")
 
 
 def test_promise_13_a_few_faults_at_the_start_end_nothing():

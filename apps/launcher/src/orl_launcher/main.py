@@ -50,6 +50,7 @@ first steps, without GPU or key:
   orl show runs/NAME --episode 1          one episode, what trains in colour
 
 on OpenReward, with OPENREWARD_API_KEY set:
+  orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B
   orl prepare --config configs/whodunit.yaml --output tasks.jsonl --max-tasks 1000
   orl rollout --config configs/whodunit.yaml --engine http://127.0.0.1:30000 --model Qwen/Qwen3-4B
   orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl
