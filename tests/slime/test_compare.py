@@ -16,7 +16,7 @@ from orl_slime.reward import post_process
 from orl_slime.samples import split
 
 from tests.rollout.test_group import ended
-from tests.slime.test_generate import Sample, arguments
+from tests.slime.miniature import Sample, arguments
 
 
 @pytest.fixture(scope="module")
