@@ -97,8 +97,15 @@ _HOOKS = {
     "custom_rollout_log_function_path": "orl_slime.log.log_rollout",
     "custom_eval_rollout_log_function_path": "orl_slime.log.log_eval",
 }
+_TRACKING = {
+    "use_wandb": False,
+    "use_tensorboard": False,
+    "wandb_always_use_train_step": False,
+    "load_debug_rollout_data": None,
+    "log_passrate": False,
+}
 _ESTIMATOR = {"advantage_estimator": "grpo", "rewards_normalization": True, "grpo_std_normalization": True}
-_DEFAULTS: dict[str, Any] = _DATA | _ENGINES | _ROLLOUTS | _HOOKS | _ESTIMATOR
+_DEFAULTS: dict[str, Any] = _DATA | _ENGINES | _ROLLOUTS | _HOOKS | _TRACKING | _ESTIMATOR
 
 
 def arguments(checkpoint: Path, tasks: Path, engine_url: str, orl_config: dict[str, Any], **changes: Any) -> Namespace:
@@ -154,10 +161,29 @@ class Host:
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
         """What the trainer gets."""
-        flat = list(groups)
-        while isinstance(flat[0], list):
-            flat = [sample for group in flat for sample in group]
-        return self._manager._convert_samples_to_train_data(flat)
+        return self._manager._convert_samples_to_train_data(_flat(groups))
+
+    def log(self, groups: list[list[Any]], rollout_id: int = 0) -> None:
+        """What the manager does with the groups before it converts them."""
+        from slime.observability.rollout_metrics import log_rollout_data
+
+        log_rollout_data(rollout_id, self.args, _flat(groups), self.metrics, 1.0)
+
+    def hold_out(self, name: str, path: Path) -> None:
+        """Make `path` the one dataset that is evaluated, as slime's arguments would."""
+        from slime.utils.eval_config import EvalDatasetConfig
+
+        dataset = EvalDatasetConfig(name=name, path=str(path), n_samples_per_eval_prompt=2)
+        dataset.input_key, dataset.label_key, dataset.metadata_key = "prompt", "label", "metadata"
+        dataset.temperature, dataset.top_p, dataset.top_k, dataset.max_response_len = 1.0, 1.0, -1, 200
+        dataset.custom_rm_path = self.args.custom_rm_path
+        self.args.eval_datasets = [dataset]
+
+    def log_evaluation(self, data: dict[str, Any], rollout_id: int = 0) -> None:
+        """What the manager does with what was evaluated."""
+        from slime.observability.rollout_metrics import log_eval_rollout_data
+
+        log_eval_rollout_data(rollout_id, self.args, data, None)
 
     def close(self) -> None:
         """Close what the background loop holds, ours and slime's."""
@@ -166,9 +192,20 @@ class Host:
         from slime.utils.async_utils import run
 
         async def close() -> None:
+            # What a rollout that was ended has left behind is over before its clients are closed.
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in left:
+                task.cancel()
+            await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
             await aclose()
             if http_utils._http_client is not None:
                 await http_utils._http_client.aclose()
             await asyncio.sleep(0)
 
         run(close())
+
+
+def _flat(groups: list[Any]) -> list[Any]:
+    while isinstance(groups[0], list):
+        groups = [sample for group in groups for sample in group]
+    return groups
