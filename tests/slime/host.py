@@ -169,7 +169,7 @@ class Host:
 
         log_rollout_data(rollout_id, self.args, _flat(groups), self.metrics, 1.0)
 
-    def hold_out(self, name: str, path: Path) -> None:
+    def hold_out(self, name: str, path: Path, *, apply_chat_template: bool = False) -> None:
         """Make `path` the one dataset that is evaluated, as slime's arguments would."""
         from slime.utils.eval_config import EvalDatasetConfig
 
@@ -177,6 +177,7 @@ class Host:
         dataset.input_key, dataset.label_key, dataset.metadata_key = "prompt", "label", "metadata"
         dataset.temperature, dataset.top_p, dataset.top_k, dataset.max_response_len = 1.0, 1.0, -1, 200
         dataset.custom_rm_path = self.args.custom_rm_path
+        dataset.apply_chat_template = apply_chat_template
         self.args.eval_datasets = [dataset]
 
     def log_evaluation(self, data: dict[str, Any], rollout_id: int = 0) -> None:

@@ -13,6 +13,7 @@ import pytest
 from orl_core.errors import ConfigError
 from orl_rollout import runtime
 from orl_rollout.testing import Fault, SglangServer
+from orl_rollout.tokenizer import load_tokenizer
 
 from tests.slime import episode
 from tests.slime.cases import Case, check
@@ -24,7 +25,12 @@ def engine(checkpoint: Path, faults: Sequence[Fault] = (), *, thinks: bool = Fal
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server = SglangServer(episode.player(checkpoint, thinks=thinks), faults=list(faults), context_tokens=4000)
+    server = SglangServer(
+        episode.player(checkpoint, thinks=thinks),
+        faults=list(faults),
+        context_tokens=4000,
+        decode=load_tokenizer(checkpoint).decode,
+    )
     try:
         asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
         yield server
