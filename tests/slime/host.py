@@ -137,7 +137,6 @@ class Host:
         self.args = args
         self.source = RolloutDataSourceWithBuffer(args)
         self.metrics: dict[str, Any] | None = None
-        self._rollout = load_function(args.rollout_function_path)
         self._manager = object.__new__(RolloutManager.__ray_metadata__.modified_class)
         self._manager.args = args
         self._manager.custom_convert_samples_to_train_data_func = None
@@ -147,8 +146,11 @@ class Host:
         """The groups of one rollout, as slime's manager gets them."""
         from slime.observability.rollout_data_utils import validate_rollout_id_annotated
         from slime.rollout.base_types import call_rollout_fn
+        from slime.utils.misc import load_function
 
-        output = call_rollout_fn(self._rollout, self.args, rollout_id, self.source, evaluation=False)
+        output = call_rollout_fn(
+            load_function(self.args.rollout_function_path), self.args, rollout_id, self.source, evaluation=False
+        )
         validate_rollout_id_annotated(output.samples)
         self.metrics = output.metrics
         return output.samples
@@ -156,8 +158,10 @@ class Host:
     def evaluate(self, rollout_id: int = 0) -> dict[str, Any]:
         """The evaluated datasets of `args.eval_datasets`, as slime's manager gets them."""
         from slime.rollout.base_types import call_rollout_fn
+        from slime.utils.misc import load_function
 
-        return call_rollout_fn(self._rollout, self.args, rollout_id, self.source, evaluation=True).data
+        play = load_function("slime.rollout.sglang_rollout.generate_rollout")  # what --eval-function-path has to name
+        return call_rollout_fn(play, self.args, rollout_id, self.source, evaluation=True).data
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
         """What the trainer gets."""

@@ -59,9 +59,13 @@ async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(
         print(f"case 1: mask {sum(mask)}/{len(mask)}, reward {sample.reward}, status {sample.status.value}")
 
 
-async def test_2_an_aborted_episode_starts_clean_on_the_same_task(environment: str, checkpoint: Path, tmp_path: Path):
+@pytest.mark.parametrize("masked", [False, True], ids=["2", "2c"])
+async def test_2_an_aborted_episode_starts_clean_on_the_same_task(
+    masked: bool, environment: str, checkpoint: Path, tmp_path: Path
+):
     changes = {
         "partial_rollout": True,
+        "mask_offpolicy_in_partial_rollout": masked,
         "rollout_batch_size": 1,
         "over_sampling_batch_size": 2,
         "n_samples_per_prompt": 1,
@@ -86,6 +90,23 @@ async def test_2_an_aborted_episode_starts_clean_on_the_same_task(environment: s
     assert second[0].status.value in ("completed", "truncated")
     assert len(data["tokens"][1]) > second[0].response_length > sum(data["loss_masks"][1]) > 0
     print(f"case 2: aborted, buffered, restarted: {len(data['tokens'][1])} tokens, mask {sum(data['loss_masks'][1])}")
+
+
+async def test_2b_without_partial_rollouts_what_is_aborted_is_dropped(
+    environment: str, checkpoint: Path, tmp_path: Path
+):
+    changes = {"rollout_batch_size": 1, "over_sampling_batch_size": 2}
+    hang = Fault(kind=FaultKind.HANG, at=0)
+    with (
+        engine(checkpoint, [hang]) as server,
+        hosting(server, checkpoint, tmp_path, episode.settings(environment), **changes) as host,
+    ):
+        groups = await asyncio.to_thread(host.rollout)
+        data = host.train_data(groups)
+        assert host.source.get_buffer_length() == 0
+        assert host.source.sample_index == 4
+    assert len(groups) == 1
+    assert all(any(mask) for mask in data["loss_masks"])
 
 
 async def generate_and_split(args: Any, sample: Any, sampling_params: Any, evaluation: bool = False) -> list[Any]:
