@@ -6,6 +6,7 @@ What slime imports from SGLang in the process of the rollout manager is stubbed:
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -33,6 +34,14 @@ def install_stubs() -> None:
             module = sys.modules[name] = ModuleType(name)
             for attribute in attributes:
                 setattr(module, attribute, type(attribute, (), {}))
+
+
+def of_slime(name: str) -> Any:
+    """What slime has under a dotted name."""
+    install_stubs()
+    module, _, attribute = name.rpartition(".")
+    package = importlib.import_module(module)
+    return getattr(package, attribute, None) or importlib.import_module(name)
 
 
 _DATA = {

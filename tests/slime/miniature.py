@@ -83,7 +83,7 @@ class Miniature:
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
         """What the trainer gets, as slime converts it."""
-        flat = list(groups)
+        flat: list[Any] = groups
         while isinstance(flat[0], list):
             flat = [sample for group in flat for sample in group]
         raw, rewards = post_process(self.args, flat)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from orl_core.errors import ConfigError
-from orl_rollout import runtime
+from orl_rollout import loop, runtime
 from orl_rollout.testing import Fault, SglangServer
 from orl_rollout.tokenizer import load_tokenizer
 
@@ -22,8 +22,8 @@ from tests.slime.cases import Case, check
 @contextmanager
 def engine(checkpoint: Path, faults: Sequence[Fault] = (), *, thinks: bool = False) -> Iterator[SglangServer]:
     """The SGLang stand-in on a thread and loop of its own, as slime's loop is its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    own = asyncio.new_event_loop()
+    thread = threading.Thread(target=own.run_forever)
     thread.start()
     server = SglangServer(
         episode.player(checkpoint, thinks=thinks),
@@ -32,13 +32,13 @@ def engine(checkpoint: Path, faults: Sequence[Fault] = (), *, thinks: bool = Fal
         decode=load_tokenizer(checkpoint).decode,
     )
     try:
-        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), own).result(10)
         yield server
     finally:
-        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
+        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), own).result(10)
+        own.call_soon_threadsafe(own.stop)
         thread.join(10)
-        loop.close()
+        own.close()
 
 
 @contextmanager
@@ -78,7 +78,7 @@ async def play(case: Case, host: Any, server: SglangServer, monkeypatch: pytest.
 
 def _break_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first rollout meet a bug of ours; three of them would end the run."""
-    whole, bugs = runtime.rollout, [RuntimeError("a bug")]
+    whole, bugs = loop.rollout, [RuntimeError("a bug")]
 
     async def broken(*args: Any, **kwargs: Any) -> Any:
         if bugs:

@@ -16,6 +16,7 @@ from orl_rollout.testing import Fault, FaultKind, SglangServer
 from orl_slime.process import aclose
 
 from tests.slime import episode
+from tests.slime.host import of_slime
 from tests.slime.playing import engine, hosting
 
 pytestmark = pytest.mark.slime
@@ -50,7 +51,7 @@ class Source:
         return self._source.get_samples(count)
 
     def add_samples(self, groups: list[list[Any]]) -> None:
-        from slime.rollout.sglang_rollout import GenerateState
+        GenerateState = of_slime("slime.rollout.sglang_rollout.GenerateState")
 
         self.returned += [sample.status.value for group in groups for sample in group]
         GenerateState(None).reset()  # the host's flag goes down before its worker draws again
@@ -66,7 +67,7 @@ class Source:
 @contextmanager
 def working(host: Any, *, limit: int = 0) -> Iterator[Source]:
     """The source of `host`, watched, and no worker left behind."""
-    from slime.rollout import fully_async_rollout
+    fully_async_rollout = of_slime("slime.rollout.fully_async_rollout")
 
     source = host.source = Source(host.source, limit=limit)
     try:
@@ -89,8 +90,8 @@ async def test_10_two_loops_have_their_own_clients_and_what_is_aborted_begins_an
         hosting(server, checkpoint, tmp_path, config, **changes) as host,
         working(host, limit=2) as source,
     ):
-        from slime.rollout.sglang_rollout import GenerateState
-        from slime.utils.async_utils import get_async_loop
+        GenerateState = of_slime("slime.rollout.sglang_rollout.GenerateState")
+        get_async_loop = of_slime("slime.utils.async_utils.get_async_loop")
 
         playing = asyncio.create_task(asyncio.to_thread(host.rollout))
         await asyncio.wait_for(asyncio.to_thread(_wait_for_a_request, server), 30)

@@ -12,6 +12,7 @@ import pytest
 from orl_slime import log
 from orl_slime.reward import post_process
 
+from tests.slime.host import of_slime
 from tests.slime.miniature import Sample, arguments
 
 pytestmark = pytest.mark.slime
@@ -20,10 +21,7 @@ REWARDS = [1.0, 0.0, 0.5, 0.25, 0.25, 0.25]
 
 
 def batch(groups: list[list[float]]) -> list[Any]:
-    from tests.slime.host import install_stubs
-
-    install_stubs()
-    from slime.utils.types import Sample as SlimeSample
+    SlimeSample = of_slime("slime.utils.types.Sample")
 
     pairs = [(group, reward) for group, rewards in enumerate(groups) for reward in rewards]
     return [
@@ -33,7 +31,7 @@ def batch(groups: list[list[float]]) -> list[Any]:
 
 
 def by_slime(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
-    from slime.ray.rollout import RolloutManager
+    RolloutManager = of_slime("slime.ray.rollout.RolloutManager")
 
     manager = object.__new__(RolloutManager.__ray_metadata__.modified_class)
     manager.args, manager.custom_reward_post_process_func = args, None
@@ -84,9 +82,7 @@ OURS = {
 
 @pytest.mark.parametrize("file", OURS)
 def test_slimes_own_contract_tests_pass_with_our_paths(file: str):
-    import slime
-
-    root = Path(str(slime.__file__)).parents[1]
+    root = Path(of_slime("slime.__file__")).parents[1]
     test = root / "tests/plugin_contracts" / f"test_plugin_{file}_contracts.py"
     paths = [word for option in OURS[file].items() for word in option]
     command = [sys.executable, str(test), *paths, "-q", "-p", "no:cacheprovider"]

@@ -16,6 +16,7 @@ from orl_slime.samples import fill
 
 from tests.rollout.test_group import ended
 from tests.slime import episode
+from tests.slime.host import of_slime
 from tests.slime.playing import engine, hosting
 
 pytestmark = pytest.mark.slime
@@ -40,7 +41,7 @@ async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(
 
 
 async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(checkpoint: Path, tmp_path: Path):
-    config = episode.settings("http://127.0.0.1:9")
+    config = episode.settings("http://127.0.0.1:9") | {"openreward_run_name": "filtered"}
     changes = FILTER | {"rollout_batch_size": 16, "over_sampling_batch_size": 16}
     with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:
         with pytest.raises(RunAborted, match="of the last 64 rollouts ended in ERROR"):
@@ -59,7 +60,7 @@ async def test_14_the_logs_are_written_beside_slimes_own_and_its_cache_is_ours(
     ):
         groups = await asyncio.to_thread(host.rollout)
         host.log(groups)
-        from slime.observability.rollout_metrics import compute_metrics_from_samples
+        compute_metrics_from_samples = of_slime("slime.observability.rollout_metrics.compute_metrics_from_samples")
 
         theirs = compute_metrics_from_samples(host.args, [sample for group in groups for sample in group])
     (ours,) = read(tmp_path / "run" / "metrics.jsonl")
@@ -90,10 +91,7 @@ async def test_8_an_evaluation_counts_every_rollout_once(
 
 
 def test_speculation_and_caches_are_counted_anew_for_every_rollout(checkpoint: Path):
-    from tests.slime.host import install_stubs
-
-    install_stubs()
-    from slime.utils.types import Sample
+    Sample = of_slime("slime.utils.types.Sample")
 
     outcome = ended("a")
     counts = {"spec_accept_token_num": 3, "spec_draft_token_num": 4, "spec_verify_ct": 2}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.slime import episode
+from tests.slime.host import of_slime
 from tests.slime.playing import engine, hosting
 
 pytestmark = pytest.mark.slime
@@ -44,7 +45,7 @@ async def test_plain_and_chat_rows_are_played_by_slime_and_scored_by_its_reward_
         engine(checkpoint) as server,
         hosting(server, checkpoint, tmp_path, config, **changes) as host,
     ):
-        from slime.rollout.rm_hub import f1_score
+        f1_score = of_slime("slime.rollout.rm_hub.f1_score")
 
         tasks, plain = await asyncio.to_thread(host.rollout)
         data = host.train_data([tasks, plain])

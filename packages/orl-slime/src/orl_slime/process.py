@@ -10,12 +10,13 @@ import asyncio
 import atexit
 import functools
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 from orl_core.config import RunConfig, decode_config
+from orl_core.errors import ConfigError, OrlError
 from orl_core.render import Renderer
 from orl_rollout.breaker import Breaker
 from orl_rollout.journal import Journal
@@ -62,6 +63,9 @@ class Loop:
 
 ENDED = "orl_ended"  # of slime's arguments: why this run is over, for a host that goes on after an exception
 
+# What slime would train with only if every sample carried what the engine chose from, which orl does not hand on.
+_REPLAYED = {"rollout_top_p": 1.0, "use_rollout_routing_replay": False}
+
 _one_at_a_time = threading.Lock()  # two loops begin on two threads, and share one process
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Loop]] = WeakKeyDictionary()
 
@@ -76,6 +80,10 @@ async def this_loop(args: Any) -> Loop:
 
 
 async def _open(args: Any) -> Loop:
+    for name, without in _REPLAYED.items():
+        if (value := getattr(args, name, without)) != without:
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(f"{option} {value} has slime replay the engine's choices, which orl does not keep")
     with _one_at_a_time:
         process = _process(*_settings(args))
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
@@ -95,7 +103,8 @@ async def aclose() -> None:
     """Close the clients of the current event loop. A host that kills its process need not call it."""
     opening = _loops.pop(asyncio.get_running_loop(), None)
     if opening is not None:
-        await (await opening).closing.aclose()
+        with suppress(OrlError):  # what never opened is not closed
+            await (await opening).closing.aclose()
 
 
 def _settings(args: Any) -> tuple[str, str, int, str]:
