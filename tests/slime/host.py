@@ -6,6 +6,7 @@ What slime imports from SGLang in the process of the rollout manager is stubbed:
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -35,69 +36,98 @@ def install_stubs() -> None:
                 setattr(module, attribute, type(attribute, (), {}))
 
 
+def of_slime(name: str) -> Any:
+    """What slime has under a dotted name."""
+    install_stubs()
+    module, _, attribute = name.rpartition(".")
+    package = importlib.import_module(module)
+    return getattr(package, attribute, None) or importlib.import_module(name)
+
+
+_DATA = {
+    "input_key": "prompt",
+    "label_key": "label",
+    "metadata_key": "metadata",
+    "tool_key": None,
+    "multimodal_keys": None,
+    "apply_chat_template": False,
+    "apply_chat_template_kwargs": None,
+    "rollout_global_dataset": True,
+    "rollout_shuffle": False,
+    "rollout_seed": 0,
+    "rollout_max_prompt_len": None,
+    "dump_details": None,
+    "buffer_filter_path": None,
+}
+_ENGINES = {
+    "sglang_server_concurrency": 64,
+    "rollout_num_gpus": 1,
+    "rollout_num_gpus_per_engine": 1,
+    "rollout_num_engines": 1,
+    "rollout_external": False,
+    "sglang_dp_size": 1,
+    "sglang_enable_deterministic_inference": False,
+    "sglang_speculative_algorithm": None,
+    "router_policy": None,
+    "use_distributed_post": False,
+    "use_rollout_routing_replay": False,
+}
+_ROLLOUTS = {
+    "n_samples_per_prompt": 2,
+    "rollout_batch_size": 2,
+    "over_sampling_batch_size": 2,
+    "rollout_max_context_len": 2000,
+    "rollout_max_response_len": 200,
+    "rollout_temperature": 1.0,
+    "rollout_top_p": 1.0,
+    "rollout_top_k": -1,
+    "rollout_stop": None,
+    "rollout_stop_token_ids": None,
+    "rollout_skip_special_tokens": False,
+    "partial_rollout": False,
+    "mask_offpolicy_in_partial_rollout": False,
+    "eval_max_context_len": 2000,
+    "eval_max_prompt_len": None,
+    "eval_reward_key": None,
+    "ci_test": False,
+}
+_HOOKS = {
+    "custom_generate_function_path": "orl_slime.generate.generate",
+    "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout",
+    "custom_rm_path": None,
+    "rm_type": None,
+    "group_rm": False,
+    "reward_key": None,
+    "log_reward_category": None,
+    "dynamic_sampling_filter_path": None,
+    "rollout_sample_filter_path": None,
+    "rollout_all_samples_process_path": None,
+    "rollout_sample_hook_path": None,
+    "custom_rollout_log_function_path": "orl_slime.log.log_rollout",
+    "custom_eval_rollout_log_function_path": "orl_slime.log.log_eval",
+}
+_TRACKING = {
+    "use_wandb": False,
+    "use_tensorboard": False,
+    "wandb_always_use_train_step": False,
+    "load_debug_rollout_data": None,
+    "log_passrate": False,
+}
+_ESTIMATOR = {"advantage_estimator": "grpo", "rewards_normalization": True, "grpo_std_normalization": True}
+_DEFAULTS: dict[str, Any] = _DATA | _ENGINES | _ROLLOUTS | _HOOKS | _TRACKING | _ESTIMATOR
+
+
 def arguments(checkpoint: Path, tasks: Path, engine_url: str, orl_config: dict[str, Any], **changes: Any) -> Namespace:
     """slime's parsed arguments, as far as its rollout code reads them."""
     host, _, port = engine_url.removeprefix("http://").partition(":")
     fields: dict[str, Any] = {
         "hf_checkpoint": str(checkpoint),
         "prompt_data": str(tasks),
-        "input_key": "prompt",
-        "label_key": "label",
-        "metadata_key": "metadata",
-        "tool_key": None,
-        "multimodal_keys": None,
-        "apply_chat_template": False,
-        "apply_chat_template_kwargs": None,
-        "rollout_global_dataset": True,
-        "rollout_shuffle": False,
-        "rollout_seed": 0,
-        "rollout_max_prompt_len": None,
-        "rollout_max_context_len": 2000,
-        "eval_max_context_len": 2000,
-        "dump_details": None,
-        "buffer_filter_path": None,
-        "n_samples_per_prompt": 2,
-        "rollout_batch_size": 2,
-        "over_sampling_batch_size": 2,
-        "sglang_server_concurrency": 64,
-        "rollout_num_gpus": 1,
-        "rollout_num_gpus_per_engine": 1,
-        "rollout_num_engines": 1,
-        "rollout_external": False,
-        "sglang_dp_size": 1,
-        "sglang_enable_deterministic_inference": False,
         "sglang_router_ip": host,
         "sglang_router_port": int(port),
-        "router_policy": None,
-        "use_distributed_post": False,
-        "rollout_temperature": 1.0,
-        "rollout_top_p": 1.0,
-        "rollout_top_k": -1,
-        "rollout_max_response_len": 200,
-        "rollout_stop": None,
-        "rollout_stop_token_ids": None,
-        "rollout_skip_special_tokens": False,
-        "partial_rollout": False,
-        "mask_offpolicy_in_partial_rollout": False,
-        "custom_generate_function_path": "orl_slime.generate.generate",
-        "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout",
-        "custom_rm_path": None,
-        "rm_type": None,
-        "group_rm": False,
-        "reward_key": None,
-        "dynamic_sampling_filter_path": None,
-        "rollout_sample_filter_path": None,
-        "rollout_all_samples_process_path": None,
-        "rollout_sample_hook_path": None,
-        "use_rollout_routing_replay": False,
-        "sglang_speculative_algorithm": None,
-        "advantage_estimator": "grpo",
-        "rewards_normalization": True,
-        "grpo_std_normalization": True,
-        "ci_test": False,
         "orl_config": orl_config,
     }
-    return Namespace(**fields | changes)
+    return Namespace(**_DEFAULTS | fields | changes)
 
 
 class Host:
@@ -115,7 +145,7 @@ class Host:
         http_utils.init_http_client(args)
         self.args = args
         self.source = RolloutDataSourceWithBuffer(args)
-        self._rollout = load_function(args.rollout_function_path)
+        self.metrics: dict[str, Any] | None = None
         self._manager = object.__new__(RolloutManager.__ray_metadata__.modified_class)
         self._manager.args = args
         self._manager.custom_convert_samples_to_train_data_func = None
@@ -123,27 +153,73 @@ class Host:
 
     def rollout(self, rollout_id: int = 0) -> list[list[Any]]:
         """The groups of one rollout, as slime's manager gets them."""
+        from slime.observability.rollout_data_utils import validate_rollout_id_annotated
         from slime.rollout.base_types import call_rollout_fn
+        from slime.utils.misc import load_function
 
-        return call_rollout_fn(self._rollout, self.args, rollout_id, self.source, evaluation=False).samples
+        output = call_rollout_fn(
+            load_function(self.args.rollout_function_path), self.args, rollout_id, self.source, evaluation=False
+        )
+        validate_rollout_id_annotated(output.samples)
+        self.metrics = output.metrics
+        return output.samples
+
+    def evaluate(self, rollout_id: int = 0) -> dict[str, Any]:
+        """The evaluated datasets of `args.eval_datasets`, as slime's manager gets them."""
+        from slime.rollout.base_types import call_rollout_fn
+        from slime.utils.misc import load_function
+
+        play = load_function("slime.rollout.sglang_rollout.generate_rollout")  # what --eval-function-path has to name
+        return call_rollout_fn(play, self.args, rollout_id, self.source, evaluation=True).data
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
         """What the trainer gets."""
-        flat = list(groups)
-        while isinstance(flat[0], list):
-            flat = [sample for group in flat for sample in group]
-        return self._manager._convert_samples_to_train_data(flat)
+        return self._manager._convert_samples_to_train_data(_flat(groups))
+
+    def log(self, groups: list[list[Any]], rollout_id: int = 0) -> None:
+        """What the manager does with the groups before it converts them."""
+        from slime.observability.rollout_metrics import log_rollout_data
+
+        log_rollout_data(rollout_id, self.args, _flat(groups), self.metrics, 1.0)
+
+    def hold_out(self, name: str, path: Path, *, apply_chat_template: bool = False) -> None:
+        """Make `path` the one dataset that is evaluated, as slime's arguments would."""
+        from slime.utils.eval_config import EvalDatasetConfig
+
+        dataset = EvalDatasetConfig(name=name, path=str(path), n_samples_per_eval_prompt=2)
+        dataset.input_key, dataset.label_key, dataset.metadata_key = "prompt", "label", "metadata"
+        dataset.temperature, dataset.top_p, dataset.top_k, dataset.max_response_len = 1.0, 1.0, -1, 200
+        dataset.custom_rm_path = self.args.custom_rm_path
+        dataset.apply_chat_template = apply_chat_template
+        self.args.eval_datasets = [dataset]
+
+    def log_evaluation(self, data: dict[str, Any], rollout_id: int = 0) -> None:
+        """What the manager does with what was evaluated."""
+        from slime.observability.rollout_metrics import log_eval_rollout_data
+
+        log_eval_rollout_data(rollout_id, self.args, data, None)
 
     def close(self) -> None:
         """Close what the background loop holds, ours and slime's."""
-        from orl_slime.generate import aclose
+        from orl_slime.process import aclose
         from slime.utils import http_utils
         from slime.utils.async_utils import run
 
         async def close() -> None:
+            # What a rollout that was ended has left behind is over before its clients are closed.
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in left:
+                task.cancel()
+            await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
             await aclose()
             if http_utils._http_client is not None:
                 await http_utils._http_client.aclose()
             await asyncio.sleep(0)
 
         run(close())
+
+
+def _flat(groups: list[Any]) -> list[Any]:
+    while isinstance(groups[0], list):
+        groups = [sample for group in groups for sample in group]
+    return groups

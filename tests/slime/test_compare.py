@@ -12,11 +12,11 @@ import pytest
 from orl_rollout.outcome import Outcome
 from orl_rollout.testing.environments import Served, serve
 from orl_slime.compare import OFFERED, SCORED, offer
-from orl_slime.generate import split
 from orl_slime.reward import post_process
+from orl_slime.samples import split
 
 from tests.rollout.test_group import ended
-from tests.slime.test_generate import Sample, arguments
+from tests.slime.miniature import Sample, arguments
 
 
 @pytest.fixture(scope="module")

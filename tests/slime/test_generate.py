@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 from argparse import Namespace
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +15,15 @@ from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.journal import read_journal
 from orl_rollout.outcome import Outcome, outcome_of
 from orl_rollout.testing import SglangServer
-from orl_slime.generate import aclose, fill, generate, split
+from orl_slime.generate import generate
+from orl_slime.process import aclose
 from orl_slime.reward import post_process, reward
+from orl_slime.samples import fill, split
 
 from tests.core.test_reward import environment
 from tests.slime import episode
+from tests.slime.miniature import Sample, arguments
 from tests.strategies import stripped_trajectories, trajectories
-
-
-@dataclass
-class Sample:
-    """The fields of slime's Sample that an adapter touches."""
-
-    class Status(enum.Enum):
-        PENDING = "pending"
-        COMPLETED = "completed"
-        TRUNCATED = "truncated"
-        ABORTED = "aborted"
-        FAILED = "failed"
-
-    index: int = 0
-    group_index: int = 0
-    rollout_id: int | None = None
-    session_id: str | None = None
-    prompt: str = ""
-    tokens: list[int] = field(default_factory=list)
-    response: str = ""
-    response_length: int = 0
-    loss_mask: list[int] | None = None
-    rollout_log_probs: list[float] | None = None
-    weight_versions: list[str] = field(default_factory=list)
-    reward: float | None = None
-    remove_sample: bool = False
-    status: Status = Status.PENDING
-    metadata: dict[str, Any] = field(default_factory=dict)
-    non_generation_time: float = 0.0
-
 
 STATUS = {
     StopReason.FINISHED: "completed",
@@ -107,11 +78,6 @@ def test_stripped_reasoning_gives_a_list_of_samples_that_share_their_rollout(tra
         assert evaluated.tokens == [*outcome.data[-1].prompt, *outcome.data[-1].response]
 
 
-def arguments(**changes: Any) -> Namespace:
-    fields = {"rewards_normalization": True, "advantage_estimator": "grpo", "grpo_std_normalization": True}
-    return Namespace(**fields | changes)
-
-
 def batch() -> list[Sample]:
     rewards = [1.0, 0.0, 1.0, 5.0]
     samples = [Sample(index=i, group_index=i // 2, reward=r, loss_mask=[1]) for i, r in enumerate(rewards)]
@@ -137,11 +103,6 @@ def test_post_process_gives_what_the_estimator_wants(estimator: str, expected: l
 async def test_reward_returns_what_was_set():
     assert await reward(None, Sample(reward=0.5)) == 0.5
     assert await reward(None, [Sample(reward=0.5), Sample()]) == [0.5, 0.0]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 def row_of_one_task(folder: Path) -> dict[str, Any]:

@@ -1,73 +1,42 @@
 """Our adapter inside slime's own rollout code: `PYTHONPATH=<checkout of slime> just test-slime`.
 
-The case numbers are those of slime's contract: 1 a two-turn rollout becomes training data; 2 over-sampling with partial
-rollout aborts, buffers and resumes; 3 a failure inside `generate` does not leave it; 6b a split rollout keeps its
-group's normalisation.
+The numbers are those of `cases.py`. Beside its table stand here the cases that only slime itself can show: 2, what is
+aborted and kept for later; 6b, uneven groups; 8, evaluation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_playground.server import serving
-from orl_rollout.testing import Fault, FaultKind, SglangServer
+from orl_rollout.testing import Fault, FaultKind
 
 from tests.slime import episode
+from tests.slime.cases import CASES, Case, key_of
+from tests.slime.playing import configuration, engine, hosting, play
 
 pytestmark = pytest.mark.slime
 
 
-@pytest.fixture(scope="module")
-def environment() -> Iterator[str]:
-    with serving(("guessnumber",)) as url:
-        yield url
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_a_case_of_the_contract(
+    case: Case, environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    changes = {"post_process": "orl_slime.reward.post_process"} | case.args
+    config = configuration(case, environment)
+    with (
+        engine(checkpoint, case.faults, thinks=case.thinks) as server,
+        hosting(server, checkpoint, tmp_path, config, **changes) as host,
+    ):
+        await play(case, host, server, monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-
-
-@contextmanager
-def engine(checkpoint: Path, faults: list[Fault] | None = None) -> Iterator[SglangServer]:
-    """The SGLang stand-in on a thread and loop of its own, as slime's loop is its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = SglangServer(episode.player(checkpoint), faults=faults or [], context_tokens=4000)
-    try:
-        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
-        yield server
-    finally:
-        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
-
-
-@contextmanager
-def hosting(
-    server: SglangServer, checkpoint: Path, tmp_path: Path, config: dict[str, Any], **changes: Any
-) -> Iterator[Any]:
-    from tests.slime.host import Host, arguments
-
-    post_process = changes.pop("post_process", None)
-    tasks = episode.make_tasks(tmp_path / "tasks.jsonl", 8)
-    host = Host(arguments(checkpoint, tasks, server.url, config, **changes), post_process=post_process)
-    try:
-        yield host
-    finally:
-        host.close()
-
-
-async def test_1_a_two_turn_rollout_becomes_training_data(environment: str, checkpoint: Path, tmp_path: Path):
+async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(
+    environment: str, checkpoint: Path, tmp_path: Path
+):
     with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, episode.settings(environment)) as host:
         groups = await asyncio.to_thread(host.rollout)
         data = host.train_data(groups)
@@ -80,7 +49,7 @@ async def test_1_a_two_turn_rollout_becomes_training_data(environment: str, chec
     for sample, mask in zip(samples, data["loss_masks"], strict=True):
         assert len(mask) == len(sample.rollout_log_probs) == sample.response_length
         assert 0 < sum(mask) < len(mask)
-        mine = [request for request in requests if request.headers["X-SMG-Routing-Key"] == sample.session_id]
+        mine = [request for request in requests if key_of(request) == sample.session_id]
         assert len(mine) == 2
         last = mine[-1]
         assert sample.tokens[: len(last.body["input_ids"])] == last.body["input_ids"]
@@ -90,9 +59,13 @@ async def test_1_a_two_turn_rollout_becomes_training_data(environment: str, chec
         print(f"case 1: mask {sum(mask)}/{len(mask)}, reward {sample.reward}, status {sample.status.value}")
 
 
-async def test_2_an_aborted_episode_starts_clean_on_the_same_task(environment: str, checkpoint: Path, tmp_path: Path):
+@pytest.mark.parametrize("masked", [False, True], ids=["2", "2c"])
+async def test_2_an_aborted_episode_starts_clean_on_the_same_task(
+    masked: bool, environment: str, checkpoint: Path, tmp_path: Path
+):
     changes = {
         "partial_rollout": True,
+        "mask_offpolicy_in_partial_rollout": masked,
         "rollout_batch_size": 1,
         "over_sampling_batch_size": 2,
         "n_samples_per_prompt": 1,
@@ -119,29 +92,21 @@ async def test_2_an_aborted_episode_starts_clean_on_the_same_task(environment: s
     print(f"case 2: aborted, buffered, restarted: {len(data['tokens'][1])} tokens, mask {sum(data['loss_masks'][1])}")
 
 
-@pytest.mark.parametrize("fault", ["environment", "engine", "bug"])
-async def test_3_no_failure_leaves_generate(
-    fault: str, environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_2b_without_partial_rollouts_what_is_aborted_is_dropped(
+    environment: str, checkpoint: Path, tmp_path: Path
 ):
-    config = episode.settings("http://127.0.0.1:9" if fault == "environment" else environment)
-    faults = [Fault(kind=FaultKind.STATUS, status=400, message="no") for _ in range(4)] if fault == "engine" else []
-    if fault == "bug":
-
-        async def broken(*_: object, **__: object) -> None:
-            raise RuntimeError("a bug")
-
-        monkeypatch.setattr("orl_rollout.runtime.rollout", broken)
-    changes = {"post_process": "orl_slime.reward.post_process", "n_samples_per_prompt": 1}
-    with engine(checkpoint, faults) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:
+    changes = {"rollout_batch_size": 1, "over_sampling_batch_size": 2}
+    hang = Fault(kind=FaultKind.HANG, at=0)
+    with (
+        engine(checkpoint, [hang]) as server,
+        hosting(server, checkpoint, tmp_path, episode.settings(environment), **changes) as host,
+    ):
         groups = await asyncio.to_thread(host.rollout)
         data = host.train_data(groups)
-    samples = [sample for group in groups for sample in group]
-    assert {sample.status.value for sample in samples} == {"failed"}
-    assert all(sample.remove_sample for sample in samples)
-    assert data["rewards"] == [0.0] * len(samples)
-    assert not any(any(mask) for mask in data["loss_masks"])
-    assert all(len(sample.rollout_log_probs) == sample.response_length > 0 for sample in samples)
-    print(f"case 3, {fault}: {len(samples)} failed samples, none trains, the rollout goes on")
+        assert host.source.get_buffer_length() == 0
+        assert host.source.sample_index == 4
+    assert len(groups) == 1
+    assert all(any(mask) for mask in data["loss_masks"])
 
 
 async def generate_and_split(args: Any, sample: Any, sampling_params: Any, evaluation: bool = False) -> list[Any]:

@@ -14,7 +14,8 @@ from msgspec import Struct
 from orl_core.errors import EngineError
 from orl_core.trajectory import FinishReason, Generation
 
-# What a trainer replays: the routing of a mixture of experts, sparse attention's choices, the nucleus of top-p.
+# What a trainer replays (the routing of a mixture of experts, sparse attention's choices, the nucleus of top-p), and
+# what it counts of speculative decoding.
 REPLAYED = (
     "routed_experts",
     "indexer_topk",
@@ -22,6 +23,9 @@ REPLAYED = (
     "top_p_token_offsets",
     "top_p_kept_token_ids",
     "top_p_kept_token_offsets",
+    "spec_accept_token_num",
+    "spec_draft_token_num",
+    "spec_verify_ct",
 )
 
 # The parts of SGLang's answers that are read. Unknown fields are allowed: the shape is not ours.
@@ -43,6 +47,9 @@ class _MetaInfo(Struct, frozen=True, kw_only=True):
     top_p_token_offsets: Any = None
     top_p_kept_token_ids: Any = None
     top_p_kept_token_offsets: Any = None
+    spec_accept_token_num: int | None = None
+    spec_draft_token_num: int | None = None
+    spec_verify_ct: int | None = None
 
 
 class _Reply(Struct, frozen=True, kw_only=True):

@@ -44,6 +44,11 @@ def config_of(args: Any) -> RunConfig:
     return load_config(path)
 
 
+def is_task(sample: Any) -> bool:
+    """Whether a row is a task of orl, or at least not one that slime could play alone."""
+    return not isinstance(sample.metadata, dict) or "env_name" in sample.metadata
+
+
 def task_of(sample: Any) -> Task:
     """The task in a sample's metadata, to which slime adds fields of its own.
 

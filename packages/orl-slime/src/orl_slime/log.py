@@ -13,26 +13,35 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from orl_core.errors import OrlError, boundary
+from orl_core.errors import OrlError, RunAborted, boundary
 from orl_rollout import history
 from orl_rollout.metrics import Measure, metrics_of
 
 from orl_slime.compare import rollout_of
+from orl_slime.process import ENDED
 
 logger = logging.getLogger("orl")
 
 MEASURE = "orl_measure"  # in a sample's metadata
 
 
-def log_rollout(rollout_id: int, args: Any, samples: Sequence[Any], extra: Any, rollout_time: float) -> bool:
-    """slime's `--custom-rollout-log-function-path`: one training batch, step `rollout_id + 1` of the run."""
+def log_rollout(
+    rollout_id: int, args: Any, samples: Sequence[Any], rollout_extra_metrics: Any, rollout_time: float
+) -> bool:
+    """slime's `--custom-rollout-log-function-path`: one training batch, step `rollout_id + 1` of the run.
+
+    Raises:
+        RunAborted: `generate` ended the run, and slime, fully async, went on without its exception.
+    """
+    if ended := getattr(args, ENDED, ""):
+        raise RunAborted(ended)
     metrics = metrics_of(measures_of(samples))
     _log(args, rollout_id, "rollout", metrics)
     _remember(args, "train", rollout_id + 1, metrics, seconds=rollout_time)
     return False
 
 
-def log_eval(rollout_id: int, args: Any, data: Mapping[str, Any], extra: Any = None) -> bool:
+def log_eval(rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None) -> bool:
     """slime's `--custom-eval-rollout-log-function-path`: one evaluation of the held-out tasks."""
     measures = [measure for one in data.values() for measure in measures_of(one.get("samples") or ())]
     metrics = metrics_of(measures)
@@ -56,7 +65,7 @@ def _log(args: Any, rollout_id: int, kind: str, metrics: Mapping[str, float]) ->
     logger.info("orl %s %d: %s", kind, rollout_id, named)
     tracking = sys.modules.get("slime.observability.logging_utils")
     steps = sys.modules.get("slime.observability.metric_utils")
-    if tracking is None or steps is None:
+    if not metrics or tracking is None or steps is None:
         return
     step = steps.compute_rollout_step(args, rollout_id)
     with boundary(OrlError, "slime's tracking"):

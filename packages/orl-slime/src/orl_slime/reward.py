@@ -6,6 +6,8 @@ second exists because slime's own normalisation takes an uneven batch for one gr
 
 from __future__ import annotations
 
+import copy
+import sys
 from typing import Any
 
 from orl_core.reward import group_advantages
@@ -17,10 +19,30 @@ _CENTRED = frozenset({"reinforce_plus_plus_baseline"})
 
 
 async def reward(args: Any, sample: Any, **_: Any) -> Any:
-    """The reward that `generate` set: a float, or a list of floats for a list of samples."""
+    """The reward that `generate` set, or for a row that is no task what slime's own reward model says of it.
+
+    For a list of samples, a list of rewards.
+    """
     if isinstance(sample, list):
         return [await reward(args, member) for member in sample]
-    return 0.0 if sample.reward is None else float(sample.reward)
+    host = sys.modules.get("slime.rollout.rm_hub")
+    if sample.reward is not None or host is None:
+        return reward_of(args, sample)
+    args, sample = copy.copy(args), copy.copy(sample)
+    args.custom_rm_path = sample.custom_rm_path = None  # either may have led here
+    return await host.async_rm(args, sample)
+
+
+def reward_of(args: Any, sample: Any) -> float:
+    """The one number of a sample's reward, where it may have several (`--reward-key`); 0.0 where it has none."""
+    given = sample.reward[args.reward_key] if isinstance(sample.reward, dict) else sample.reward
+    return 0.0 if given is None else float(given)
+
+
+def trains(sample: Any) -> bool:
+    """Whether slime will train on `sample`. It takes no mask for one of ones."""
+    mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+    return not sample.remove_sample and any(mask)
 
 
 def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
@@ -30,18 +52,16 @@ def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float
     Samples that do not train are left out of their group's baseline and get 0. A rollout that was split into several
     samples (equal `rollout_id`) counts once.
     """
-    given = [0.0 if sample.reward is None else float(sample.reward) for sample in samples]
-    raw = compare(args, samples, given)
-    normalised = args.rewards_normalization and args.advantage_estimator in _NORMALISED
-    centred = args.rewards_normalization and args.advantage_estimator in _CENTRED
-    if not (normalised or centred):
+    raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
+    estimator = args.advantage_estimator if getattr(args, "rewards_normalization", False) else ""
+    if estimator not in _NORMALISED | _CENTRED:
         return raw, list(raw)
     advantages = group_advantages(
         raw,
         [sample.group_index for sample in samples],
         [rollout_of(sample) for sample in samples],
-        [not sample.remove_sample and any(sample.loss_mask) for sample in samples],
+        [trains(sample) for sample in samples],
         center=True,
-        scale=bool(normalised and args.grpo_std_normalization),
+        scale=estimator in _NORMALISED and args.grpo_std_normalization,
     )
     return raw, advantages

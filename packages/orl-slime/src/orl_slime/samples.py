@@ -1,0 +1,102 @@
+"""From an outcome to slime's Sample: the fields that train, those that its metrics read, and its status.
+
+It works on any object with the fields of slime's Sample (`type(sample)` is asked for what it is made of) and never
+imports slime. What does not train is well-formed all the same: slime looks at every sample of a batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+from orl_core.datum import Datum
+from orl_core.trajectory import StopReason
+from orl_rollout.metrics import measure
+from orl_rollout.outcome import Outcome
+
+from orl_slime.compare import offer
+from orl_slime.log import MEASURE
+
+_STATUS = {
+    StopReason.FINISHED: "COMPLETED",
+    StopReason.MAX_TURNS: "TRUNCATED",
+    StopReason.MAX_TOKENS: "TRUNCATED",
+    StopReason.TIMEOUT: "TRUNCATED",
+    StopReason.ABORTED: "ABORTED",
+    StopReason.ERROR: "FAILED",
+}
+
+
+def fill(sample: Any, outcome: Outcome, *, text_of: Any) -> None:
+    """Write `outcome` into `sample`. What does not train is well-formed all the same: mask, logprobs and reward."""
+    _write(sample, outcome.data[0] if outcome.data else None, outcome, text_of)
+    _count(sample, outcome)
+
+
+def split(sample: Any, outcome: Outcome, *, text_of: Any, evaluation: bool = False) -> list[Any]:
+    """Write `outcome` into `sample` and copies of it, one for each datum, the first of them `sample` itself."""
+    fill(sample, outcome, text_of=text_of)
+    if evaluation:
+        _write(sample, outcome.data[-1] if outcome.data else None, outcome, text_of)
+        return [sample]
+    sample.rollout_id = sample.index
+    samples = [sample]
+    for datum in outcome.data[1:]:
+        sibling = copy.copy(sample)
+        sibling.metadata = dict(sample.metadata)
+        offer(sibling, None)
+        _count(sibling, None)
+        _write(sibling, datum, outcome, text_of)
+        samples.append(sibling)
+    return samples
+
+
+def _write(sample: Any, datum: Datum | None, outcome: Outcome, text_of: Any) -> None:
+    _fill_tokens(sample, datum, text_of)
+    sample.reward = outcome.reward
+    sample.remove_sample = not (datum and datum.trains)
+    sample.status = getattr(type(sample).Status, _STATUS[outcome.trajectory.stop_reason])
+
+
+def _fill_tokens(sample: Any, datum: Datum | None, text_of: Any) -> None:
+    prompt, response = (datum.prompt, datum.response) if datum else ((0,), (0,))
+    sample.tokens = [*prompt, *response]
+    sample.response_length = len(response)
+    sample.response = text_of(response) if datum else ""
+    sample.loss_mask = list(datum.loss_mask) if datum else [0]
+    sample.rollout_log_probs = list(datum.logprobs) if datum else [0.0]
+    sample.weight_versions = list(datum.weight_versions) if datum else []
+
+
+def fail(sample: Any) -> None:
+    """Make `sample` one that failed before anything was played, and does not train."""
+    _fill_tokens(sample, None, str)
+    _count(sample, None)
+    sample.reward, sample.remove_sample, sample.status = 0.0, True, type(sample).Status.FAILED
+
+
+def _count(sample: Any, outcome: Outcome | None) -> None:
+    """Write what slime sums up over samples; one sample of a rollout has it for all of them, the others have None."""
+    sample.non_generation_time = 0.0
+    cache, speculation = _anew(sample, "prefix_cache_info"), _anew(sample, "spec_info")
+    if outcome is None:
+        return
+    numbers = measure(outcome)
+    sample.metadata[MEASURE] = msgspec.to_builtins(numbers)
+    sample.non_generation_time = numbers.environment_seconds
+    if cache is not None:
+        cache.add({"cached_tokens": numbers.cached_tokens, "prompt_tokens": numbers.prompt_tokens})
+    if speculation is not None:
+        for turn in outcome.trajectory.turns:
+            for generation in turn.generations:
+                speculation.add(generation.extras | {"completion_tokens": len(generation.ids)})
+
+
+def _anew(sample: Any, name: str) -> Any:
+    """An empty counter in the place of the one that `sample` has; None where its version of slime has none."""
+    counter = getattr(sample, name, None)
+    if counter is not None:
+        counter = type(counter)()
+        setattr(sample, name, counter)
+    return counter

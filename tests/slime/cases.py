@@ -1,0 +1,112 @@
+"""What slime's contract holds in store for an adapter, and what becomes of it with ours: one table, two hosts.
+
+The cases are played against slime's own rollout code (`test_real_slime.py`) and, those that need nothing else of it,
+against a miniature of it (`test_cases.py`). Every case is two groups of two: in each, the scripted model wins once and
+gives up once, where nothing goes wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from orl_rollout.testing import Fault, FaultKind
+
+WON, LOST = 0.7071, -0.7071
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What happens, and what is to come of it. The expected columns are sorted, a place for each sample."""
+
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)  # of slime
+    config: dict[str, Any] = field(default_factory=dict)  # of orl
+    environment: dict[str, Any] = field(default_factory=dict)  # of its only environment
+    faults: tuple[Fault, ...] = ()  # of the engine
+    thinks: bool = False  # whether the model says its thoughts
+    statuses: str = "completed completed truncated truncated"
+    rewards: tuple[float, ...] = (0.0, 0.0, 1.0, 1.0)
+    advantages: tuple[float, ...] = (LOST, LOST, WON, WON)
+    trains: int = 4
+    lists: bool = False  # whether every call returns a list
+    raises: str = ""  # a ConfigError that names it, and none of the above
+    alone: bool = True  # whether it can be shown without slime
+
+
+_NONE = {"statuses": "failed failed failed failed", "rewards": (0.0,) * 4, "advantages": (0.0,) * 4, "trains": 0}
+_ONE_FAILED = {"advantages": (LOST, 0.0, 0.0, WON), "trains": 3}
+_ANOTHER_WON = {"statuses": "completed completed failed truncated", **_ONE_FAILED}
+_STRIPPED = {"config": {"thinking": "strip"}, "lists": True}
+_REFUSED = Fault(kind=FaultKind.STATUS, status=400, message="no")
+
+CASES = (
+    Case(name="1 two turns become training data"),
+    Case(name="3 the environment is dead", environment={"base_url": "http://127.0.0.1:9"}, **_NONE),
+    Case(name="3 a bug of ours", **_ANOTHER_WON),
+    Case(
+        name="4 one rollout fails",
+        faults=(Fault(kind=FaultKind.STATUS, status=400, message="no", at=0),),
+        **_ANOTHER_WON,
+    ),
+    Case(
+        name="4b the engine returns no logprobs",
+        faults=(Fault(kind=FaultKind.MISSING_LOGPROBS, at=0),),
+        statuses="completed failed truncated truncated",
+        rewards=(0.0, 0.0, 0.0, 1.0),
+        **_ONE_FAILED,
+    ),
+    Case(name="5 the environment pays nothing", environment={"nonterminal_reward": None}),
+    Case(
+        name="6 a rollout becomes several samples",
+        thinks=True,
+        statuses="completed completed completed completed truncated truncated",
+        rewards=(0.0, 0.0, 1.0, 1.0, 1.0, 1.0),
+        advantages=(LOST, LOST, WON, WON, WON, WON),
+        trains=6,
+        **_STRIPPED,
+    ),
+    Case(name="6c lists and samples are never mixed", **_STRIPPED),
+    Case(
+        name="6d lists cannot be kept for later",
+        args={"partial_rollout": True},
+        config={"thinking": "strip"},
+        raises="partial-rollout",
+    ),
+    Case(name="7 the engine aborts, and the host does not", faults=(Fault(kind=FaultKind.ABORT, at=0),)),
+    Case(
+        name="9 the reward model is asked for whole groups",
+        args={"group_rm": True, "custom_rm_path": "orl_slime.reward.reward"},
+        alone=False,
+    ),
+    Case(name="11 the engine refuses", faults=(_REFUSED,), **_NONE),
+    Case(name="12 metadata is a string", args={"metadata_key": "prompt"}, raises="its metadata is no task"),
+    Case(name="the nucleus of top-p would be replayed", args={"rollout_top_p": 0.9}, raises="rollout-top-p 0.9"),
+    Case(name="13 a column of tools is looked for", args={"tool_key": "tools"}),
+)
+
+
+def check(case: Case, groups: list[list[Any]], data: dict[str, Any], requests: list[Any]) -> None:
+    """Hold what was played, and what the trainer gets of it, against the table."""
+    calls = [call for group in groups for call in group]
+    assert {isinstance(call, list) for call in calls} == {case.lists}
+    samples = [sample for call in calls for sample in (call if case.lists else [call])]
+    assert " ".join(sorted(sample.status.value for sample in samples)) == case.statuses
+    assert sorted(sample.reward for sample in samples) == list(case.rewards)
+    assert data["raw_reward"] == [sample.reward for sample in samples]
+    assert sorted(data["rewards"]) == pytest.approx(case.advantages, abs=1e-3)
+    assert sum(any(mask) for mask in data["loss_masks"]) == case.trains
+    for sample, mask, advantage in zip(samples, data["loss_masks"], data["rewards"], strict=True):
+        assert len(mask) == len(sample.rollout_log_probs) == sample.response_length > 0
+        assert len(sample.tokens) > sample.response_length
+        assert not any(p for p, bit in zip(sample.rollout_log_probs, mask, strict=True) if not bit and any(mask))
+        assert any(mask) or advantage == 0.0
+        shown = [request.body["input_ids"] for request in requests if key_of(request) == sample.session_id]
+        if any(mask):
+            assert any(sample.tokens[: len(ids)] == ids for ids in shown)
+
+
+def key_of(request: Any) -> str:
+    """The routing key of a request (case 1b): one for each rollout."""
+    return request.headers["X-SMG-Routing-Key"]

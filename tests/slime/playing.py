@@ -1,0 +1,88 @@
+"""How a case is played: the scripted model behind an SGLang stand-in, on a thread and loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orl_core.errors import ConfigError
+from orl_rollout import loop, runtime
+from orl_rollout.testing import Fault, SglangServer
+from orl_rollout.tokenizer import load_tokenizer
+
+from tests.slime import episode
+from tests.slime.cases import Case, check
+
+
+@contextmanager
+def engine(checkpoint: Path, faults: Sequence[Fault] = (), *, thinks: bool = False) -> Iterator[SglangServer]:
+    """The SGLang stand-in on a thread and loop of its own, as slime's loop is its own."""
+    own = asyncio.new_event_loop()
+    thread = threading.Thread(target=own.run_forever)
+    thread.start()
+    server = SglangServer(
+        episode.player(checkpoint, thinks=thinks),
+        faults=list(faults),
+        context_tokens=4000,
+        decode=load_tokenizer(checkpoint).decode,
+    )
+    try:
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), own).result(10)
+        yield server
+    finally:
+        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), own).result(10)
+        own.call_soon_threadsafe(own.stop)
+        thread.join(10)
+        own.close()
+
+
+@contextmanager
+def hosting(
+    server: SglangServer, checkpoint: Path, tmp_path: Path, config: dict[str, Any], **changes: Any
+) -> Iterator[Any]:
+    from tests.slime.host import Host, arguments
+
+    post_process = changes.pop("post_process", None)
+    tasks = episode.make_tasks(tmp_path / "tasks.jsonl", 8)
+    host = Host(arguments(checkpoint, tasks, server.url, config, **changes), post_process=post_process)
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+def configuration(case: Case, environment: str) -> dict[str, Any]:
+    """The `orl_config` of a case."""
+    config = episode.settings(environment) | case.config
+    for one in config["environments"].values():
+        one.update(case.environment)
+    return config
+
+
+async def play(case: Case, host: Any, server: SglangServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Play `case` on `host` (slime's own code, or the miniature) and check what came of it."""
+    if "bug" in case.name:
+        _break_once(monkeypatch)
+    if case.raises:
+        with pytest.raises(ConfigError, match=case.raises):
+            await asyncio.to_thread(host.rollout)
+        return
+    groups = await asyncio.to_thread(host.rollout)
+    check(case, groups, host.train_data(groups), list(server.requests))
+
+
+def _break_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first rollout meet a bug of ours; three of them would end the run."""
+    whole, bugs = loop.rollout, [RuntimeError("a bug")]
+
+    async def broken(*args: Any, **kwargs: Any) -> Any:
+        if bugs:
+            raise bugs.pop()
+        return await whole(*args, **kwargs)
+
+    monkeypatch.setattr(runtime, "rollout", broken)

@@ -1,0 +1,97 @@
+"""Rewards for every estimator against slime's own normalisation, and slime's own contract tests with our paths."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orl_slime import log
+from orl_slime.reward import post_process
+
+from tests.slime.host import of_slime
+from tests.slime.miniature import Sample, arguments
+
+pytestmark = pytest.mark.slime
+ESTIMATORS = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "ppo")
+REWARDS = [1.0, 0.0, 0.5, 0.25, 0.25, 0.25]
+
+
+def batch(groups: list[list[float]]) -> list[Any]:
+    SlimeSample = of_slime("slime.utils.types.Sample")
+
+    pairs = [(group, reward) for group, rewards in enumerate(groups) for reward in rewards]
+    return [
+        SlimeSample(index=index, group_index=group, reward=reward, loss_mask=[1], response_length=1)
+        for index, (group, reward) in enumerate(pairs)
+    ]
+
+
+def by_slime(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
+    RolloutManager = of_slime("slime.ray.rollout.RolloutManager")
+
+    manager = object.__new__(RolloutManager.__ray_metadata__.modified_class)
+    manager.args, manager.custom_reward_post_process_func = args, None
+    return manager._post_process_rewards(samples)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_on_even_groups_rewards_are_what_slime_makes_of_them(estimator: str, scaled: bool):
+    samples = batch([REWARDS[:3], REWARDS[3:]])
+    args = arguments(
+        advantage_estimator=estimator,
+        grpo_std_normalization=scaled,
+        n_samples_per_prompt=3,
+        rollout_batch_size=2,
+        reward_key=None,
+    )
+    raw, rewards = post_process(args, samples)
+    their_raw, theirs = by_slime(args, samples)
+    assert raw == their_raw
+    assert rewards == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS[:4])
+def test_on_uneven_groups_a_group_is_compared_with_itself_alone(estimator: str):
+    samples = batch([REWARDS[:2], REWARDS[2:]])
+    args = arguments(advantage_estimator=estimator, n_samples_per_prompt=3, rollout_batch_size=2, reward_key=None)
+    _, rewards = post_process(args, samples)
+    single = arguments(advantage_estimator=estimator, rollout_batch_size=1, reward_key=None)
+    theirs = []
+    for group in (samples[:2], samples[2:]):
+        single.n_samples_per_prompt = len(group)
+        theirs += by_slime(single, group)[1]
+    assert rewards == pytest.approx(theirs, abs=1e-5)
+    # slime itself, in another shape than it expects, takes the whole batch for one group.
+    args.rollout_batch_size = 5
+    assert by_slime(args, samples)[1] != pytest.approx(theirs, abs=1e-2)
+
+
+OURS = {
+    "path_loading": {
+        "--dynamic-sampling-filter-path": "orl_slime.filter.has_signal",
+        "--custom-rm-path": "orl_slime.reward.reward",
+    },
+    "runtime_hook": {"--custom-reward-post-process-path": "orl_slime.reward.post_process"},
+}
+
+
+@pytest.mark.parametrize("file", OURS)
+def test_slimes_own_contract_tests_pass_with_our_paths(file: str):
+    root = Path(of_slime("slime.__file__")).parents[1]
+    test = root / "tests/plugin_contracts" / f"test_plugin_{file}_contracts.py"
+    paths = [word for option in OURS[file].items() for word in option]
+    command = [sys.executable, str(test), *paths, "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_log_hooks_have_the_signature_that_slimes_contract_expects():
+    names = ("rollout_id", "args", "samples", "rollout_extra_metrics", "rollout_time")
+    assert tuple(inspect.signature(log.log_rollout).parameters) == names
+    assert tuple(inspect.signature(log.log_eval).parameters) == ("rollout_id", "args", "data", "extra_metrics")
+    assert log.log_rollout(0, object(), [Sample()], None, 1.0) is False

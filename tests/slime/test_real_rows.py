@@ -1,0 +1,76 @@
+"""Rows of plain prompts beside tasks, in one run: slime plays and scores them, and our hooks bear them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slime import episode
+from tests.slime.host import of_slime
+from tests.slime.playing import engine, hosting
+
+pytestmark = pytest.mark.slime
+LABEL = "I give up"
+
+
+def mix(path: Path, prompt: Any) -> Path:
+    """One task of orl, and one row as slime's users write them."""
+    row = {"prompt": prompt, "label": LABEL, "metadata": {"rm_type": "f1"}}
+    episode.make_tasks(path, 1)
+    path.write_text(path.read_text(encoding="utf-8") + json.dumps(row) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("thinking", [False, "strip"])
+@pytest.mark.parametrize("chat", [True, False])
+async def test_plain_and_chat_rows_are_played_by_slime_and_scored_by_its_reward_model(
+    thinking: Any, chat: bool, environment: str, checkpoint: Path, tmp_path: Path
+):
+    question = "A number of 100 to 111?"
+    messages = [{"role": "user", "content": question}]
+    prompt = messages if chat else f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    changes = {
+        "apply_chat_template": chat,
+        "custom_rm_path": "orl_slime.reward.reward",
+        "post_process": "orl_slime.reward.post_process",
+        "prompt_data": str(mix(tmp_path / "mix.jsonl", prompt)),
+        "orl_folder": str(tmp_path),
+    }
+    config = episode.settings(environment) | {"thinking": thinking}
+    with (
+        engine(checkpoint) as server,
+        hosting(server, checkpoint, tmp_path, config, **changes) as host,
+    ):
+        f1_score = of_slime("slime.rollout.rm_hub.f1_score")
+
+        tasks, plain = await asyncio.to_thread(host.rollout)
+        data = host.train_data([tasks, plain])
+        host.log([tasks, plain])
+        host.hold_out("mix", tmp_path / "mix.jsonl", apply_chat_template=chat)
+        evaluated = await asyncio.to_thread(host.evaluate)
+        host.log_evaluation(evaluated)
+    plain = [sample for call in plain for sample in (call if thinking else [call])]
+    assert {sample.status.value for sample in plain} == {"completed"}
+    assert sorted(round(sample.reward, 3) for sample in plain) == sorted(
+        round(f1_score(sample.response, LABEL)[0], 3) for sample in plain
+    )
+    assert len({sample.reward for sample in plain}) == 2
+    assert data["rewards"] == pytest.approx([0.7071 if raw > 0.5 else -0.7071 for raw in data["raw_reward"]], abs=1e-3)
+    assert all(any(mask) for mask in data["loss_masks"])
+    assert len(evaluated["mix"]["rewards"]) == 4
+
+
+async def test_a_row_that_slime_cannot_play_does_not_end_the_job(environment: str, checkpoint: Path, tmp_path: Path):
+    rows = mix(tmp_path / "mix.jsonl", [{"role": "user", "content": "no template is applied to it"}])
+    changes = {"post_process": "orl_slime.reward.post_process", "prompt_data": str(rows)}
+    config = episode.settings(environment)
+    with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:
+        tasks, plain = await asyncio.to_thread(host.rollout)
+        data = host.train_data([tasks, plain])
+    assert [sample.status.value for sample in plain] == ["failed", "failed"]
+    assert data["rewards"][2:] == [0.0, 0.0]
+    assert [any(mask) for mask in data["loss_masks"]] == [True, True, False, False]
