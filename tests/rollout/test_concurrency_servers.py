@@ -74,7 +74,7 @@ async def test_rollouts_that_find_no_room_wait_and_lose_nothing():
         )
     assert Counter(outcome.trajectory.stop_reason for outcome in outcomes) == {StopReason.FINISHED: 24}
     assert server.most == 3
-    assert 0 < server.refusals < 24
+    assert 0 < server.refusals < 2 * 24  # hardly one is refused twice
 
 
 async def test_the_configured_limit_holds():

@@ -69,9 +69,9 @@ async def test_what_a_trainer_replays_is_kept_as_it_came() -> None:
     assert list(experts) == [5, 6, 7, 3, 4]
 
 
-async def test_top_p_ids_and_the_indexer_are_replayed_too() -> None:
-    replayed = {"top_p_token_ids": "AA==", "top_p_token_offsets": "AQ==", "indexer_topk": "Ag=="}
-    async with answering(replying(**replayed, spec_verify_ct=3, weight_version=4)) as engine:
+async def test_what_a_trainer_replays_or_counts_comes_along_and_nothing_else() -> None:
+    replayed = {"top_p_token_ids": "AA==", "top_p_token_offsets": "AQ==", "indexer_topk": "Ag==", "spec_verify_ct": 3}
+    async with answering(replying(**replayed, spec_accept_rate=0.5, weight_version=4)) as engine:
         generation = await engine.generate(PROMPT, {}, key="a")
     assert generation.extras == replayed
     assert generation.weight_version == "4"

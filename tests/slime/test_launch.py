@@ -100,6 +100,8 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
         (["--train-backend", "fsdp"], "Megatron alone"),
         (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
         (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
+        (["--", "--use-rollout-routing-replay"], "do not carry routed experts"),
+        (["--", "--rollout-top-p", "0.9"], "use 1"),
         (["--actor-gpus", "4"], "give both"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),

@@ -110,6 +110,7 @@ def arguments(
     }
     flags = {name: value for name, value in trainer.flags.items() if option_name(name) != "--custom-config-path"}
     argv = [*model_args, *merge(ours, flags, without(extra, "--custom-config-path"))]
+    _refuse_replay(argv)
     _check_batch(argv)
     return argv
 
@@ -259,6 +260,14 @@ def _refuse_by_name(names: Sequence[str]) -> None:
             raise ConfigError(f"{name} is set by {OWNED[name]}")
         if name in GONE:
             raise ConfigError(f"slime has no {name}: what replaces it is {GONE[name]}")
+
+
+def _refuse_replay(argv: Sequence[str]) -> None:
+    """What slime replays in training has to be in every sample, and orl's samples do not carry it yet."""
+    if "--use-rollout-routing-replay" in names_in(argv):
+        raise ConfigError("--use-rollout-routing-replay: orl's samples do not carry routed experts yet")
+    if float(value_of(argv, "--rollout-top-p") or 1) != 1:
+        raise ConfigError("--rollout-top-p: slime replays the nucleus, which orl's samples do not carry yet; use 1")
 
 
 def _check_batch(argv: Sequence[str]) -> None:
