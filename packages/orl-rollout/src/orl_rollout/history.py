@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -25,10 +26,14 @@ def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, s
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of the file at `path` as they are; none where there is no file."""
+    """The lines of the file at `path`; none where there is no file. What a death tore in the middle is left out."""
     if not path.is_file():
         return []
-    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    rows: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines():
+        with suppress(msgspec.DecodeError):
+            rows.append(msgspec.json.decode(line, type=dict[str, Any]))
+    return rows
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

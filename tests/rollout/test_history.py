@@ -1,0 +1,36 @@
+"""The history of a run: what was appended is read back, whatever a death left of the last line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from orl_rollout.history import append, figures, read
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "metrics.jsonl"
+    append(path, "eval", 0, {"A/B/success": 0.25, "A/B/rollouts": 4.0}, seconds=1.0)
+    append(path, "train", 1, {"A/B/valid_calls": 0.5, "A/B/rollouts": 8.0}, seconds=2.0)
+    append(path, "eval", 1, {"A/B/success": 0.75, "A/B/rollouts": 4.0}, seconds=1.0)
+    return path
+
+
+def test_the_figures_are_those_of_first_and_last_evaluation(path: Path) -> None:
+    made = figures(read(path))
+    assert (made["success_before"], made["success_after"]) == (0.25, 0.75)
+    assert (made["valid_call_rate"], made["seconds_per_step"], made["rollouts"]) == (0.5, 2.0, 16)
+
+
+def test_a_line_torn_anywhere_costs_that_line_alone(path: Path) -> None:
+    whole = path.read_bytes()
+    last = whole.splitlines()[-1]
+    for kept in range(len(last)):
+        path.write_bytes(whole[: -len(last) - 1] + last[:kept])
+        assert [row["step"] for row in read(path)] == [0, 1]
+
+
+def test_no_file_is_no_history(tmp_path: Path) -> None:
+    assert read(tmp_path / "metrics.jsonl") == []
+    assert figures([])["success_before"] is None
