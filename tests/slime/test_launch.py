@@ -44,7 +44,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and none of the machine's own keys and clusters."""
     monkeypatch.chdir(tmp_path)
-    for name in ("WANDB_API_KEY", "RAY_ADDRESS", "ORL_TRAINER_PYTHON"):
+    for name in ("WANDB_API_KEY", "RAY_ADDRESS", "ORL_TRAINER_PYTHON", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
