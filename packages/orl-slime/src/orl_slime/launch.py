@@ -50,9 +50,9 @@ def command_of(run: Run) -> launch.Command:
         ConfigError: no slime, an option that nothing knows, or sizes that do not fit together.
     """
     trainer = run.config.trainer
-    python, about = launch.located(SLIME, run)
+    python, about = launch.located("slime", run)
     root = Path(about.root)
-    request = launch.request_of(SLIME, run, layout_of(trainer, about.gpus))
+    request = launch.request_of("slime", run, layout_of(trainer, about.gpus))
     argv = args.arguments(request, model_args(trainer, root))
     command = launch.Command(
         trainer=SLIME,

@@ -61,21 +61,20 @@ class Command(Struct, frozen=True, kw_only=True):
         return [self.python, str(self.root / self.script), *self.argv]
 
 
-def located(trainer: Named, run: Run) -> tuple[str, Findings]:
-    """The Python that has the trainer, and what it says of itself.
+def located(trainer: str, run: Run) -> tuple[str, Findings]:
+    """The Python that has the trainer of that name, and what it says of itself.
 
     Raises:
         ConfigError: no such Python, or no train.py beside the trainer.
     """
-    name = trainer.name
-    python = find_python(name, run.python)
-    about = probe.ask(name, python, [])
+    python = find_python(trainer, run.python)
+    about = probe.ask(trainer, python, [])
     if not about.root:
-        raise ConfigError(f"{python}: {name} is installed without its train.py: install it from a checkout (-e)")
+        raise ConfigError(f"{python}: {trainer} is installed without its train.py: install it from a checkout (-e)")
     return python, about
 
 
-def request_of(trainer: Named, run: Run, layout: Layout) -> Request:
+def request_of(trainer: str, run: Run, layout: Layout) -> Request:
     """What the adapter makes the command line of."""
     settings = run.config.trainer
     save = Path(settings.save or run.folder / "checkpoint").absolute()
@@ -111,7 +110,7 @@ def checked(command: Command, run: Run) -> Command:
     if found.complete and found.why:
         problems.append(found.why)
     unchecked = () if found.complete else (f"not checked by {command.trainer.name}'s own parser: {found.why}",)
-    return msgspec.structs.replace(command, problems=tuple(problems), notes=(*command.notes, *unchecked))
+    return msgspec.structs.replace(command, problems=tuple(problems), notes=(*command.notes, *found.notes, *unchecked))
 
 
 def plan_of(command: Command) -> list[str]:
@@ -140,7 +139,7 @@ def run_to_end(command: Command, run: Run) -> None:
     if command.problems:
         raise ConfigError(command.problems[0])
     log = run.folder / "trainer.log"
-    _handed_over(command.trainer, run).write_bytes(_custom_config(run))
+    _handed_over(command.trainer.name, run).write_bytes(_custom_config(run))
     environment = environment_for(command.python, command.environment)
     ending: dict[str, Any] = {}
     try:
@@ -190,9 +189,9 @@ def _tracked(trainer: TrainerConfig) -> bool:
     return bool(os.environ.get("WANDB_API_KEY"))
 
 
-def _handed_over(trainer: Named, run: Run) -> Path:
+def _handed_over(trainer: str, run: Run) -> Path:
     """The file of `--custom-config-path`."""
-    return run.folder / f"{trainer.name}.json"
+    return run.folder / f"{trainer}.json"
 
 
 def _custom_config(run: Run) -> bytes:

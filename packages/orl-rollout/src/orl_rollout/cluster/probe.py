@@ -36,7 +36,7 @@ class Findings(Struct, frozen=True, kw_only=True):
 
     `complete` is False where the parsers could not be asked, and `why` says why; `unknown` is empty then. Otherwise
     `why` is what the parser refuses, or "". `features` are what the adapter looks for in this environment, by names of
-    its own; `obstacles` are what else keeps the command line from running there.
+    its own; `obstacles` are what else keeps the command line from running there, `notes` what its user should know.
     """
 
     versions: dict[str, str] = field(default_factory=dict[str, str])
@@ -44,6 +44,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     gpus: int = 0
     features: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     unknown: dict[str, str] = field(default_factory=dict[str, str])
     complete: bool = False
     why: str = ""
