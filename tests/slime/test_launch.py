@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -170,10 +172,13 @@ def trained(python: str, working: Path, *argv: str) -> int:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setenv("STAND_IN_GPUS", "1")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("STAND_IN_GPUS", "1")
+        monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+        yield
 
 
 @pytest.mark.usefixtures("cluster")
