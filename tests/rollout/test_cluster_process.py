@@ -13,7 +13,7 @@ import pytest
 from orl_rollout.cluster import process
 from orl_rollout.secrets import Scrubber
 
-SECRET = "hush-hush \"quoted\"\nand of two lines"
+SECRET = 'hush-hush "quoted"\nand of two lines'
 ENVIRONMENT = {**os.environ, "TOKEN": SECRET, "OTHER": "hush-hush"}
 SAYS = "import os, sys, time; out = sys.stdout.buffer; word = os.environ['TOKEN']; "
 

@@ -6,20 +6,16 @@ Run as a program: `ANSWER NAME`. Nothing in it may hold the value, or the test w
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray._private import state, worker
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
-
 NAMESPACES = (None, b"fun", b"session", b"cluster", b"usage", b"dashboard", b"healthcheck", b"named_actors")
 
 
-@ray.remote
 class Reader:
     def digest(self, name: str) -> str:
         """What tells the value without being it."""
@@ -28,21 +24,24 @@ class Reader:
 
 def stored() -> list[str]:
     """Everything in the key-value store of the cluster: functions, actor classes, runtime environments."""
+    store: Any = importlib.import_module("ray.experimental.internal_kv")
     found: list[str] = []
     for namespace in NAMESPACES:
-        for key in _internal_kv_list(b"", namespace=namespace):
-            found += [repr(key), repr(_internal_kv_get(key, namespace=namespace))]
+        for key in store._internal_kv_list(b"", namespace=namespace):
+            found += [repr(key), repr(store._internal_kv_get(key, namespace=namespace))]
     return found
 
 
 def main(answer: str, name: str) -> None:
+    ray: Any = importlib.import_module("ray")
+    state: Any = importlib.import_module("ray._private.state")
+    worker: Any = importlib.import_module("ray._private.worker")
     ray.init(address="auto", log_to_driver=False)
-    reader: Any = Reader.options(name="reader").remote()
+    reader = ray.remote(Reader).options(name="reader").remote()
     digest = ray.get(reader.digest.remote(name))
-    client: Any = worker.global_worker.gcs_client
     tables = [
         *(repr(table()) for table in (state.actors, state.jobs, state.workers, ray.nodes)),
-        repr(client.get_all_job_info()),
+        repr(worker.global_worker.gcs_client.get_all_job_info()),
         repr(ray.get_runtime_context().runtime_env),
         *stored(),
     ]

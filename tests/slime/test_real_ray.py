@@ -18,7 +18,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.cluster.needs import Needs
 from orl_rollout.cluster.ray import environment_for, ray_cluster
 
-from tests.slime.environment import ROOT, make_environment
+from tests.slime.environment import make_environment
 
 pytestmark = pytest.mark.slime
 NAME, VALUE = "ORL_TEST_SECRET", "hush-hush-4b1d"
@@ -81,7 +81,9 @@ def test_a_secret_is_in_the_environment_of_an_actor_and_nowhere_else(tmp_path: P
         try:
             await_(lambda: answer.is_file() or running.poll() is not None, "the driver never answered")
             commands = [read(process, "cmdline") for process in processes()]
-            theirs = [Path(word.decode()) for command in commands for word in command.split(b"\0") if b"orl-ray" in word]
+            theirs = [
+                Path(word.decode()) for command in commands for word in command.split(b"\0") if b"orl-ray" in word
+            ]
             (temporary,) = {path for path in theirs if path.is_dir() and path.name.startswith("orl-ray-")}
             written = [path for path in temporary.rglob("*") if path.is_file() and not path.is_symlink()]
             logs = b"".join(path.read_bytes() for path in [*written, *folder.iterdir()])
@@ -114,17 +116,20 @@ def test_a_cluster_of_others_is_used_only_where_every_node_has_what_is_needed(tm
             assert accepted == own
         needs = Needs(package="orl_slime", variables=(*NEEDS.variables, (lacking.lower(), lacking)))
         told = rf"node [\d.]+ has no {lacking}: .*`{lacking}=... ray start --head`"
-        with pytest.raises(ConfigError, match=told) as refused, ray_cluster(
-            sys.executable, own, gpus=0, log=log, needs=needs
+        with (
+            pytest.raises(ConfigError, match=told) as refused,
+            ray_cluster(sys.executable, own, gpus=0, log=log, needs=needs),
         ):
             pass
         assert VALUE not in str(refused.value)
-        with pytest.raises(ConfigError, match="does not find orl_nowhere"), ray_cluster(
-            sys.executable, own, gpus=0, log=log, needs=Needs(package="orl_nowhere")
+        with (
+            pytest.raises(ConfigError, match="does not find orl_nowhere"),
+            ray_cluster(sys.executable, own, gpus=0, log=log, needs=Needs(package="orl_nowhere")),
         ):
             pass
-    with pytest.raises(ConfigError, match="no cluster answers there"), ray_cluster(
-        sys.executable, own, gpus=0, log=log, needs=NEEDS
+    with (
+        pytest.raises(ConfigError, match="no cluster answers there"),
+        ray_cluster(sys.executable, own, gpus=0, log=log, needs=NEEDS),
     ):
         pass
 

@@ -94,7 +94,9 @@ def _guarded(words: list[str]) -> int:
     for name, value in LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
     if threading.current_thread() is threading.main_thread():  # no other thread may
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's end is an interruption, put away alike
+        signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # a scheduler's end is an interruption, put away alike
     try:
         if words[0] not in COMMANDS:
             near = cli.suggestion(words[0], COMMANDS)

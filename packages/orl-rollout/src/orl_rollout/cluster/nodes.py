@@ -28,7 +28,7 @@ HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
 
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node's answer: `variables` are set there, `found` says whether the package is. `why` is set where it failed."""
+    """One node's answer: `variables` are set there, `found` says whether the package is; `why` says what failed."""
 
     address: str
     head: bool
@@ -70,7 +70,9 @@ def answers(package: str, names: Sequence[str]) -> list[Node]:
     living = [node for node in ray.nodes() if node["Alive"]]
     asked = [
         ray.remote(look)
-        .options(num_cpus=0, max_retries=0, scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(id_, soft=False))
+        .options(
+            num_cpus=0, max_retries=0, scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(id_, soft=False)
+        )
         .remote(package, names)
         for id_ in (node["NodeID"] for node in living)
     ]
@@ -81,7 +83,7 @@ def answers(package: str, names: Sequence[str]) -> list[Node]:
 
 
 def _node(ray: Any, node: dict[str, Any], task: Any) -> Node:
-    where = {"address": node["NodeManagerAddress"], "head": HEAD in node["Resources"]}
+    where: dict[str, Any] = {"address": node["NodeManagerAddress"], "head": HEAD in node["Resources"]}
     if task is None:
         return Node(**where, why=f"it did not answer within {NODE_SECONDS:g} s")
     try:

@@ -1,6 +1,6 @@
 """A trainer's process: run to its end with its words in a log, ended with everything it started on any way out.
 
-Its words go through a process that takes the values of secrets out (`scrub`), since a trainer may print whatever it has.
+Its words go through a process that takes secrets' values out (`scrub`), since a trainer may print whatever it has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 END_SECONDS = 20.0  # what a group of processes may take to end before it is killed
 END_BYTES = 100_000  # of a log that are read for what went wrong
@@ -57,11 +57,10 @@ def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) 
             stderr=file,
             start_new_session=True,
         )
-    assert scrub.stdin is not None
     try:
-        yield scrub.stdin
+        with cast("IO[bytes]", scrub.stdin) as output:
+            yield output
     finally:
-        scrub.stdin.close()
         with suppress(subprocess.TimeoutExpired):  # a process that left its group may still hold the pipe
             scrub.wait(END_SECONDS)
         scrub.kill()
