@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
 
-from tests.slime.environment import ROOT, STAND_IN, make_environment
+from tests.second import planning
+from tests.second.environment import ROOT
+from tests.second.planning import WHODUNIT, words_of
+from tests.slime.environment import STAND_IN, make_environment
 
 GOLDEN = ROOT / "tests" / "golden" / "slime"
-WHODUNIT = str(ROOT / "configs" / "whodunit.yaml")
 SCRIPT = "/path/to/slime/scripts/models/qwen3-0.6B.sh"
 QUICK_START = [
     *("--model", "/path/to/Qwen3-0.6B-Instruct/", "--megatron-ckpt", "./megatron-ckpt/", "--model-args", SCRIPT),
@@ -61,32 +61,18 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and none of the machine's own keys and clusters."""
     monkeypatch.chdir(tmp_path)
-    for name in ("WANDB_API_KEY", "RAY_ADDRESS", "ORL_TRAINER_PYTHON"):
+    for name in planning.MACHINE:
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
 def planned(capsys: pytest.CaptureFixture[str], python: str, *argv: str, config: str = WHODUNIT) -> str:
     """What a dry run prints."""
-    words = list(argv)
-    at = words.index("--") if "--" in words else len(words)
-    options = ["--config", config, "--python", python, "--name", "run", "--dry-run"]
-    assert main(["train", "slime", *options, *words[:at], *words[at:]]) == 0, capsys.readouterr().err
-    return capsys.readouterr().out
+    return planning.planned(capsys, "slime", python, *argv, config=config)
 
 
 def refused(capsys: pytest.CaptureFixture[str], python: str, *argv: str) -> str:
-    words = list(argv)
-    at = words.index("--") if "--" in words else len(words)
-    options = ["--config", WHODUNIT, "--python", python, "--name", "run", "--dry-run"]
-    assert main(["train", "slime", *options, *words[:at], *words[at:]]) != 0
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
-def words_of(plan: str) -> list[str]:
-    """The command of a plan, as a shell would read it."""
-    return shlex.split(plan.replace("\\\n", " "), comments=True)
+    return planning.refused(capsys, "slime", python, *argv)
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -189,10 +175,7 @@ def trained(python: str, working: Path, *argv: str) -> int:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listening.getsockname()[1]}")
-        monkeypatch.setenv("STAND_IN_GPUS", "1")
-        monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+    with planning.cluster(monkeypatch):
         yield
 
 

@@ -1,0 +1,1 @@
+"""The miles adapter of orl."""

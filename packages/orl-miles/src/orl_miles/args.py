@@ -1,0 +1,165 @@
+"""From the configuration to miles' command line. No file is read, no process asked, nothing of miles imported.
+
+What miles has in common with other trainers of a cluster stands in `orl_rollout.cluster.options`; here is what is its
+own: its hooks, and its two training backends. FSDP reads a Hugging Face checkpoint as it is and shards it over all
+training GPUs; it splits no sequence, and packs sequences only under an attention that keeps them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from orl_core.config import TrainerConfig
+from orl_core.errors import ConfigError
+from orl_rollout.cluster import options
+from orl_rollout.cluster.argv import Options
+from orl_rollout.cluster.request import Request
+
+Backend = Literal["fsdp", "megatron"]
+
+PROJECT = "miles-openreward"  # on W&B
+GENERATE = "--custom-generate-function-path"
+ATTENTION, PACK, MICRO_BATCH = "--attn-implementation", "--use-dynamic-batch-size", "--micro-batch-size"
+FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that a probe looks for; the first is miles' default
+LOGGING_CRASH = "packed-logging-crash"  # a feature that a probe finds in old versions
+LEGACY = "legacy-rollout"  # the feature that miles' rollout functions are those of v1
+HOOKS: Options = {
+    GENERATE: ("orl_miles.generate.generate",),
+    "--custom-rm-path": ("orl_miles.reward.reward",),
+    "--custom-reward-post-process-path": ("orl_miles.reward.post_process",),
+    "--custom-rollout-log-function-path": ("orl_miles.log.log_rollout",),
+    "--custom-eval-rollout-log-function-path": ("orl_miles.log.log_eval",),
+}
+# Options that one of the backends lacks, and what replaces them.
+_RECOMPUTE = "--gradient-checkpointing, which is on already"
+_ONLY_MEGATRON = "--train-backend megatron"
+GONE: dict[Backend, dict[str, str]] = {
+    "fsdp": {
+        options.CONTEXT_PARALLEL: f"{_ONLY_MEGATRON}: FSDP splits no sequence",
+        "--tensor-model-parallel-size": "--tp before `--` for the engines; FSDP shards the model over all GPUs",
+        "--pipeline-model-parallel-size": f"{_ONLY_MEGATRON}: FSDP shards the model over all GPUs",
+        "--lora-rank": f"{_ONLY_MEGATRON}: FSDP trains every weight",
+        "--recompute-granularity": _RECOMPUTE,
+        "--recompute-method": _RECOMPUTE,
+        "--recompute-num-layers": _RECOMPUTE,
+        "--attention-backend": ATTENTION,
+        "--optimizer-cpu-offload": "--fsdp-cpu-offload",
+        **options.GONE,
+    },
+    "megatron": {
+        "--gradient-checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1, "
+        "which are on already",
+        ATTENTION: "--attention-backend",
+        "--fsdp-cpu-offload": "--optimizer-cpu-offload",
+        **options.GONE,
+    },
+}
+FULLY_ASYNC = "--fully-async"
+NOT_FULLY_ASYNC = (
+    "--colocate",
+    "--partial-rollout",
+    "--rollout-function-path",
+    "--rollout-all-samples-process-path",
+    "--recompute-logprobs-via-prefill",
+)
+
+
+def backend_of(trainer: TrainerConfig, features: Collection[str]) -> Backend:
+    """The training backend: as asked, else FSDP where this miles has it."""
+    return trainer.train_backend or ("fsdp" if "fsdp" in features else "megatron")
+
+
+def arguments(
+    request: Request, backend: Backend, features: Collection[str], model_args: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """miles' arguments, and what their user should know of them. `model_args` is the shape that Megatron needs.
+
+    `features` is what the trainer's environment has, as its probe found.
+
+    Raises:
+        ConfigError: an option that orl owns or that the backend lacks, or sizes that do not fit together.
+    """
+    trainer = request.trainer
+    options.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend])
+    _refuse_fully_async(request, features)
+    reference = options.absolute((trainer.megatron_ckpt if backend == "megatron" else None) or _model(trainer))
+    training, notes = _fsdp(request, features) if backend == "fsdp" else (_megatron(request), [])
+    ours: Options = {
+        "--train-backend": (backend,),
+        **options.cluster(request.layout),
+        **options.checkpoints(trainer, request.files, reference),
+        **options.data(request.config, request.files, HOOKS),
+        **({GENERATE: ("orl_miles.generate.generate_legacy",)} if LEGACY in features else {}),
+        **options.rollouts(request, parallel=backend == "megatron"),
+        **options.learning(trainer),
+        **training,
+        **(options.tracking(trainer, PROJECT) if request.tracked else {}),
+    }
+    return [*model_args, *options.assemble(request, ours)], notes
+
+
+def _model(trainer: TrainerConfig) -> str:
+    return trainer.model or options.MODEL
+
+
+def _megatron(request: Request) -> Options:
+    return options.megatron(request.trainer, request.layout)
+
+
+def _fsdp(request: Request, features: Collection[str]) -> tuple[Options, list[str]]:
+    """What FSDP is told, and what to know of it."""
+    trainer = request.trainer
+    _check_schedule(request)
+    notes = [
+        f"{option} is Megatron's: --train-backend fsdp does without"
+        for option, value in (("--megatron-ckpt", trainer.megatron_ckpt), ("--model-args", trainer.model_args))
+        if value
+    ]
+    attention = request.value(ATTENTION) or next((name for name in FLASH if name in features), "sdpa")
+    common: Options = {ATTENTION: (attention,), "--gradient-checkpointing": ()}
+    apart = _why_apart(attention, features)
+    if not apart:
+        return {**common, **options.packing(trainer)}, notes
+    asked = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
+    if asked:
+        raise ConfigError(f"{asked[0]}: {apart}: leave it out, then each is trained by itself")
+    return {**common, MICRO_BATCH: ("1",)}, [*notes, f"sequences are not packed ({MICRO_BATCH} 1): {apart}"]
+
+
+def _why_apart(attention: str, features: Collection[str]) -> str:
+    """Why sequences cannot share a micro-batch, or ""."""
+    if LOGGING_CRASH in features:
+        return "this miles, older than 2026-01-12, ends with `Attribute tokens is not found in the packed batch`"
+    if "flash" not in attention:
+        return f"with {ATTENTION} {attention} packed sequences see each other; a flash-attention build keeps them apart"
+    return ""
+
+
+def _check_schedule(request: Request) -> None:
+    """FSDP deals the data of a step out evenly, and knows one datum of each rollout."""
+    config, layout = request.config, request.layout
+    if config.thinking == "strip":
+        raise ConfigError(
+            "thinking: strip makes several data of a rollout, which miles' FSDP backend does not schedule: "
+            "use `thinking: keep`, or --train-backend megatron"
+        )
+    gpus = layout.actor * layout.nodes
+    groups = config.trainer.rollout_batch_size or options.GROUPS
+    batch = int(request.value("--global-batch-size") or groups * (config.trainer.n_samples or options.GROUP_SIZE))
+    if batch % gpus:
+        raise ConfigError(f"the {batch} rollouts of a step do not divide over {gpus} training GPUs: --n-samples")
+
+
+def _refuse_fully_async(request: Request, features: Collection[str]) -> None:
+    if FULLY_ASYNC not in request.names:
+        return
+    if not request.trainer.asynchronous:
+        raise ConfigError(f"{FULLY_ASYNC} plays while it trains: give --async, --actor-gpus and --rollout-gpus")
+    for name in NOT_FULLY_ASYNC:
+        if name in request.names:
+            raise ConfigError(f"{name}: not together with {FULLY_ASYNC}")
+    if request.value("--pause-generation-mode") == "abort":
+        raise ConfigError(f"--pause-generation-mode abort: not together with {FULLY_ASYNC}; retract is the default")
+    if LEGACY in features:
+        raise ConfigError(f"{FULLY_ASYNC} needs miles' own rollout functions: unset MILES_USE_LEGACY_ROLLOUT_V1")

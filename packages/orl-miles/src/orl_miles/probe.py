@@ -1,0 +1,95 @@
+"""What miles' own environment says of itself and of a command line: `python -m orl_miles.probe ANSWER -- arguments`.
+
+It runs in the Python that has miles and is the one module of orl that calls miles' parser. miles refuses options that
+it does not know, but takes the beginning of an option for the option, and passes over checkpoints that its backend
+cannot read: both are found here.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+from orl_rollout.cluster import probe
+from orl_rollout.cluster.argv import value_of
+
+from orl_miles.args import FLASH, LOGGING_CRASH
+
+FLASH_PACKAGES = dict(zip(("flash-attn", "flash-attn-3"), FLASH, strict=True))
+TRACKER = "latest_checkpointed_iteration.txt"  # both backends write it beside their checkpoints
+
+
+def findings(argv: Sequence[str]) -> probe.Findings:
+    """What this environment says of itself, and of `argv` where there is one."""
+    backend = value_of(argv, "--train-backend") or "megatron"
+    found = probe.findings("miles", argv, last_parser=f"miles.backends.{backend}_utils.arguments")
+    root = Path(found.root)
+    about = msgspec.structs.replace(found, features=_features(root) if found.root else ())
+    if not argv:
+        return about
+    judged = _fsdp_checkpoint(argv) if backend == "fsdp" else (_megatron_checkpoint(argv, root), "")
+    obstacle, note = judged
+    return msgspec.structs.replace(about, obstacles=(obstacle,) if obstacle else (), notes=(note,) if note else ())
+
+
+def _features(root: Path) -> tuple[str, ...]:
+    """The training backends and the flash-attention builds that are there, and an error of old versions."""
+    actor = root / "miles" / "backends" / "fsdp_utils" / "actor.py"
+    here = ["megatron"] if probe.finds("megatron.training") else []
+    if actor.is_file():
+        here.append("fsdp")
+        if _logs_packed(actor.read_text(encoding="utf-8")):
+            here.append(LOGGING_CRASH)
+    for package, attention in FLASH_PACKAGES.items():
+        with contextlib.suppress(PackageNotFoundError):
+            version(package)
+            here.append(attention)
+    return tuple(here)
+
+
+def _logs_packed(source: str) -> bool:
+    """Whether FSDP logs by unpacking batches: that method stops at some batches of several sequences."""
+    methods = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
+    return any(node.name == "_log_rollout_data" for node in methods)
+
+
+def _fsdp_checkpoint(argv: Sequence[str]) -> tuple[str, str]:
+    """What keeps FSDP from reading `--load`, else what to know of it: what it cannot read it passes over in silence."""
+    load, model = value_of(argv, "--load") or "", value_of(argv, "--hf-checkpoint") or ""
+    if load == model:
+        return "", ""
+    if (Path(load) / "config.json").is_file():
+        return f"--load {load}: name a Hugging Face checkpoint with --model; --load goes on from one of miles' own", ""
+    if not (Path(load) / TRACKER).is_file():
+        return "", f"--load {load}: no checkpoint is there yet, training starts from {model}"
+    if not _is_fsdp(Path(load)):
+        return f"--load {load}: FSDP did not write this checkpoint and would start anew: --train-backend megatron", ""
+    return "", ""
+
+
+def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
+    """What keeps Megatron from reading `--load`, or `--ref-load` where there is nothing yet."""
+    load, reference = Path(value_of(argv, "--load") or ""), value_of(argv, "--ref-load") or ""
+    if (load / TRACKER).is_file():
+        return f"--load {load}: FSDP wrote this checkpoint: --train-backend fsdp" if _is_fsdp(load) else ""
+    if (Path(reference) / TRACKER).is_file() or value_of(argv, "--megatron-to-hf-mode") == "bridge":
+        return ""
+    return (
+        f"--ref-load {reference}: Megatron reads its own format: convert it with {root}/tools/"
+        "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt, or `-- --megatron-to-hf-mode bridge`"
+    )
+
+
+def _is_fsdp(load: Path) -> bool:
+    """Whether the newest checkpoint in `load` is laid out as FSDP does: the model in a folder of its own."""
+    step = (load / TRACKER).read_text(encoding="utf-8").strip()
+    return step.isdecimal() and (load / f"iter_{int(step):07d}" / "model").is_dir()
+
+
+if __name__ == "__main__":
+    probe.answer(findings, sys.argv[1:])

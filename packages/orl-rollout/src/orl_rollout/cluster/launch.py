@@ -1,0 +1,219 @@
+"""`orl train` on a cluster: all checked, the trainer's train.py run in its own Python, the run's figures written.
+
+Nothing of a trainer is imported or named: the Python that has it is asked (`probe`) and run, and the adapter says in a
+`Named` how to speak of it. An adapter makes the Command; `plan_of` shows what `run_to_end` does. Secrets reach the
+trainer's workers by inherited environment alone (law L6).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from orl_core.config import TrainerConfig
+from orl_core.configfile import read
+from orl_core.errors import ConfigError, OrlError
+
+from orl_rollout import history
+from orl_rollout.cluster import probe, process
+from orl_rollout.cluster.argv import nearest, without
+from orl_rollout.cluster.options import CUSTOM_CONFIG, MODEL
+from orl_rollout.cluster.probe import Findings
+from orl_rollout.cluster.python import find_python
+from orl_rollout.cluster.ray import environment_for, ray_cluster
+from orl_rollout.cluster.request import Files, Layout, Request, given
+from orl_rollout.run import Run
+
+
+class Named(Struct, frozen=True, kw_only=True):
+    """A trainer in words. `unknown` says of an option `{}` that nothing there knows it, `memory` what lowers memory."""
+
+    name: str
+    unknown: str
+    memory: str
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """What runs: `script` in the folder `root` with `argv`, and `environment` beside what is inherited.
+
+    `problems` are what keeps it from running on this machine, `notes` what else its user should know.
+    """
+
+    trainer: Named
+    python: str
+    root: Path
+    script: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    layout: Layout
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The whole command line."""
+        return [self.python, str(self.root / self.script), *self.argv]
+
+
+def located(trainer: str, run: Run) -> tuple[str, Findings]:
+    """The Python that has the trainer of that name, and what it says of itself.
+
+    Raises:
+        ConfigError: no such Python, or no train.py beside the trainer.
+    """
+    python = find_python(trainer, run.python)
+    about = probe.ask(trainer, python, [])
+    if not about.root:
+        raise ConfigError(f"{python}: {trainer} is installed without its train.py: install it from a checkout (-e)")
+    return python, about
+
+
+def request_of(trainer: str, run: Run, layout: Layout) -> Request:
+    """What the adapter makes the command line of."""
+    settings = run.config.trainer
+    save = Path(settings.save or run.folder / "checkpoint").absolute()
+    files = Files(
+        task_data=run.task_data.absolute(),
+        eval_data=run.eval_data.absolute() if run.eval_data else None,
+        custom_config=_handed_over(trainer, run).absolute(),
+        save=save,
+        resume=(save / "latest_checkpointed_iteration.txt").is_file(),
+    )
+    return Request(config=run.config, files=files, layout=layout, extra=run.extra, tracked=_tracked(settings))
+
+
+def checked(command: Command, run: Run) -> Command:
+    """`command` with what the trainer's own parser, and this machine, say of it.
+
+    Raises:
+        ConfigError: an option that no parser knows.
+    """
+    with TemporaryDirectory() as folder:  # the run's own file need not be there yet
+        written = Path(folder) / "custom.json"
+        written.write_bytes(_custom_config(run))
+        found = probe.ask(
+            command.trainer.name, command.python, [*without(command.argv, CUSTOM_CONFIG), CUSTOM_CONFIG, str(written)]
+        )
+    for name, near in found.unknown.items():
+        hint = f"; did you mean {near}?" if near else ""
+        raise ConfigError(f"{command.trainer.unknown.format(name)}{hint}")
+    problems: list[str] = []
+    if found.gpus < command.layout.per_node:
+        problems.append(f"it has {found.gpus} GPUs and the run asks for {command.layout.per_node}: --num-gpus")
+    problems += found.obstacles
+    if found.complete and found.why:
+        problems.append(found.why)
+    unchecked = () if found.complete else (f"not checked by {command.trainer.name}'s own parser: {found.why}",)
+    return msgspec.structs.replace(command, problems=tuple(problems), notes=(*command.notes, *found.notes, *unchecked))
+
+
+def plan_of(command: Command) -> list[str]:
+    """The command, to be read or pasted into a shell."""
+    first = " ".join(f"{name}={shlex.quote(value)}" for name, value in command.environment.items())
+    lines = [f"{first} \\"] if first else []
+    lines.append(f"  {shlex.join(command.words[:2])} \\")
+    option: list[str] = []
+    for word in [*command.argv, "--"]:
+        if word.startswith("--") and option:
+            lines.append(f"    {shlex.join(option)} \\")
+            option = []
+        option.append(word)
+    lines[-1] = lines[-1].removesuffix(" \\")
+    problems = [f"# it would not start on this machine: {problem}" for problem in command.problems]
+    return [*lines, *problems, *(f"# {note}" for note in command.notes)]
+
+
+def run_to_end(command: Command, run: Run) -> None:
+    """Train to the end. The trainer's output goes to trainer.log in the run's folder, its numbers to metrics.jsonl.
+
+    Raises:
+        ConfigError: the run cannot start; one line says why.
+        OrlError: the trainer ended with an error; names the last one in its log.
+    """
+    if command.problems:
+        raise ConfigError(command.problems[0])
+    log = run.folder / "trainer.log"
+    _handed_over(command.trainer.name, run).write_bytes(_custom_config(run))
+    environment = environment_for(command.python, command.environment)
+    ending: dict[str, Any] = {}
+    try:
+        with ray_cluster(command.python, environment, gpus=command.layout.per_node, log=run.folder / "ray.log") as ray:
+            code = process.run(command.words, ray, log=log)
+        if code:
+            memory = f"; {command.trainer.memory}" if process.ran_out_of_memory(log) else ""
+            last = process.last_error(log)
+            raise OrlError(f"{command.trainer.name} ended with exit code {code}: {last} (see {log}){memory}")
+    except KeyboardInterrupt:
+        ending = {"interrupted": True}
+        raise
+    except OrlError as error:
+        ending = {"error": str(error)}
+        raise
+    finally:
+        _write_summary(run, command, ending)
+
+
+def model_script(trainer: TrainerConfig, folder: Path, suffix: str) -> Path:
+    """The file with the model's shape that `--model-args` names: a path, or a name in the trainer's own `folder`.
+
+    Where none is named, it is the one that is named like the model, whatever the case.
+
+    Raises:
+        ConfigError: none is named, or there is no such file.
+    """
+    known = sorted(script.stem for script in folder.glob(f"*{suffix}"))
+    model = Path(trainer.model or MODEL).name.lower()
+    named = trainer.model_args or next((script for script in known if script.lower() == model), "")
+    if not named:
+        raise ConfigError(
+            f"--model-args: name the script with the shape of {trainer.model}: a path, or one of {', '.join(known)}"
+        )
+    name = Path(named).name.removesuffix(suffix)
+    script = Path(named) if Path(named).is_file() else folder / f"{name}{suffix}"
+    if not script.is_file():
+        near = nearest(name, known)
+        raise ConfigError(f"--model-args {named}: no such script{f'; did you mean {near}?' if near else ''}")
+    return script
+
+
+def _tracked(trainer: TrainerConfig) -> bool:
+    """Whether the run goes to Weights & Biases: as `wandb_mode` says, else where there is a key."""
+    if trainer.wandb_mode is not None:
+        return trainer.wandb_mode != "disabled"
+    return bool(os.environ.get("WANDB_API_KEY"))
+
+
+def _handed_over(trainer: str, run: Run) -> Path:
+    """The file of `--custom-config-path`."""
+    return run.folder / f"{trainer}.json"
+
+
+def _custom_config(run: Run) -> bytes:
+    """What stands in it: the user's own keys, of a file named in the same way, and ours."""
+    own = given(run.config.trainer, run.extra, CUSTOM_CONFIG)
+    tree = read(Path(own)) if own else {}
+    merged = {**tree, "orl_config": run.config.public(), "orl_folder": str(run.folder.absolute())}
+    return msgspec.json.format(msgspec.json.encode(merged), indent=2)
+
+
+def _write_summary(run: Run, command: Command, ending: dict[str, Any]) -> None:
+    rows = history.read(run.folder / "metrics.jsonl")
+    summary = {
+        "env": ", ".join(run.config.environments),
+        "model": run.config.trainer.model,
+        "steps": max((row["step"] for row in rows if row["kind"] == "train"), default=0),
+        **history.figures(rows),
+        "seconds_total": round(time.monotonic() - run.started, 1),
+        "seed": run.config.trainer.seed,
+        "command": command.words,
+        **ending,
+        **run.facts,
+    }
+    text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+    (run.folder / "summary.json").write_bytes(text + b"\n")

@@ -1,0 +1,292 @@
+"""`orl train miles` from this environment against a second one that has miles (a stand-in): two Pythons."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orl_launcher.main import main
+
+from tests.miles.environment import STAND_IN, make_environment
+from tests.second import planning
+from tests.second.environment import ROOT
+from tests.second.planning import WHODUNIT, words_of
+
+GOLDEN = ROOT / "tests" / "golden" / "miles"
+QUICK_START = [
+    *("--model", "/path/to/Qwen3-0.6B-Instruct/", "--num-gpus", "4", "--tp", "1"),
+    *("--rollout-batch-size", "4", "--n-samples", "2", "--num-rollout", "10"),
+]
+APART = ["--async", "--actor-gpus", "4", "--rollout-gpus", "4"]
+MEGATRON = ["--train-backend", "megatron"]
+KL = ["--use-kl-loss", "--kl-loss-coef", "0.01"]
+
+# Every command line of the cookbook's README for miles, its `bash run.sh` replaced by `just train-miles --config C`.
+# Context parallelism is Megatron's in miles now.
+COOKBOOK = {
+    "quick_start": QUICK_START,
+    "defaults": [],
+    "different_model": ["--model", "Qwen/Qwen3-4B"],
+    "adjust_gpu_count": ["--num-gpus", "8", "--tp", "4"],
+    "tune_training": ["--lr", "5e-6", "--n-samples", "8", "--rollout-batch-size", "16"],
+    "megatron_backend": [*MEGATRON, "--megatron-ckpt", "./megatron-ckpt/"],
+    "arbitrary_arguments": ["--", *KL],
+    "arbitrary_arguments_megatron": [*MEGATRON, "--", "--context-parallel-size", "2", *KL],
+    "resume": ["--load", "/path/to/checkpoints/"],
+    "wandb": ["--wandb-project", "miles-openreward", "--wandb-run", "first try"],
+    "asynchronous": [*APART, "--advantage-estimator", "gspo"],
+    "fully_asynchronous": [*APART, "--", "--fully-async", "--max-weight-staleness", "2"],
+    "true_on_policy": ["--", "--true-on-policy-mode", "--attn-implementation", "flash_attention_3"],
+    "without_flash_attention": QUICK_START,
+}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_environment(tmp_path_factory.mktemp("second") / "env"))
+
+
+@pytest.fixture(scope="module")
+def flashless(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python without a build of flash attention."""
+    return str(make_environment(tmp_path_factory.mktemp("flashless") / "env", flash=False))
+
+
+@pytest.fixture(autouse=True)
+def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty working folder, and none of the machine's own keys, proxies and clusters."""
+    monkeypatch.chdir(tmp_path)
+    for name in (*planning.MACHINE, "MILES_USE_LEGACY_ROLLOUT_V1"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def planned(capsys: pytest.CaptureFixture[str], python: str, *argv: str, config: str = WHODUNIT) -> str:
+    """What a dry run prints."""
+    return planning.planned(capsys, "miles", python, *argv, config=config)
+
+
+def refused(capsys: pytest.CaptureFixture[str], python: str, *argv: str, config: str = WHODUNIT) -> str:
+    return planning.refused(capsys, "miles", python, *argv, config=config)
+
+
+@pytest.mark.parametrize("name", COOKBOOK)
+def test_a_command_line_of_the_cookbook_gives_the_golden_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, flashless: str, name: str
+) -> None:
+    if name == "wandb":
+        monkeypatch.setenv("WANDB_API_KEY", "never-shown")
+    asked = flashless if name == "without_flash_attention" else python
+    shown = planned(capsys, asked, *COOKBOOK[name])
+    for real, stands_for in ((asked, "PYTHON"), (str(STAND_IN), "MILES"), (str(Path.cwd()), "HERE")):
+        shown = shown.replace(real, stands_for)
+    assert "never-shown" not in shown
+    golden = GOLDEN / f"{name}.txt"
+    assert shown == golden.read_text(encoding="utf-8")
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--", "--use-kl-los"], "did you mean --use-kl-loss?"),  # which miles would take for the option
+        (["--", "--wait-decay", "1"], "did you mean --weight-decay?"),
+        (["--", "--rollout-sample-hook-path", "a.b"], "--rollout-sample-hook-path"),  # slime's
+        (["--", "--context-parallel-size", "2"], "--train-backend megatron"),
+        (["--", "--recompute-granularity", "full"], "--gradient-checkpointing"),
+        (["--", "--attention-backend", "flash"], "--attn-implementation"),
+        (["--", "--lora-rank", "8"], "--train-backend megatron"),
+        ([*MEGATRON, "--", "--gradient-checkpointing"], "--recompute-granularity full"),
+        ([*MEGATRON, "--", "--attn-implementation", "sdpa"], "--attention-backend"),
+        (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
+        (["--", "--wandb-run-name", "x"], "--wandb-run NAME"),
+        (["--", "--group-rm"], "group_reward"),
+        (["--", "--prompt-data", "x"], "--task-data"),
+        (["--", "--global-batch-size", "3"], "--n-samples"),
+        (["--", "--num-steps-per-rollout", "2"], "is not the 512 rollouts"),
+        (["--num-gpus", "3", "--tp", "1"], "do not divide over 3 training GPUs"),
+        (["--set", "thinking=strip"], "thinking: keep"),
+        (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
+        (["--", "--fully-async"], "give --async"),
+        ([*APART, "--", "--fully-async", "--partial-rollout"], "--partial-rollout: not together"),
+        ([*APART, "--", "--fully-async", "--pause-generation-mode", "abort"], "retract is the default"),
+        (["--actor-gpus", "4"], "give both"),
+        ([*MEGATRON, "--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
+        ([*MEGATRON, "--model", "/models/Unheard-1B"], "--model-args"),
+        (["--", "--use-dynamic-batch-size", "--attn-implementation", "sdpa"], "packed sequences see each other"),
+        (["--", "--micro-batch-size", "4", "--attn-implementation", "eager"], "packed sequences see each other"),
+    ],
+)
+def test_what_miles_would_trip_over_is_refused_with_what_is_right(
+    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], told: str
+) -> None:
+    assert told in refused(capsys, python, *argv)
+
+
+def test_a_refusal_of_the_parser_itself_is_what_keeps_the_run_from_starting(
+    capsys: pytest.CaptureFixture[str], python: str
+) -> None:
+    plan = planned(capsys, python, "--advantage-estimator", "cispo")
+    assert (
+        "# it would not start on this machine: miles's parser: argument --advantage-estimator: invalid choice" in plan
+    )
+
+
+def test_an_attention_that_mixes_packed_sequences_trains_each_by_itself(
+    capsys: pytest.CaptureFixture[str], python: str, flashless: str
+) -> None:
+    for asked, argv in ((flashless, []), (python, ["--", "--attn-implementation", "eager"])):
+        plan = planned(capsys, asked, *argv)
+        words = words_of(plan)
+        assert "--use-dynamic-batch-size" not in words
+        assert words[words.index("--micro-batch-size") + 1] == "1"
+        assert "# sequences are not packed" in plan
+    assert "--use-dynamic-batch-size" in words_of(planned(capsys, flashless, *MEGATRON))
+
+
+def test_an_old_miles_that_stops_at_packed_batches_is_not_given_any(
+    capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("old")
+    old = Path(shutil.copytree(STAND_IN, folder / "miles"))
+    actor = old / "miles" / "backends" / "fsdp_utils" / "actor.py"
+    method = "    def _log_rollout_data(self, rollout_id: int, packed_batches: list) -> None: ...\n"
+    actor.write_text(actor.read_text(encoding="utf-8") + "\n" + method, encoding="utf-8")
+    before = actor.read_bytes()
+    python = str(make_environment(folder / "env", stand_in=old))
+    plan = planned(capsys, python)
+    assert "--use-dynamic-batch-size" not in words_of(plan)
+    assert "`Attribute tokens is not found in the packed batch`" in plan
+    assert "older than 2026-01-12" in refused(capsys, python, "--", "--use-dynamic-batch-size")
+    assert actor.read_bytes() == before
+
+
+def test_flags_in_the_file_and_on_the_command_line_give_one_command(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """And the file says of the trainer nothing but its name."""
+    flags = working / "flags.yaml"
+    told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--eps-clip": 0.3}'
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    flags.write_text(text.replace("  backend: slime\n", f"  backend: miles\n  {told}\n"), encoding="utf-8")
+    filed = planned(capsys, python, config=str(flags))
+    given = ["--", "--use-kl-loss", "--kl-loss-coef", "0.01", "--eps-clip", "0.3"]
+    assert words_of(filed) == words_of(planned(capsys, python, *given))
+    options = ["--config", str(flags), "--python", python, "--name", "run", "--dry-run"]
+    assert main(["train", *options]) == 0
+    assert capsys.readouterr().out == filed
+
+
+def test_miles_own_rollout_functions_of_v1_get_the_function_that_they_call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    monkeypatch.setenv("MILES_USE_LEGACY_ROLLOUT_V1", "1")
+    assert "orl_miles.generate.generate_legacy" in words_of(planned(capsys, python))
+    assert "unset MILES_USE_LEGACY_ROLLOUT_V1" in refused(capsys, python, *APART, "--", "--fully-async")
+
+
+def test_what_miles_serves_itself_is_reached_without_a_proxy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    for name, value in {
+        "http_proxy": "http://127.0.0.1:9",
+        "NO_PROXY": "internal.example, 127.0.0.1",
+        "MASTER_ADDR": "10.0.0.1",
+        "MILES_HOST_IP": "10.0.0.2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    first = words_of(planned(capsys, python))[0]
+    assert first == "no_proxy=127.0.0.1,localhost,10.0.0.1,10.0.0.2,internal.example"
+    monkeypatch.setenv("NO_PROXY", "*")
+    assert words_of(planned(capsys, python))[0] == "no_proxy=*"
+
+
+def checkpoint(folder: Path, *, fsdp: bool) -> str:
+    """A checkpoint that miles saved after 20 steps, as its two backends lay it out."""
+    (folder / "iter_0000020" / ("model" if fsdp else "")).mkdir(parents=True)
+    (folder / "latest_checkpointed_iteration.txt").write_text("20", encoding="utf-8")
+    return str(folder)
+
+
+def test_a_checkpoint_that_the_backend_cannot_read_keeps_the_run_from_starting(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    ours, other = checkpoint(working / "ours", fsdp=True), checkpoint(working / "other", fsdp=False)
+    hf = working / "hf"
+    hf.mkdir()
+    (hf / "config.json").write_text("{}", encoding="utf-8")
+    starts = "# it would not start on this machine: --load"
+    assert starts not in planned(capsys, python, "--load", ours)
+    assert f"{starts} {other}: FSDP did not write" in planned(capsys, python, "--load", other)
+    assert f"{starts} {hf}: name a Hugging Face checkpoint with --model" in planned(capsys, python, "--load", str(hf))
+    assert starts not in planned(capsys, python, "--model", str(hf), "--load", str(hf))
+    assert "# --load nowhere: no checkpoint is there yet" in planned(capsys, python, "--load", "nowhere")
+    assert f"{starts} {ours}: FSDP wrote" in planned(capsys, python, *MEGATRON, "--load", ours)
+    assert starts not in planned(capsys, python, *MEGATRON, "--load", other)
+    converted = "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt"
+    assert converted in planned(capsys, python, *MEGATRON)
+    assert converted not in planned(capsys, python, *MEGATRON, "--megatron-ckpt", other)
+    assert converted not in planned(capsys, python, *MEGATRON, "--", "--megatron-to-hf-mode", "bridge")
+
+
+def trained(python: str, working: Path, *argv: str) -> int:
+    """The exit code of a run on no GPU at all, in the stand-in."""
+    config = working / "elsewhere.yaml"
+    config.write_text("environments: {Org/Env: {}}\n", encoding="utf-8")
+    (working / "tasks.jsonl").write_text("", encoding="utf-8")
+    options = ["--config", str(config), "--task-data", "tasks.jsonl", "--model", "model", "--num-gpus", "1"]
+    return main(["train", "miles", *options, "--python", python, "--name", "run", *argv])
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
+    with planning.cluster(monkeypatch):
+        yield
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("backend", ["fsdp", "megatron"])
+def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path, backend: str
+) -> None:
+    monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    megatron = ["--model-args", str(STAND_IN / "scripts" / "models" / "qwen3-4B.py"), "--megatron-ckpt"]
+    chosen = [*megatron, checkpoint(working / "converted", fsdp=False)] if backend == "megatron" else []
+    assert trained(python, working, "--train-backend", backend, *chosen) == 0
+    folder = working / "runs" / "run"
+    seen = json.loads((folder / "seen.json").read_text(encoding="utf-8"))
+    assert seen["environment"]["OPENREWARD_API_KEY"] == "orl-secret-key"
+    assert "orl-secret-key" not in " ".join(seen["argv"])
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS" in seen["environment"]) == (backend == "megatron")
+    assert ("--rotary-base" in seen["argv"]) == (backend == "megatron")
+    assert json.loads((folder / "miles.json").read_text(encoding="utf-8"))["orl_folder"] == str(folder)
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_that_dies_of_memory_names_the_levers_of_its_backend(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS", "memory")
+    assert trained(python, working) == 1
+    told = capsys.readouterr().err
+    assert "CUDA out of memory" in told
+    assert "--fsdp-cpu-offload" in told
+    assert "--optimizer-cpu-offload" not in told
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_goes_on_from_its_own_checkpoint(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
+    saved = checkpoint(working / "saved", fsdp=True)
+    words = words_of(planned(capsys, python, "--save", saved, "--num-gpus", "1"))
+    assert words[words.index("--load") + 1] == saved
+
+
+def test_a_python_without_miles_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "does not find `miles`" in refused(capsys, "/usr/bin/env")

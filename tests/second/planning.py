@@ -1,0 +1,52 @@
+"""`orl train TRAINER --dry-run` with a second environment: what it prints, what it refuses."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+from orl_launcher.main import main
+
+from tests.second.environment import ROOT
+
+WHODUNIT = str(ROOT / "configs" / "whodunit.yaml")
+# What a machine may have set, and tests must not see.
+MACHINE = (
+    *("WANDB_API_KEY", "RAY_ADDRESS", "ORL_TRAINER_PYTHON", "PYTHONPATH", "MASTER_ADDR", "MILES_HOST_IP"),
+    *(name for proxy in ("no_proxy", "http_proxy", "https_proxy", "all_proxy") for name in (proxy, proxy.upper())),
+)
+
+
+def planned(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv: str, config: str = WHODUNIT) -> str:
+    """What a dry run prints."""
+    assert main(_words(trainer, python, argv, config)) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv: str, config: str = WHODUNIT) -> str:
+    """The one line with which a dry run ends."""
+    assert main(_words(trainer, python, argv, config)) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@contextmanager
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """The stand-in's one node and its GPU, under an address where something listens, with the platform's key."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("STAND_IN_GPUS", "1")
+        monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+        yield
+
+
+def words_of(plan: str) -> list[str]:
+    """The command of a plan, as a shell would read it."""
+    return shlex.split(plan.replace("\\\n", " "), comments=True)
+
+
+def _words(trainer: str, python: str, argv: tuple[str, ...], config: str) -> list[str]:
+    return ["train", trainer, "--config", config, "--python", python, "--name", "run", "--dry-run", *argv]
