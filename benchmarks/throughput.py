@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None, generator: Sequence[str] = GENE
     parser.add_argument("--output", type=Path, help="where to write JSON")
     chosen = parser.parse_args(arguments)
     many_files()
-    console = Console()
+    console = Console(width=120)
     results: list[dict[str, Any]] = []
     faults: list[str] = []
     for rollouts in chosen.rollouts:

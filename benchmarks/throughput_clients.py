@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,17 @@ SECONDS = 240  # what SGLang's load generator may take, its start included
 
 
 class Mix(Struct, frozen=True, kw_only=True):
-    """What a run is made of, in ids: the first prompt, then `turns` answers of `action` with `new` ids between them."""
+    """What a run is made of, in ids: the first prompt, then `turns` answers of `action` with `new` ids between them.
+
+    `shared` ids begin every conversation of ours.
+    """
 
     rollouts: int
     turns: int
     action: int
     new: int
     prompt: int = 0
+    shared: int = 0
 
     @property
     def generated(self) -> int:
@@ -63,8 +68,9 @@ class Mix(Struct, frozen=True, kw_only=True):
 
     @property
     def known(self) -> int:
-        """How many of them the server has seen in the same conversation: all but the new ones."""
-        return self.prompts - self.rollouts * (self.prompt + (self.turns - 1) * self.new)
+        """How many of them the server can have seen: all but the new ones."""
+        new = self.rollouts * (self.prompt + (self.turns - 1) * self.new)
+        return self.prompts - new + (self.rollouts - 1) * self.shared
 
     @property
     def context(self) -> int:
@@ -96,8 +102,10 @@ class Deck:
         if room < 1:
             raise SystemExit(f"--new {mix.new}: a call and a result without a word are {mix.new - room} ids")
         self.said = self.text(room, chance)
-        opening = asyncio.run(Noted(self, 0).open(TASK))
-        self.mix = structs.replace(mix, prompt=len(self.renderer.open(opening.messages, opening.tools)))
+        openings = [asyncio.run(Noted(self, seed).open(TASK)) for seed in range(2)]
+        ids = [self.renderer.open(opening.messages, opening.tools) for opening in openings]
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False)))
+        self.mix = structs.replace(mix, prompt=len(ids[0]), shared=shared)
 
     def text(self, count: int, chance: random.Random) -> str:
         """A text of `count` ids."""
@@ -239,6 +247,7 @@ def theirs(url: str, deck: Deck, model: Path, command: Sequence[str]) -> Played:
             "--backend": "sglang-oai-chat",
             "--base-url": url,
             "--model": str(model),
+            "--tokenizer": str(model),
             "--dataset-name": "agentic-trace",
             "--dataset-path": str(trace),
             "--num-prompts": mix.rollouts,

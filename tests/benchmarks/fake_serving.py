@@ -46,8 +46,9 @@ def main() -> None:
     if "FAILING" in sys.argv:
         sys.exit("no GPU")
     parser = argparse.ArgumentParser()
-    for name in ("--backend", "--base-url", "--model", "--dataset-path", "--extra-request-body", "--output-file"):
+    for name in ("--backend", "--base-url", "--model", "--tokenizer", "--dataset-path", "--output-file"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--extra-request-body", required=True)
     parser.add_argument("--dataset-name", choices=["agentic-trace"], required=True)
     for name in ("--num-prompts", "--max-concurrency", "--sharegpt-output-len"):
         parser.add_argument(name, type=int, required=True)

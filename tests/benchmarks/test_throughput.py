@@ -65,8 +65,9 @@ async def test_our_rollouts_are_the_mix_and_only_what_is_new_is_not_from_the_cac
         assert (played.generated, played.prompts) == (deck.mix.generated, deck.mix.prompts)
         assert played.prompts == server.prompt_tokens
         assert played.cached == server.cached_tokens
-        shared = server.cached_tokens - deck.mix.known
-        assert 0 <= shared < 8 * MIX.rollouts  # how every conversation begins
+        # The last word may be the same by chance; nothing else but how every conversation begins is shared.
+        assert 0 <= server.cached_tokens - deck.mix.known < MIX.rollouts
+        assert 0 < deck.mix.shared < 10
         last = max(len(kept.body["input_ids"]) for kept in server.requests)
         assert last + MIX.action == deck.mix.context
 
@@ -90,7 +91,7 @@ async def test_the_trace_for_sglangs_load_generator_is_the_same_mix(model: Path)
         assert played.faults == []
         assert server.prompt_tokens == deck.mix.prompts
         assert played.generated == deck.mix.generated
-        assert 0 <= server.cached_tokens - deck.mix.known < 8 * MIX.rollouts
+        assert abs(server.cached_tokens - deck.mix.known) < 8 * MIX.rollouts
         assert played.cached == server.cached_tokens
     assert len(conversations(deck)["conversations"]) == MIX.rollouts
 
@@ -112,7 +113,7 @@ async def test_the_command_writes_what_it_measured_and_says_what_failed(
         "sglang.bench_serving": 1,
     }
     assert result["orl_over"]["sglang.bench_serving"] > 0
-    assert result["medians"]["orl"]["cached_share"] >= result["known_share"] > 0
+    assert result["medians"]["orl"]["cached_share"] == pytest.approx(result["known_share"], abs=0.01)
     assert "SGLang's load generator failed: no GPU" in capsys.readouterr().out
 
 
