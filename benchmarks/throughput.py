@@ -49,11 +49,10 @@ def report(mix: Mix, runs: dict[str, list[Played]]) -> dict[str, Any]:
     medians = {}
     for name, played in runs.items():
         whole = [run for run in played if run.seconds]
+        shares = [run.cached / run.prompts for run in whole if run.cached is not None]
         medians[name] = {
             "tokens_per_second": statistics.median([run.generated / run.seconds for run in whole] or [0.0]),
-            "cached_share": statistics.median(
-                [run.cached / run.prompts for run in whole if run.cached is not None] or [0]
-            ),
+            "cached_share": statistics.median(shares) if shares else None,
         }
     ours_rate = medians["orl"]["tokens_per_second"]
     ratios = {
@@ -83,7 +82,7 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
                 name,
                 f"{medians['tokens_per_second']:,.0f}",
                 f"{1 / over:.3f}" if over else "",
-                f"{medians['cached_share']:.4f}",
+                "" if medians["cached_share"] is None else f"{medians['cached_share']:.4f}",
                 f"{result['known_share']:.4f}",
             )
     return shown

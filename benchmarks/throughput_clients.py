@@ -271,7 +271,7 @@ def theirs(url: str, deck: Deck, model: Path, command: Sequence[str]) -> Played:
         seconds=report["duration"],
         generated=report["total_output_tokens"],
         prompts=mix.prompts,
-        cached=report.get("cache_report", {}).get("total_cached_tokens"),
+        cached=report.get("cache_report", {}).get("total_cached_tokens") or None,  # some servers do not tell
         faults=faults,
     )
 
