@@ -82,7 +82,6 @@ CASES = (
     ),
     Case(name="11 the engine refuses", faults=(_REFUSED,), **_NONE),
     Case(name="12 metadata is a string", args={"metadata_key": "prompt"}, raises="its metadata is no task"),
-    Case(name="the nucleus of top-p would be replayed", args={"rollout_top_p": 0.9}, raises="rollout-top-p 0.9"),
     Case(name="13 a column of tools is looked for", args={"tool_key": "tools"}),
 )
 
