@@ -74,4 +74,4 @@ test-slime *arguments:
 # the miles adapter against miles itself: PYTHONPATH=/path/to/miles just test-miles
 test-miles *arguments:
     uv pip install --quiet --no-deps --target .sglang sglang==0.5.23
-    PYTHONPATH="$PYTHONPATH:.sglang" uv run --extra trl --group dev --group miles pytest -m miles "$@"
+    PYTHONPATH="${PYTHONPATH:?put a checkout of miles on it}:$PWD/.sglang" uv run --extra trl --group dev --group miles pytest -m miles "$@"

@@ -1,8 +1,8 @@
 """Real miles' rollout code on a CPU: parser, data source, rollout functions, conversion and logs; no Ray, no GPU.
 
 `just test-miles` puts SGLang, without what it depends on, beside miles; two of its modules want a GPU or miles' own
-fork of it, and are stubbed: names only, never called here. What miles would be told on the command line is parsed by its
-own parser, so that a test that asks for what miles refuses fails as a launch would.
+fork of it, and are stubbed: names only, hardly called here. What miles would be told on the command line is parsed by
+its own parser, so that a test that asks for what miles refuses fails as a launch would.
 """
 
 from __future__ import annotations
@@ -173,9 +173,7 @@ class Host:
         types = of_miles("miles.rollout.base_types")
         made = getattr(types, kind)(rollout_id=rollout_id, **fields)
         if self.api.v1:
-            return types.call_rollout_fn(
-                self._play, self.args, rollout_id, self.source, evaluation=made.evaluation
-            )
+            return types.call_rollout_fn(self._play, self.args, rollout_id, self.source, evaluation=made.evaluation)
         return of_miles("miles.rollout.inference_rollout.compatibility.call_rollout_function")(self._play, made)
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
@@ -203,7 +201,7 @@ class Host:
 
     def close(self) -> None:
         """Close what the background loop holds, ours and miles'."""
-        from orl_slime.process import aclose  # XXX
+        from orl_rollout.cluster.worker import aclose
 
         http_utils = of_miles("miles.utils.http_utils")
 

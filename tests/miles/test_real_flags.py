@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.miles.host import APIS, CLASS, SIGNATURE, V1, Api, arguments
+from tests.miles.host import APIS, CLASS, Api, arguments
 from tests.slime import episode
 
 pytestmark = pytest.mark.miles
@@ -27,13 +27,14 @@ def test_the_command_line_of_a_launch_is_miles_own(
     assert args.orl_config == {"a": 1}
     assert args.custom_generate_function_path == api.generate
     assert args.global_batch_size == 4
-    paths = {False: "inference_rollout.inference_rollout_common.InferenceRolloutFn", True: "sglang_rollout.generate_rollout"}
+    paths = {
+        False: "inference_rollout.inference_rollout_common.InferenceRolloutFn",
+        True: "sglang_rollout.generate_rollout",
+    }
     assert args.rollout_function_path == args.eval_function_path == f"miles.rollout.{paths[api.v1]}"
 
 
-def test_11_an_option_that_nobody_has_is_refused(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_11_an_option_that_nobody_has_is_refused(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as end:
         parsed(CLASS, checkpoint, tmp_path, orl_no_such_option=1)
     assert end.value.code == 2
@@ -41,9 +42,9 @@ def test_11_an_option_that_nobody_has_is_refused(
 
 
 def test_our_own_options_are_on_miles_command_line(checkpoint: Path, tmp_path: Path):
-    from orl_miles.generate import generate
-
     from argparse import ArgumentParser
+
+    from orl_miles.generate import generate
 
     parser = ArgumentParser(argument_default="none")
     generate.add_arguments(parser)

@@ -145,7 +145,9 @@ class Recorded:
     async def play(self, task: Any, *, key: str, **_: Any) -> Outcome:
         member = int(key.rsplit("/", 1)[1]) % MEMBERS  # copies of a task are adjacent
         trajectory = self._batch[task.index][member]
-        return outcome_of(structs.replace(trajectory, job=Job(task=task, key=f"{task.index}/{member}")), EnvironmentConfig())
+        return outcome_of(
+            structs.replace(trajectory, job=Job(task=task, key=f"{task.index}/{member}")), EnvironmentConfig()
+        )
 
 
 def by_trl(batch: Batch, checkpoint: Path, folder: Path) -> list[Row]:
@@ -168,9 +170,7 @@ def by_trl(batch: Batch, checkpoint: Path, folder: Path) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_three_trainers_train_on_the_same(
-    seed: int, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_three_trainers_train_on_the_same(seed: int, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     batch = record(seed, [MEMBERS] * GROUPS)
     play_what_is_recorded(batch, monkeypatch)
     slime, miles = (asyncio.run(by_cluster(adapter, batch, checkpoint)) for adapter in ("slime", "miles"))
