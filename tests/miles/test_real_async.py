@@ -1,4 +1,4 @@
-"""miles' fully asynchronous rollout (case 10): groups with a failure and stale ones are replaced; the breaker ends it."""
+"""miles' fully asynchronous rollout (case 10): groups with failures or stale ones are replaced; the breaker ends it."""
 
 from __future__ import annotations
 

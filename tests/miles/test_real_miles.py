@@ -1,7 +1,7 @@
 """Our adapter inside miles' own rollout code: `PYTHONPATH=<checkout of miles> just test-miles`.
 
 The table is slime's (`tests/slime/cases.py`) with the rows where miles differs. Beside it stand here the cases that
-only miles itself can show: 1b, a routing key for each rollout; 2, what is aborted and kept for later; 6b, uneven groups.
+only miles itself shows: 1b, a routing key for each rollout; 2, what is aborted and kept for later; 6b, uneven groups.
 """
 
 from __future__ import annotations
