@@ -139,7 +139,7 @@ class SglangEngine:
             answer = await self._attempt(body, key)
         except _Unavailable as fault:
             answer = await self._again(body, key, fault)
-        wanted = {**self._payload, **(params.get("custom_params") or {})}
+        wanted: dict[str, Any] = {**self._payload, **(params.get("custom_params") or {})}
         return read_generation(answer, time.monotonic() - started, [name for name in ASKED if wanted.get(name)])
 
     async def _again(self, body: bytes, key: str, fault: _Unavailable) -> bytes:

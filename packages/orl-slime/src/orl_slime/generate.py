@@ -50,7 +50,7 @@ class _Slime:
         host = sys.modules.get("slime.rollout.sglang_rollout")
         return bool(host and host.GenerateState(self.args).aborted)
 
-    def replay(self, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
+    def complete(self, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
         replay.write(self.args, sample, datum, generations)
 
     async def play(self, sample: Any, sampling: Mapping[str, Any]) -> None:

@@ -32,7 +32,14 @@ SCORED = "orl_group_score"  # and what it said: a number, or None where the grou
 
 def is_task(sample: Any) -> bool:
     """Whether a row is a task of orl, or at least not one that the trainer could play alone."""
-    return not isinstance(sample.metadata, dict) or "env_name" in sample.metadata
+    metadata = metadata_of(sample)
+    return metadata is None or "env_name" in metadata
+
+
+def metadata_of(sample: Any) -> dict[str, Any] | None:
+    """The metadata of `sample`; None where a data set holds something else there."""
+    given: object = sample.metadata
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else None
 
 
 def task_of(sample: Any) -> Task:

@@ -47,8 +47,8 @@ class Host(Protocol):
         """The trainer's own abort flag."""
         ...
 
-    def replay(self, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
-        """Write into `sample`, filled from `datum`, what the engine chose from in its `generations`.
+    def complete(self, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
+        """Write into `sample`, filled from `datum`, what only this trainer wants: what it replays of its `generations`.
 
         Without a datum the sample failed: it needs the same fields, of the same shapes, all the same.
         """
@@ -108,23 +108,21 @@ async def _played(host: Host, sample: Any, sampling: Mapping[str, Any], *, evalu
     else:
         fill(sample, outcome, text_of=text_of)
         samples = [sample]
-    if not evaluation:
-        _replay(host, samples, outcome, loop)
+    _complete(host, samples, outcome, loop)
     return samples if stripped else sample
 
 
-def _replay(host: Host, samples: Sequence[Any], outcome: Outcome, loop: Loop) -> None:
-    """Hand on what the trainer replays. Where it cannot read that, nothing of the rollout trains.
+def _complete(host: Host, samples: Sequence[Any], outcome: Outcome, loop: Loop) -> None:
+    """Let the trainer's own fields be written. Where that fails, nothing of the rollout trains.
 
     Raises:
         RunAborted: it could not for the third time.
     """
-    data = outcome.data or (None,)
-    generations = generations_of(outcome) or [[]]
+    written = list(zip(outcome.data, generations_of(outcome), strict=True))[-len(samples) :] or [(None, [])]
     try:
-        with boundary(OrlError, "handing on what the engine chose from"):
-            for sample, datum, made in zip(samples, data, generations, strict=True):
-                host.replay(sample, datum, made)
+        with boundary(OrlError, "completing a sample"):
+            for sample, (datum, generations) in zip(samples, written, strict=True):
+                host.complete(sample, datum, generations)
     except OrlError as fault:
         logger.error("%s", fault)
         for sample in samples:
@@ -154,4 +152,4 @@ async def _by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any], loop
 
 def _fail(host: Host, sample: Any) -> None:
     fail(sample)
-    host.replay(sample, None, ())
+    host.complete(sample, None, ())

@@ -65,7 +65,7 @@ def _log(kind: str, rollout_id: int, metrics: Mapping[str, float], send: Send) -
 
 
 def _steps_made(args: Any) -> int:
-    """The steps of the run so far, as its history has them: a trainer counts the first evaluation like the first step."""
+    """The steps of the run so far, as its history has them: trainers count the first evaluation like the first step."""
     folder = getattr(args, "orl_folder", None)
     rows = history.read(Path(folder) / "metrics.jsonl") if folder else []
     return max((row["step"] for row in rows if row["kind"] == "train"), default=0)

@@ -7,7 +7,7 @@ Which of its estimators want what is the adapter's to say.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 from orl_core.reward import group_advantages
 
@@ -18,8 +18,9 @@ _CENTRED = frozenset({"reinforce_plus_plus_baseline"})
 
 def reward_of(args: Any, sample: Any) -> float:
     """The one number of a sample's reward, where it may have several (`--reward-key`); 0.0 where it has none."""
-    given = sample.reward[args.reward_key] if isinstance(sample.reward, dict) else sample.reward
-    return 0.0 if given is None else float(given)
+    given: Any = sample.reward
+    value: Any = cast("dict[str, Any]", given)[args.reward_key] if isinstance(given, dict) else given
+    return 0.0 if value is None else float(value)
 
 
 def trains(sample: Any) -> bool:

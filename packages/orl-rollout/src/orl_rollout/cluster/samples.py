@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from orl_core.datum import Datum
 from orl_core.trajectory import Generation, StopReason
 
-from orl_rollout.cluster.compare import offer
+from orl_rollout.cluster.compare import metadata_of, offer
 from orl_rollout.metrics import measure
 from orl_rollout.outcome import Outcome
 
@@ -61,10 +61,10 @@ def fail(sample: Any) -> None:
     """Make `sample` one that failed before anything was played, and does not train."""
     _fill_tokens(sample, None, lambda _: "")
     _count(sample, None)
-    if isinstance(sample.metadata, dict):  # of an earlier attempt
-        sample.metadata.pop(MEASURE, None)
+    if (metadata := metadata_of(sample)) is not None:  # of an earlier attempt
+        metadata.pop(MEASURE, None)
         offer(sample, None)
-    sample.reward, sample.remove_sample, sample.status = 0.0, True, type(sample).Status.FAILED
+    sample.reward, sample.remove_sample, sample.status = 0.0, True, _status(sample, StopReason.ERROR)
 
 
 def generations_of(outcome: Outcome) -> list[list[Generation]]:
@@ -84,7 +84,11 @@ def _write(sample: Any, datum: Datum | None, outcome: Outcome, text_of: TextOf) 
     _fill_tokens(sample, datum, text_of)
     sample.reward = outcome.reward
     sample.remove_sample = not (datum and datum.trains)
-    sample.status = getattr(type(sample).Status, _STATUS[outcome.trajectory.stop_reason])
+    sample.status = _status(sample, outcome.trajectory.stop_reason)
+
+
+def _status(sample: Any, reason: StopReason) -> Any:
+    return getattr(cast("Any", type(sample)).Status, _STATUS[reason])
 
 
 def _fill_tokens(sample: Any, datum: Datum | None, text_of: TextOf) -> None:

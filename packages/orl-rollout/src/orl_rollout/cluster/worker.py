@@ -73,25 +73,26 @@ class Loop:
 
 
 _one_at_a_time = threading.Lock()  # two loops begin on two threads, and share one process
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Loop]] = WeakKeyDictionary()
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Loop]]] = WeakKeyDictionary()
 
 
 async def this_loop(args: Any, payload: Mapping[str, Any]) -> Loop:
     """The clients of the current event loop, opened by the first rollout that asks.
 
+    Where a trainer evaluates on engines of their own, its arguments name another router, which has clients of its own.
     `payload` is what the trainer wants in every request to its engines, beside what the engine's client itself asks.
     """
     running = asyncio.get_running_loop()
-    opening = _loops.get(running)
-    if opening is None:
-        opening = _loops[running] = running.create_task(_open(args, payload))
-    return await asyncio.shield(opening)
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
+    openings = _loops.setdefault(running, {})
+    if url not in openings:
+        openings[url] = running.create_task(_open(args, url, payload))
+    return await asyncio.shield(openings[url])
 
 
-async def _open(args: Any, payload: Mapping[str, Any]) -> Loop:
+async def _open(args: Any, url: str, payload: Mapping[str, Any]) -> Loop:
     with _one_at_a_time:
         process = _process(*_settings(args))
-    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
     context = context_tokens(args, evaluation=False) or process.config.rollout.context_tokens
     engine = SglangEngine(url, context_tokens=context, payload=payload)
     loop = Loop(process, engine, OpenRewardClient(process.config))
@@ -101,8 +102,7 @@ async def _open(args: Any, payload: Mapping[str, Any]) -> Loop:
 
 async def aclose() -> None:
     """Close the clients of the current event loop. A host that kills its process need not call it."""
-    opening = _loops.pop(asyncio.get_running_loop(), None)
-    if opening is not None:
+    for opening in _loops.pop(asyncio.get_running_loop(), {}).values():
         with suppress(OrlError):  # what never opened is not closed
             await (await opening).closing.aclose()
 

@@ -153,7 +153,8 @@ def _replayed(request: Request, prompt: list[int], ids: list[int]) -> dict[str, 
         found["routed_experts"] = choices
     if request.return_indexer_topk:
         found |= {"indexer_topk": choices, "indexer_topk_num_layers": 1}
-    if (request.sampling_params.get("custom_params") or {}).get("return_top_p_token_ids"):
+    custom: dict[str, Any] = request.sampling_params.get("custom_params") or {}
+    if custom.get("return_top_p_token_ids"):
         found["top_p_token_ids"] = _base64([kept for token in ids for kept in (token, token + 1)])
         found["top_p_token_offsets"] = _base64(list(range(0, 2 * len(ids) + 1, 2)))
     return found
