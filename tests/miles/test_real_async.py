@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_miles.generate import RunEnded
 from orl_rollout.testing import Fault, FaultKind
 
 from tests.miles.host import CLASS, SIGNATURE, Api, flat
@@ -68,7 +69,7 @@ async def test_10_a_dead_environment_ends_the_job(api: Api, checkpoint: Path, tm
         engine(checkpoint) as server,
         hosting(api, server, checkpoint, tmp_path, config, **flags) as host,
     ):
-        with pytest.raises(BaseException, match="of the last 64 rollouts ended in ERROR"):
+        with pytest.raises(RunEnded, match="of the last 64 rollouts ended in ERROR"):
             host.log(await played(host, 0))
         assert not server.requests
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_miles.generate import generate
 
-from tests.miles.host import APIS, CLASS, Api, arguments
+from tests.miles.host import APIS, CLASS, V1, Api, arguments
 from tests.slime import episode
 
 pytestmark = pytest.mark.miles
@@ -42,13 +44,20 @@ def test_11_an_option_that_nobody_has_is_refused(checkpoint: Path, tmp_path: Pat
 
 
 def test_our_own_options_are_on_miles_command_line(checkpoint: Path, tmp_path: Path):
-    from argparse import ArgumentParser
-
-    from orl_miles.generate import generate
-
-    parser = ArgumentParser(argument_default="none")
-    generate.add_arguments(parser)
+    parser = ArgumentParser()
+    generate.add_arguments(parser)  # type: ignore[attr-defined]
     ours = vars(parser.parse_args([]))
     assert ours
-    args = parsed(CLASS, checkpoint, tmp_path)
-    assert set(ours) <= set(vars(args))
+    assert ours.keys() <= vars(parsed(CLASS, checkpoint, tmp_path)).keys()
+    assert parsed(CLASS, checkpoint, tmp_path, orl_config="a.yaml").orl_config == {
+        "a": 1
+    }  # `orl train`'s file wins
+
+
+def test_our_own_options_are_not_on_that_of_v1(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("MILES_USE_LEGACY_ROLLOUT_V1", "1")
+    with pytest.raises(SystemExit):
+        parsed(V1, checkpoint, tmp_path, orl_config="a.yaml")
+    assert "unrecognized arguments: --orl-config a.yaml" in capsys.readouterr().err

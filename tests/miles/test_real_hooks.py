@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_miles.generate import RunEnded
 from orl_rollout.history import read
 from orl_rollout.testing import Fault, FaultKind
 
@@ -69,7 +70,7 @@ async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(
         engine(checkpoint) as server,
         hosting(api, server, checkpoint, tmp_path, config, **flags) as host,
     ):
-        with pytest.raises(BaseException, match="of the last 64 rollouts ended in ERROR"):
+        with pytest.raises(RunEnded, match="of the last 64 rollouts ended in ERROR"):
             await step(host)
         assert not server.requests
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_miles.generate import RunEnded
 from orl_rollout.testing import Fault, FaultKind
 
 from tests.miles.host import APIS, CLASS, SIGNATURE, V1, Api, flat
@@ -46,7 +47,7 @@ async def test_a_case_of_the_contract(
         hosting(api, server, checkpoint, tmp_path, configuration(case, environment), **case.args) as host,
     ):
         if case.raises:
-            with pytest.raises(BaseException, match=case.raises):
+            with pytest.raises(RunEnded, match=case.raises):
                 await step(host)
             return
         groups, data = await step(host)
