@@ -101,7 +101,7 @@ def check(case: Case, groups: list[list[Any]], data: dict[str, Any], requests: l
         assert len(sample.tokens) > sample.response_length
         assert not any(p for p, bit in zip(sample.rollout_log_probs, mask, strict=True) if not bit and any(mask))
         assert any(mask) or advantage == 0.0
-        shown = [request.body["input_ids"] for request in requests if key_of(request) == sample.session_id]
+        shown = [request.body["input_ids"] for request in requests if key_of(request) == route_of(sample)]
         if any(mask):
             assert any(sample.tokens[: len(ids)] == ids for ids in shown)
 
@@ -109,3 +109,8 @@ def check(case: Case, groups: list[list[Any]], data: dict[str, Any], requests: l
 def key_of(request: Any) -> str:
     """The routing key of a request (case 1b): one for each rollout."""
     return request.headers["X-SMG-Routing-Key"]
+
+
+def route_of(sample: Any) -> str:
+    """The key that the trainer gave a rollout: slime's and miles' names for it differ."""
+    return getattr(sample, "session_id", None) or sample.routing_key
