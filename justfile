@@ -70,3 +70,8 @@ check: lint types test
 # the slime adapter against slime itself: PYTHONPATH=/path/to/slime just test-slime
 test-slime *arguments:
     uv run --extra trl --group dev --group slime pytest -m slime "$@"
+
+# the miles adapter against miles itself: PYTHONPATH=/path/to/miles just test-miles
+test-miles *arguments:
+    uv pip install --quiet --no-deps --target .sglang sglang==0.5.23
+    PYTHONPATH="${PYTHONPATH:?put a checkout of miles on it}:$PWD/.sglang" uv run --extra trl --group dev --group miles pytest -m miles "$@"

@@ -33,6 +33,16 @@ def test_local_measures_on_tasks_that_are_held_out() -> None:
     assert (config.eval.max_tasks or 0) * config.eval.samples >= 256
 
 
+def test_playground_miles_mixes_two_games_that_its_model_can_play() -> None:
+    config = load_config(CONFIGS / "playground-miles.yaml")
+    assert (config.trainer.backend, config.trainer.train_backend) == ("miles", "fsdp")
+    assert {name: game.weight for name, game in config.environments.items()} == {
+        "playground/GuessNumber": 2,
+        "playground/GuessSooner": 1,
+    }
+    assert all(not set(game.splits) & set(game.eval_splits) for game in config.environments.values())
+
+
 def test_the_tutorials_template_shows_tools_and_literal_braces() -> None:
     template = load_config(CONFIGS / "whodunit.yaml").system_prompt_template
     assert template is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -241,10 +242,10 @@ def trained(python: str, working: Path, *argv: str) -> int:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setenv("STAND_IN_GPUS", "1")
+    with planning.cluster(monkeypatch):
+        yield
 
 
 @pytest.mark.usefixtures("cluster")

@@ -98,6 +98,7 @@ FAULTS = {
     "NaN logprobs": Row(Fault(kind=FaultKind.NAN_LITERAL), ERROR, ERROR, "NaN among its numbers"),
     "misaligned logprobs": Row(Fault(kind=FaultKind.MISALIGNED_LOGPROBS), ERROR, ERROR, "with the logprob of the id"),
     "id outside the vocabulary": Row(Fault(kind=FaultKind.OUT_OF_VOCABULARY), ERROR, ERROR, "outside the vocabulary"),
+    "nothing to replay": Row(Fault(kind=FaultKind.NO_REPLAY), ERROR, ERROR, "no `routed_experts`"),
     "abort, empty": Row(Fault(kind=FaultKind.ABORT), UNAFFECTED, ERROR, "no answer within"),
     "abort, partial": Row(Fault(kind=FaultKind.ABORT, tokens=PARTIAL), UNAFFECTED, UNAFFECTED, ""),
 }
@@ -123,7 +124,8 @@ async def play(plan: Any, patience: Patience, limits: Limits, server_tokens: int
         asyncio.timeout(HANGS),
         SglangServer(model, faults=plan, context_tokens=server_tokens) as server,
     ):
-        async with SglangEngine(server.url, context_tokens=server_tokens, patience=patience) as engine:
+        payload = {"return_routed_experts": True}
+        async with SglangEngine(server.url, context_tokens=server_tokens, payload=payload, patience=patience) as engine:
             trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine)
         await server.until_running(0)
         for _ in range(1000):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import pytest
 from orl_launcher.main import main
@@ -28,6 +31,16 @@ def refused(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv
     assert main(_words(trainer, python, argv, config)) != 0
     (line,) = capsys.readouterr().err.splitlines()
     return line
+
+
+@contextmanager
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """The stand-in's one node and its GPU, under an address where something listens, with the platform's key."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("STAND_IN_GPUS", "1")
+        monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+        yield
 
 
 def words_of(plan: str) -> list[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from orl_rollout.cluster.worker import aclose
 from orl_slime.generate import generate
-from orl_slime.process import aclose
 from orl_slime.reward import post_process
 
 
@@ -52,12 +52,15 @@ def arguments(**changes: Any) -> Namespace:
 class Miniature:
     """Plays two groups of two, and makes of them what the trainer gets."""
 
+    sample: type[Sample] = Sample
+    post_process: Any = staticmethod(post_process)
+
     def __init__(self, args: Namespace) -> None:
         self.args = args
         rows = [msgspec.json.decode(line) for line in Path(args.prompt_data).read_bytes().splitlines()]
         self.groups = [
             [
-                Sample(
+                self.sample(
                     index=2 * group + member,
                     group_index=group,
                     session_id=f"s{2 * group + member}",
@@ -76,17 +79,21 @@ class Miniature:
         sampling = {"temperature": 1.0, "max_new_tokens": 200, "stop": None}
         try:
             flat = [sample for group in self.groups for sample in group]
-            played = await asyncio.gather(*(generate(self.args, one, sampling, evaluation) for one in flat))
+            played = await asyncio.gather(*(self.generate(one, sampling, evaluation) for one in flat))
         finally:
             await aclose()
         return [played[:2], played[2:]]
+
+    async def generate(self, sample: Any, sampling: dict[str, Any], evaluation: bool) -> Any:
+        """One rollout, as the trainer calls for it."""
+        return await generate(self.args, sample, sampling, evaluation)
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
         """What the trainer gets, as slime converts it."""
         flat: list[Any] = groups
         while isinstance(flat[0], list):
             flat = [sample for group in flat for sample in group]
-        raw, rewards = post_process(self.args, flat)
+        raw, rewards = self.post_process(self.args, flat)
         masks = [[0] * len(sample.loss_mask) if sample.remove_sample else sample.loss_mask for sample in flat]
         return {"raw_reward": raw, "rewards": rewards, "loss_masks": masks}
 

@@ -67,7 +67,7 @@ def configuration(case: Case, environment: str) -> dict[str, Any]:
 async def play(case: Case, host: Any, server: SglangServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Play `case` on `host` (slime's own code, or the miniature) and check what came of it."""
     if "bug" in case.name:
-        _break_once(monkeypatch)
+        break_once(monkeypatch)
     if case.raises:
         with pytest.raises(ConfigError, match=case.raises):
             await asyncio.to_thread(host.rollout)
@@ -76,7 +76,7 @@ async def play(case: Case, host: Any, server: SglangServer, monkeypatch: pytest.
     check(case, groups, host.train_data(groups), list(server.requests))
 
 
-def _break_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def break_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the first rollout meet a bug of ours; three of them would end the run."""
     whole, bugs = loop.rollout, [RuntimeError("a bug")]
 

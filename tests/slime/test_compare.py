@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from orl_rollout.cluster.compare import OFFERED, SCORED, offer
+from orl_rollout.cluster.samples import split
 from orl_rollout.outcome import Outcome
 from orl_rollout.testing.environments import Served, serve
-from orl_slime.compare import OFFERED, SCORED, offer
 from orl_slime.reward import post_process
-from orl_slime.samples import split
 
 from tests.rollout.test_group import ended
 from tests.slime.miniature import Sample, arguments

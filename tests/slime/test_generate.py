@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from orl_core.errors import ConfigError
 from orl_core.trajectory import StopReason, Trajectory
+from orl_rollout.cluster.samples import fill, split
+from orl_rollout.cluster.worker import aclose
 from orl_rollout.journal import read_journal
 from orl_rollout.outcome import Outcome, outcome_of
 from orl_rollout.testing import SglangServer
 from orl_slime.generate import generate
-from orl_slime.process import aclose
 from orl_slime.reward import post_process, reward
-from orl_slime.samples import fill, split
 
 from tests.core.test_reward import environment
 from tests.slime import episode

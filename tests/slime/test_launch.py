@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,21 @@ COOKBOOK = {
     "asynchronous": [*ANY, "--async", "--actor-gpus", "4", "--rollout-gpus", "4", "--advantage-estimator", "gspo"],
 }
 
+# OpenReward's tutorial: every flag of its table at its default, and the script alone, divided and resumed as the
+# cookbook's README beside it has them.
+TABLE = [
+    *("--model", "Qwen/Qwen3-30B-A3B", "--lr", "1e-5", "--n-samples", "16", "--rollout-batch-size", "32"),
+    *("--max-response-len", "4096", "--max-tokens-per-gpu", "8192", "--temperature", "1.0"),
+    *("--train-backend", "megatron"),
+]
+TUTORIAL = {
+    "tutorial": TABLE,
+    "bare": [],
+    "divided": ["--actor-gpus", "4", "--rollout-gpus", "4", "--tp", "4"],
+    "load": ["--load", "/path/to/checkpoints/"],
+}
+LINES = COOKBOOK | TUTORIAL
+
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -59,13 +75,13 @@ def refused(capsys: pytest.CaptureFixture[str], python: str, *argv: str) -> str:
     return planning.refused(capsys, "slime", python, *argv)
 
 
-@pytest.mark.parametrize("name", COOKBOOK)
-def test_a_command_line_of_the_cookbook_gives_the_golden_command(
+@pytest.mark.parametrize("name", LINES)
+def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path, name: str
 ) -> None:
     if name == "wandb":
         monkeypatch.setenv("WANDB_API_KEY", "never-shown")
-    shown = planned(capsys, python, *COOKBOOK[name])
+    shown = planned(capsys, python, *LINES[name])
     for real, stands_for in ((python, "PYTHON"), (str(STAND_IN), "SLIME"), (str(working), "HERE")):
         shown = shown.replace(real, stands_for)
     assert "never-shown" not in shown
@@ -157,10 +173,10 @@ def trained(python: str, working: Path, *argv: str) -> int:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setenv("STAND_IN_GPUS", "1")
+    with planning.cluster(monkeypatch):
+        yield
 
 
 @pytest.mark.usefixtures("cluster")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from orl_core.errors import RunAborted
+from orl_rollout.cluster.worker import aclose
 from orl_rollout.testing import Fault, FaultKind, SglangServer
-from orl_slime.process import aclose
 
 from tests.slime import episode
 from tests.slime.host import of_slime

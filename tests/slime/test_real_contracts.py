@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +15,12 @@ import pytest
 from orl_slime import log
 from orl_slime.reward import post_process
 
+from tests.second.environment import ROOT
+from tests.slime import episode
+from tests.slime.contract import VARIABLE
 from tests.slime.host import of_slime
 from tests.slime.miniature import Sample, arguments
+from tests.slime.playing import engine
 
 pytestmark = pytest.mark.slime
 ESTIMATORS = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "ppo")
@@ -88,6 +95,40 @@ def test_slimes_own_contract_tests_pass_with_our_paths(file: str):
     command = [sys.executable, str(test), *paths, "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_slimes_own_contract_test_of_generate_passes_with_ours_in_a_whole_host(
+    environment: str, checkpoint: Path, tmp_path: Path
+):
+    """By itself it passes for no function that samples, slime's own included: its arguments name no engine."""
+    root = Path(of_slime("slime.__file__")).parents[1]
+    test = root / "tests/plugin_contracts/test_plugin_generate_contracts.py"
+    row = json.loads(episode.make_tasks(tmp_path / "tasks.jsonl", 1).read_text(encoding="utf-8"))
+    with engine(checkpoint) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        arguments = {
+            "hf_checkpoint": str(checkpoint),
+            "sglang_router_ip": host,
+            "sglang_router_port": int(port),
+            "rollout_max_context_len": 2000,
+            "orl_config": episode.settings(environment),
+        }
+        told = {VARIABLE: json.dumps({"arguments": arguments, "metadata": row["metadata"]})}
+        # The real tokenizer library is loaded before slime's test would put an empty module in its place.
+        program = "import runpy, sys, transformers; sys.path[0] = {!r}; runpy.run_path(sys.argv[1], None, '__main__')"
+        options = ["--custom-generate-function-path", "tests.slime.contract.generate", "-q", "-p", "no:cacheprovider"]
+        paths = os.pathsep.join([str(ROOT), *(path for path in sys.path if path)])
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", program.format(str(test.parent)), str(test), *options],
+            env={**os.environ, **told, "PYTHONPATH": paths},
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert server.requests, "our function has played"
 
 
 def test_the_log_hooks_have_the_signature_that_slimes_contract_expects():

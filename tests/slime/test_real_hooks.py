@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 from orl_core.errors import RunAborted
+from orl_rollout.cluster.samples import fill
 from orl_rollout.history import read
 from orl_rollout.testing import Fault, FaultKind
-from orl_slime.samples import fill
 
 from tests.rollout.test_group import ended
 from tests.slime import episode

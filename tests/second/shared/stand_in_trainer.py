@@ -27,3 +27,5 @@ match os.environ.get("STAND_IN_ENDS"):
     case "interrupted":
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(60)
+    case "waits":
+        time.sleep(600)

@@ -7,7 +7,9 @@ Exit codes: 0 done, 1 failed, 2 the command line is wrong, 130 interrupted.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
@@ -91,6 +93,10 @@ def _guarded(words: list[str]) -> int:
 
     for name, value in LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if threading.current_thread() is threading.main_thread():  # no other thread may
+        signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # a scheduler's end is an interruption, put away alike
     try:
         if words[0] not in COMMANDS:
             near = cli.suggestion(words[0], COMMANDS)

@@ -17,7 +17,7 @@ from openreward.environments import Environment, Split, TextBlock, ToolOutput, t
 from pydantic import BaseModel, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from openreward.environments import JSONObject
 
@@ -38,16 +38,19 @@ class Task(BaseModel):
 
 @cache
 def tasks(split: str) -> tuple[Task, ...]:
-    """All tasks of `train` or `test`: one fixed shuffle of every (low, secret) pair, cut once, so none is in both.
+    """All tasks of `train` or `test`. Raises ValueError for another split."""
+    return cut(split, [(low, WIDTH) for low in range(LOWEST, LAST_LOW + 1)])
 
-    Raises ValueError for another split.
+
+def cut(split: str, ranges: Iterable[tuple[int, int]]) -> tuple[Task, ...]:
+    """The tasks of `train` or `test` in `ranges`, each a lowest number and how many there are.
+
+    One fixed shuffle of every number in every range, cut once, so none is in both. Raises ValueError for another split.
     """
     if split not in ("train", "test"):
         raise ValueError(f"no split named {split!r}: train, test")
     every = [
-        Task(low=low, high=low + WIDTH - 1, secret=low + offset)
-        for low in range(LOWEST, LAST_LOW + 1)
-        for offset in range(WIDTH)
+        Task(low=low, high=low + width - 1, secret=low + offset) for low, width in ranges for offset in range(width)
     ]
     random.Random(TASK_SEED).shuffle(every)  # noqa: S311 - games need repeatable chance
     return tuple(every[:TEST_TASKS] if split == "test" else every[TEST_TASKS:])

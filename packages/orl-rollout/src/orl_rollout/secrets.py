@@ -65,6 +65,13 @@ class Scrubber:
         values = [_value(name, entry) for secrets in entries for name, entry in secrets.items()]
         return cls([*values, api_key()])
 
+    def settled(self, text: str) -> int:
+        """Where `text`, which goes on, can be cut so that no echo crosses the cut, whatever follows."""
+        cut = max(0, len(text) - max(map(len, self._forms), default=1) + 1)
+        while crossing := [at for form in self._forms if (at := _across(text, form, cut)) >= 0]:
+            cut = min(crossing)
+        return cut
+
     def find(self, text: str) -> bool:
         """Whether `text` echoes a secret."""
         return any(form in text for form in self._forms)
@@ -93,6 +100,11 @@ class Scrubber:
         """`trajectory` with its text scrubbed and without ids, which would spell the secret; marked `leaked`."""
         bare = structs.replace(without_ids(trajectory), leaked=True)
         return msgspec.convert(self.scrub_in(plain(bare)), Trajectory)
+
+
+def _across(text: str, form: str, cut: int) -> int:
+    """Where a `form` in `text` begins that has characters on both sides of `cut`, or -1."""
+    return text.find(form, max(0, cut - len(form) + 1), cut + len(form) - 1)
 
 
 def without_ids(trajectory: Trajectory) -> Trajectory:

@@ -27,7 +27,7 @@ from orl_core.trajectory import Generation
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from orl_rollout.context import Context
-from orl_rollout.sglang_answer import read_generation, read_message
+from orl_rollout.sglang_answer import ASKED, read_generation, read_message
 
 ROUTING_KEY = "X-SMG-Routing-Key"  # SGLang's router sends equal keys to the same worker
 KEEPALIVE_SECONDS = 4.0  # below the 5 s after which SGLang's own server closes an idle connection
@@ -126,7 +126,7 @@ class SglangEngine:
 
         Raises:
             EngineError: a parameter SGLang does not know, a refusal, no answer in time, or an answer whose ids and
-                logprobs cannot be trusted.
+                logprobs cannot be trusted, or that lacks what was asked for.
         """
         started = time.monotonic()
         params = _sampling_params(sampling, self._context_tokens - len(ids))
@@ -139,7 +139,8 @@ class SglangEngine:
             answer = await self._attempt(body, key)
         except _Unavailable as fault:
             answer = await self._again(body, key, fault)
-        return read_generation(answer, time.monotonic() - started)
+        wanted: dict[str, Any] = {**self._payload, **(params.get("custom_params") or {})}
+        return read_generation(answer, time.monotonic() - started, [name for name in ASKED if wanted.get(name)])
 
     async def _again(self, body: bytes, key: str, fault: _Unavailable) -> bytes:
         """Further attempts after the first one's `fault`, for as long as patience lasts.

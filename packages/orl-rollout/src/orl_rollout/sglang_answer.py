@@ -7,6 +7,7 @@ whatever is missing, short, not finite or misaligned is an error of the engine, 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -18,7 +19,9 @@ from orl_core.trajectory import FinishReason, Generation
 # what it counts of speculative decoding.
 REPLAYED = (
     "routed_experts",
+    "routed_experts_start_len",
     "indexer_topk",
+    "indexer_topk_num_layers",
     "top_p_token_ids",
     "top_p_token_offsets",
     "top_p_kept_token_ids",
@@ -27,6 +30,13 @@ REPLAYED = (
     "spec_draft_token_num",
     "spec_verify_ct",
 )
+
+# What is asked for beside ids, and the names under which SGLang may return it.
+ASKED = {
+    "return_routed_experts": ("routed_experts",),
+    "return_indexer_topk": ("indexer_topk",),
+    "return_top_p_token_ids": ("top_p_token_ids", "top_p_kept_token_ids"),
+}
 
 # The parts of SGLang's answers that are read. Unknown fields are allowed: the shape is not ours.
 
@@ -42,7 +52,9 @@ class _MetaInfo(Struct, frozen=True, kw_only=True):
     weight_version: str | int | None = None
     cached_tokens: int = 0
     routed_experts: Any = None
+    routed_experts_start_len: int | None = None
     indexer_topk: Any = None
+    indexer_topk_num_layers: int | None = None
     top_p_token_ids: Any = None
     top_p_token_offsets: Any = None
     top_p_kept_token_ids: Any = None
@@ -72,11 +84,11 @@ _OUT_OF_VOCABULARY = "NaN happened"  # SGLang replaced an id outside the vocabul
 _NOT_JSON = re.compile(rb"[\[:,]\s*(-?(?:NaN|Infinity))\b")  # how Python's own writer spells what JSON has no word for
 
 
-def read_generation(answer: bytes, seconds: float) -> Generation:
-    """The generation in the body of a 200. `seconds` is what it took.
+def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) -> Generation:
+    """The generation in the body of a 200. `seconds` is what it took, `asked` names of ASKED.
 
     Raises:
-        EngineError: the body is not SGLang's, or its ids and logprobs cannot be trusted.
+        EngineError: the body is not SGLang's, its ids and logprobs cannot be trusted, or what was asked for is missing.
     """
     try:
         reply = _REPLY.decode(answer)
@@ -86,6 +98,10 @@ def read_generation(answer: bytes, seconds: float) -> Generation:
         raise EngineError(f"reading SGLang's answer: {what}") from exc
     meta = reply.meta_info
     ids, logprobs = _aligned(reply)
+    extras = {name: value for name in REPLAYED if (value := getattr(meta, name)) is not None}
+    for name in asked if ids else ():
+        if not extras.keys() & ASKED[name]:
+            raise EngineError(f"SGLang returned no `{ASKED[name][0]}`, which was asked for (`{name}`)")
     return Generation(
         ids=ids,
         logprobs=logprobs,
@@ -93,7 +109,7 @@ def read_generation(answer: bytes, seconds: float) -> Generation:
         weight_version="" if meta.weight_version is None else str(meta.weight_version),
         cached_tokens=meta.cached_tokens,
         seconds=seconds,
-        extras={name: value for name in REPLAYED if (value := getattr(meta, name)) is not None},
+        extras=extras,
     )
 
 

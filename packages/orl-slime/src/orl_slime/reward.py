@@ -10,12 +10,10 @@ import copy
 import sys
 from typing import Any
 
-from orl_core.reward import group_advantages
-
-from orl_slime.compare import compare, rollout_of
+from orl_rollout.cluster.reward import post_process as cluster_post_process
+from orl_rollout.cluster.reward import reward_of
 
 _NORMALISED = frozenset({"grpo", "gspo", "cispo"})
-_CENTRED = frozenset({"reinforce_plus_plus_baseline"})
 
 
 async def reward(args: Any, sample: Any, **_: Any) -> Any:
@@ -33,35 +31,6 @@ async def reward(args: Any, sample: Any, **_: Any) -> Any:
     return await host.async_rm(args, sample)
 
 
-def reward_of(args: Any, sample: Any) -> float:
-    """The one number of a sample's reward, where it may have several (`--reward-key`); 0.0 where it has none."""
-    given = sample.reward[args.reward_key] if isinstance(sample.reward, dict) else sample.reward
-    return 0.0 if given is None else float(given)
-
-
-def trains(sample: Any) -> bool:
-    """Whether slime will train on `sample`. It takes no mask for one of ones."""
-    mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
-    return not sample.remove_sample and any(mask)
-
-
 def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
-    """Raw rewards, and rewards as the estimator wants them, for N samples in slime's order.
-
-    Whole groups are here for the first time, so this is where the environment compares them (`group_reward`).
-    Samples that do not train are left out of their group's baseline and get 0. A rollout that was split into several
-    samples (equal `rollout_id`) counts once.
-    """
-    raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
-    estimator = args.advantage_estimator if getattr(args, "rewards_normalization", False) else ""
-    if estimator not in _NORMALISED | _CENTRED:
-        return raw, list(raw)
-    advantages = group_advantages(
-        raw,
-        [sample.group_index for sample in samples],
-        [rollout_of(sample) for sample in samples],
-        [trains(sample) for sample in samples],
-        center=True,
-        scale=estimator in _NORMALISED and args.grpo_std_normalization,
-    )
-    return raw, advantages
+    """Raw rewards, and rewards as slime's estimator wants them; see `orl_rollout.cluster.reward.post_process`."""
+    return cluster_post_process(args, samples, _NORMALISED)

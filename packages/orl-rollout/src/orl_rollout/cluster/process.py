@@ -1,4 +1,7 @@
-"""A trainer's process: run to its end with its words in a log, ended with everything it started on any way out."""
+"""A trainer's process: run to its end with its words in a log, ended with everything it started on any way out.
+
+Its words go through a process that takes secrets' values out (`scrub`), since a trainer may print whatever it has.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, cast
 
 END_SECONDS = 20.0  # what a group of processes may take to end before it is killed
 END_BYTES = 100_000  # of a log that are read for what went wrong
@@ -16,12 +22,12 @@ MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory", "OOM-ki
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path) -> int:
-    """Run `command`, its output appended to `log`; the exit code.
+def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hidden: Iterable[str] = ()) -> int:
+    """Run `command`, its output appended to `log` without the values of the variables `hidden`; the exit code.
 
     It leads a process group of its own, which is ended when this function is left, by Ctrl-C too.
     """
-    with log.open("ab") as output:
+    with scrubbing(log, environment, hidden) as output:
         process = subprocess.Popen(
             list(command),
             env=dict(environment),
@@ -36,10 +42,35 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path) ->
             end_group(process, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
 
 
+@contextmanager
+def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) -> Generator[IO[bytes]]:
+    """The end of a pipe that leads into `log`, past the values that `environment` has for the variables `hidden`.
+
+    The log is whole when the block is left, if every process that writes to it has ended.
+    """
+    with log.open("ab") as file:
+        scrub = subprocess.Popen(
+            [sys.executable, "-m", "orl_rollout.cluster.scrub", *hidden],
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        with cast("IO[bytes]", scrub.stdin) as output:
+            yield output
+    finally:
+        with suppress(subprocess.TimeoutExpired):  # a process that left its group may still hold the pipe
+            scrub.wait(END_SECONDS)
+        scrub.kill()
+        scrub.wait()
+
+
 def end_group(
     process: subprocess.Popen[bytes], signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)
 ) -> None:
-    """End a process and the group it leads: asked first, killed where that does not help."""
+    """End a process and the group it leads: asked first, killed where that does not help, at once on another Ctrl-C."""
     for sent in signals:
         try:
             os.killpg(process.pid, sent)
@@ -47,7 +78,7 @@ def end_group(
             break
         try:
             process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
             continue
     process.wait()
 

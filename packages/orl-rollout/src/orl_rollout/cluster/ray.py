@@ -1,8 +1,10 @@
 """A Ray cluster for one run: the one that is there, or one of its own, closed to others, that ends with the block.
 
 Ray is a command of the trainer's Python here, never imported. Workers inherit the environment that the cluster was
-started with, which is how secrets reach them (law L6): none is ever an argument or a runtime environment's text. A
-cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
+started with, which is how secrets reach them (law L6): none is ever an argument or a runtime environment's text. What
+its workers lack is refused before anything runs: here, and on every node of a cluster that others started.
+
+A cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
 its process, never by `ray stop`, which ends every cluster of the machine. Ray listens on every interface whatever
 address it is given, so a cluster of our own answers to a token alone, made for the run (Ray 2.52 and later).
 """
@@ -20,29 +22,40 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from orl_core.errors import OrlError
+from orl_core.errors import ConfigError, OrlError
 
-from orl_rollout.cluster.process import end_group
+from orl_rollout.cluster import nodes
+from orl_rollout.cluster.needs import PLATFORM, TRACKER, Needs, assignments
+from orl_rollout.cluster.process import end_group, scrubbing
 
-START_SECONDS = 120.0
-ADDRESS = "RAY_ADDRESS"
+START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
+PORT = 6379  # Ray's own, of a cluster that the user starts
+ADDRESS, TOKEN = "RAY_ADDRESS", "RAY_AUTH_TOKEN"
 OWN = {"RAY_AUTH_MODE": "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
+NOTHING = Needs()
 
 
 @contextmanager
-def ray_cluster(python: str, environment: Mapping[str, str], *, gpus: int, log: Path) -> Generator[dict[str, str]]:
+def ray_cluster(
+    python: str, environment: Mapping[str, str], *, gpus: int, log: Path, needs: Needs = NOTHING
+) -> Generator[dict[str, str]]:
     """`environment` with the address of a cluster: of RAY_ADDRESS, where that is set, else of one started here.
 
     Raises:
+        ConfigError: its workers lack something of `needs`; says where, and how it gets there.
         OrlError: the cluster does not start; names the log.
     """
-    if environment.get(ADDRESS):
+    if address := environment.get(ADDRESS):
+        _refuse_unready(python, environment, needs, address)
         yield dict(environment)
         return
-    own = {**environment, **OWN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    set_here = {name for name, value in environment.items() if value} | {TRACKER}  # a login may stand in for its key
+    if missing := needs.missing(set_here):
+        raise ConfigError(f"the run needs {', '.join(missing)} in the environment: set what is missing")
+    own = {**environment, **OWN, TOKEN: secrets.token_hex(32)}
     folder = Path(tempfile.mkdtemp(prefix="orl-ray-"))
     port = _free_port()
-    with log.open("ab") as output:
+    with scrubbing(log, own, hidden_of(needs)) as output:
         process = subprocess.Popen(
             _command(python, port, gpus, folder),
             env=own,
@@ -57,6 +70,49 @@ def ray_cluster(python: str, environment: Mapping[str, str], *, gpus: int, log: 
         finally:
             end_group(process)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def hidden_of(needs: Needs) -> tuple[str, ...]:
+    """The variables whose values no log is to hold: those of `needs`, every key, and the cluster's token."""
+    return tuple(dict.fromkeys((*needs.names, PLATFORM, TRACKER, TOKEN)))
+
+
+def several_nodes(nodes: int, gpus: int, needs: Needs) -> str:
+    """How a cluster of several nodes is started, with what in the environment: what is to be done, in one line."""
+    start = f"{needs.assignments}ray start --num-gpus={gpus}"
+    return (
+        f"{nodes} nodes need a Ray cluster that runs already: on the first `{start} --head --port={PORT}`, on every "
+        f"other `{start} --address=FIRST:{PORT}`, then `RAY_ADDRESS=FIRST:{PORT} orl train ...`"
+    )
+
+
+def _refuse_unready(python: str, environment: Mapping[str, str], needs: Needs, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():  # Ray itself would try for minutes
+        try:
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        except OSError as exc:
+            raise ConfigError(f"{ADDRESS}={address}: no cluster answers there: {exc}") from exc
+    try:
+        answers = nodes.ask(python, environment, needs)
+    except ConfigError as exc:
+        raise ConfigError(f"{ADDRESS}={address}: {exc}") from exc
+    told = [problem for node in answers if (problem := problem_of(node, needs, address))]
+    if told:
+        raise ConfigError(f"{ADDRESS}={address}: {'; '.join(told)}")
+
+
+def problem_of(node: nodes.Node, needs: Needs, address: str) -> str:
+    """What keeps workers on `node` from playing, and what mends it; "" where nothing does."""
+    if node.why:
+        return f"node {node.address}: {node.why}"
+    if not node.found:
+        return f"node {node.address} does not find {needs.package}: bring orl to its Python (just install-into)"
+    missing = needs.missing(node.variables)
+    if not missing:
+        return ""
+    start = f"{assignments(missing)}ray start {'--head' if node.head else f'--address={address}'}"
+    return f"node {node.address} has no {', '.join(missing)}: start Ray there with it in the environment, `{start}`"
 
 
 def _command(python: str, port: int, gpus: int, folder: Path) -> list[str]:

@@ -28,6 +28,7 @@ class FaultKind(StrEnum):
     NAN_LITERAL = "nan_literal"  # NaN on the wire, as Python's own JSON writer has it
     MISALIGNED_LOGPROBS = "misaligned_logprobs"
     OUT_OF_VOCABULARY = "out_of_vocabulary"
+    NO_REPLAY = "no_replay"  # what the request asks for beside ids and logprobs is not there
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

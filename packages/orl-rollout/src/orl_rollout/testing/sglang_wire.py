@@ -51,6 +51,7 @@ class Request(Struct, frozen=True, kw_only=True):
     rid: str = field(default_factory=lambda: uuid.uuid4().hex)
     return_logprob: bool = False
     return_routed_experts: bool = False
+    return_indexer_topk: bool = False
     stream: bool = False
 
 
@@ -131,15 +132,36 @@ def write_answer(request: Request, sampled: Sampled, decode: Decode | None, kind
         meta["input_token_logprobs"] = []
     if kind is FaultKind.OUT_OF_VOCABULARY:
         meta["finish_reason"] = {"type": "stop", "matched": "NaN happened"}
-    if request.return_routed_experts:  # one layer, one expert of eight: an int32 for every id but the last
-        experts = array("i", [token % 8 for token in (*prompt, *ids)][:-1])
-        meta["routed_experts"] = base64.b64encode(experts.tobytes()).decode()
+    if kind is not FaultKind.NO_REPLAY:
+        meta.update(_replayed(request, prompt, ids))
     text = text_of(ids, sampled.finish_reason, request.sampling_params, decode)
     body = msgspec.json.encode({"text": text, "output_ids": ids, "meta_info": meta})
     if kind is FaultKind.NAN_LITERAL and ids:
         number = msgspec.json.encode(logprobs_of(prompt, ids)[-1])
         body = body.replace(b"[%s,%d,null]]" % (number, ids[-1]), b"[NaN,%d,null]]" % ids[-1])
     return body[:-2] if kind is FaultKind.MALFORMED else body
+
+
+def _replayed(request: Request, prompt: list[int], ids: list[int]) -> dict[str, Any]:
+    """What a trainer may replay, as base64 of int32: one layer each, and one choice of eight for every id but the last.
+
+    The nucleus of an id is itself and the next one.
+    """
+    choices = _base64([token % 8 for token in (*prompt, *ids)][:-1])
+    found: dict[str, Any] = {}
+    if request.return_routed_experts:
+        found["routed_experts"] = choices
+    if request.return_indexer_topk:
+        found |= {"indexer_topk": choices, "indexer_topk_num_layers": 1}
+    custom: dict[str, Any] = request.sampling_params.get("custom_params") or {}
+    if custom.get("return_top_p_token_ids"):
+        found["top_p_token_ids"] = _base64([kept for token in ids for kept in (token, token + 1)])
+        found["top_p_token_offsets"] = _base64(list(range(0, 2 * len(ids) + 1, 2)))
+    return found
+
+
+def _base64(numbers: list[int]) -> str:
+    return base64.b64encode(array("i", numbers).tobytes()).decode()
 
 
 def _triples(logprobs: list[float], ids: list[int], kind: FaultKind | None) -> list[tuple[float | None, int, None]]:

@@ -1,7 +1,8 @@
 """What the rollouts of one process share, and those of one of its event loops: tokenizer, journal, breaker; clients.
 
-slime runs several event loops in one process and kills it without ceremony, so clients are kept for each loop and never
-need to be closed. The module knows slime's arguments by name, and nothing of its samples.
+A trainer runs several event loops in one process and kills it without ceremony, so clients are kept for each loop and
+never need to be closed. The module reads the trainer's arguments by the names that trainers share, and knows nothing
+of its samples.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
+import os
 import threading
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
-from orl_core.config import RunConfig, decode_config
+from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, OrlError
 from orl_core.render import Renderer
+
 from orl_rollout.breaker import Breaker
 from orl_rollout.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
@@ -25,8 +29,6 @@ from orl_rollout.runtime import Runtime
 from orl_rollout.sglang import SglangEngine
 from orl_rollout.tokenizer import load_tokenizer
 from orl_rollout.upload import Uploader
-
-from orl_slime.compare import config_of
 
 
 class Process:
@@ -41,6 +43,15 @@ class Process:
         if folder:
             atexit.register(Uploader(folder, config).close)
         self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
+        self._began = False
+
+    def step(self, batch: int | None, *, evaluation: bool) -> int:
+        """The step of the run as its history counts, from 1, where the trainer plays its batch `batch`.
+
+        An evaluation is that of the batch before it; trainers give the one before all training a batch's number too.
+        """
+        self._began = self._began or not evaluation
+        return 0 if batch is None else batch + self._began
 
 
 class Loop:
@@ -61,54 +72,64 @@ class Loop:
         await self.closing.enter_async_context(self.engine)
 
 
-ENDED = "orl_ended"  # of slime's arguments: why this run is over, for a host that goes on after an exception
-
-# What slime would train with only if every sample carried what the engine chose from, which orl does not hand on.
-_REPLAYED = {"rollout_top_p": 1.0, "use_rollout_routing_replay": False}
-
 _one_at_a_time = threading.Lock()  # two loops begin on two threads, and share one process
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Loop]] = WeakKeyDictionary()
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Loop]]] = WeakKeyDictionary()
 
 
-async def this_loop(args: Any) -> Loop:
-    """The clients of the current event loop, opened by the first rollout that asks."""
+async def this_loop(args: Any, payload: Mapping[str, Any]) -> Loop:
+    """The clients of the current event loop, opened by the first rollout that asks.
+
+    Where a trainer evaluates on engines of their own, its arguments name another router, which has clients of its own.
+    `payload` is what the trainer wants in every request to its engines, beside what the engine's client itself asks.
+    """
     running = asyncio.get_running_loop()
-    opening = _loops.get(running)
-    if opening is None:
-        opening = _loops[running] = running.create_task(_open(args))
-    return await asyncio.shield(opening)
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
+    openings = _loops.setdefault(running, {})
+    if url not in openings:
+        openings[url] = running.create_task(_open(args, url, payload))
+    return await asyncio.shield(openings[url])
 
 
-async def _open(args: Any) -> Loop:
-    for name, without in _REPLAYED.items():
-        if (value := getattr(args, name, without)) != without:
-            option = "--" + name.replace("_", "-")
-            raise ConfigError(f"{option} {value} has slime replay the engine's choices, which orl does not keep")
+async def _open(args: Any, url: str, payload: Mapping[str, Any]) -> Loop:
     with _one_at_a_time:
         process = _process(*_settings(args))
-    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
     context = context_tokens(args, evaluation=False) or process.config.rollout.context_tokens
-    loop = Loop(process, SglangEngine(url, context_tokens=context), OpenRewardClient(process.config))
+    engine = SglangEngine(url, context_tokens=context, payload=payload)
+    loop = Loop(process, engine, OpenRewardClient(process.config))
     await loop.open()
     return loop
 
 
-def context_tokens(args: Any, evaluation: bool) -> int | None:
-    """How long prompt and response may be together, as slime's arguments say."""
-    name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
-    return getattr(args, name, None) or getattr(args, "rollout_max_context_len", None)
-
-
 async def aclose() -> None:
     """Close the clients of the current event loop. A host that kills its process need not call it."""
-    opening = _loops.pop(asyncio.get_running_loop(), None)
-    if opening is not None:
+    for opening in _loops.pop(asyncio.get_running_loop(), {}).values():
         with suppress(OrlError):  # what never opened is not closed
             await (await opening).closing.aclose()
 
 
+def config_of(args: Any) -> RunConfig:
+    """The configuration that the trainer's arguments carry, or the file that they or the environment name.
+
+    Raises:
+        ConfigError: there is none, or it is wrong.
+    """
+    given = getattr(args, "orl_config", None)
+    if given is not None and not isinstance(given, str):
+        return decode_config(given, "orl_config")
+    path = given or os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
+    if not path:
+        raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
+    return load_config(path)
+
+
+def context_tokens(args: Any, *, evaluation: bool) -> int | None:
+    """How long prompt and response may be together, as the trainer's arguments say."""
+    name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
+    return getattr(args, name, None) or getattr(args, "rollout_max_context_len", None)
+
+
 def _settings(args: Any) -> tuple[str, str, int, str]:
-    """The configuration as JSON, the checkpoint, the group's size and the run's folder, as slime's arguments say."""
+    """The configuration as JSON, the checkpoint, the group's size and the run's folder, as the arguments say."""
     config = msgspec.json.encode(config_of(args)).decode()
     return config, args.hf_checkpoint, args.n_samples_per_prompt, getattr(args, "orl_folder", "")
 

@@ -1,22 +1,25 @@
-"""From an outcome to slime's Sample: the fields that train, those that its metrics read, and its status.
+"""From an outcome to the trainer's Sample: the fields that train, those that its metrics read, and its status.
 
-It works on any object with the fields of slime's Sample (`type(sample)` is asked for what it is made of) and never
-imports slime. What does not train is well-formed all the same: slime looks at every sample of a batch.
+It works on any object with the fields that the Samples of trainers share (`type(sample)` is asked for what it is made
+of) and never imports a trainer. What does not train is well-formed all the same: a trainer looks at every sample of a
+batch. What only one trainer has in its Sample, its adapter writes.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import msgspec
 from orl_core.datum import Datum
-from orl_core.trajectory import StopReason
+from orl_core.trajectory import Generation, StopReason
+
+from orl_rollout.cluster.compare import metadata_of, offer
 from orl_rollout.metrics import measure
 from orl_rollout.outcome import Outcome
 
-from orl_slime.compare import offer
-from orl_slime.log import MEASURE
+MEASURE = "orl_measure"  # in a sample's metadata
 
 _STATUS = {
     StopReason.FINISHED: "COMPLETED",
@@ -27,14 +30,16 @@ _STATUS = {
     StopReason.ERROR: "FAILED",
 }
 
+TextOf = Callable[[Sequence[int]], str]
 
-def fill(sample: Any, outcome: Outcome, *, text_of: Any) -> None:
+
+def fill(sample: Any, outcome: Outcome, *, text_of: TextOf) -> None:
     """Write `outcome` into `sample`. What does not train is well-formed all the same: mask, logprobs and reward."""
     _write(sample, outcome.data[0] if outcome.data else None, outcome, text_of)
     _count(sample, outcome)
 
 
-def split(sample: Any, outcome: Outcome, *, text_of: Any, evaluation: bool = False) -> list[Any]:
+def split(sample: Any, outcome: Outcome, *, text_of: TextOf, evaluation: bool = False) -> list[Any]:
     """Write `outcome` into `sample` and copies of it, one for each datum, the first of them `sample` itself."""
     fill(sample, outcome, text_of=text_of)
     if evaluation:
@@ -52,14 +57,41 @@ def split(sample: Any, outcome: Outcome, *, text_of: Any, evaluation: bool = Fal
     return samples
 
 
-def _write(sample: Any, datum: Datum | None, outcome: Outcome, text_of: Any) -> None:
+def fail(sample: Any) -> None:
+    """Make `sample` one that failed before anything was played, and does not train."""
+    _fill_tokens(sample, None, lambda _: "")
+    _count(sample, None)
+    if (metadata := metadata_of(sample)) is not None:  # of an earlier attempt
+        metadata.pop(MEASURE, None)
+        offer(sample, None)
+    sample.reward, sample.remove_sample, sample.status = 0.0, True, _status(sample, StopReason.ERROR)
+
+
+def generations_of(outcome: Outcome) -> list[list[Generation]]:
+    """For each datum of `outcome` the generations that it is made of, those without ids left out."""
+    made = iter([one for turn in outcome.trajectory.turns for one in turn.generations if one.ids])
+    found: list[list[Generation]] = []
+    for datum in outcome.data:
+        left, members = sum(datum.sampled), list[Generation]()
+        while left:
+            members.append(next(made))
+            left -= len(members[-1].ids)
+        found.append(members)
+    return found
+
+
+def _write(sample: Any, datum: Datum | None, outcome: Outcome, text_of: TextOf) -> None:
     _fill_tokens(sample, datum, text_of)
     sample.reward = outcome.reward
     sample.remove_sample = not (datum and datum.trains)
-    sample.status = getattr(type(sample).Status, _STATUS[outcome.trajectory.stop_reason])
+    sample.status = _status(sample, outcome.trajectory.stop_reason)
 
 
-def _fill_tokens(sample: Any, datum: Datum | None, text_of: Any) -> None:
+def _status(sample: Any, reason: StopReason) -> Any:
+    return getattr(cast("Any", type(sample)).Status, _STATUS[reason])
+
+
+def _fill_tokens(sample: Any, datum: Datum | None, text_of: TextOf) -> None:
     prompt, response = (datum.prompt, datum.response) if datum else ((0,), (0,))
     sample.tokens = [*prompt, *response]
     sample.response_length = len(response)
@@ -69,15 +101,8 @@ def _fill_tokens(sample: Any, datum: Datum | None, text_of: Any) -> None:
     sample.weight_versions = list(datum.weight_versions) if datum else []
 
 
-def fail(sample: Any) -> None:
-    """Make `sample` one that failed before anything was played, and does not train."""
-    _fill_tokens(sample, None, str)
-    _count(sample, None)
-    sample.reward, sample.remove_sample, sample.status = 0.0, True, type(sample).Status.FAILED
-
-
 def _count(sample: Any, outcome: Outcome | None) -> None:
-    """Write what slime sums up over samples; one sample of a rollout has it for all of them, the others have None."""
+    """Write what a trainer sums up over samples; one sample of a rollout has it for all of them, the others none."""
     sample.non_generation_time = 0.0
     cache, speculation = _anew(sample, "prefix_cache_info"), _anew(sample, "spec_info")
     if outcome is None:
@@ -94,7 +119,7 @@ def _count(sample: Any, outcome: Outcome | None) -> None:
 
 
 def _anew(sample: Any, name: str) -> Any:
-    """An empty counter in the place of the one that `sample` has; None where its version of slime has none."""
+    """An empty counter in the place of the one that `sample` has; None where its trainer has none."""
     counter = getattr(sample, name, None)
     if counter is not None:
         counter = type(counter)()

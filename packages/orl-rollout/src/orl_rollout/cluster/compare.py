@@ -1,25 +1,26 @@
-"""Group rewards in slime: conversations wait in the samples' metadata until `post_process` sees whole groups.
+"""Group rewards in a trainer: conversations wait in the samples' metadata until `post_process` sees whole groups.
 
-`generate` never waits for siblings, and slime calls the post-processing of rewards, synchronous, on a thread whose loop
-may be running; so the scoring has a thread and a loop of its own, and a client that lives as long as it does.
+`generate` never waits for siblings, and trainers call the post-processing of rewards, synchronous, on a thread whose
+loop may be running; so the scoring has a thread and a loop of its own, and a client that lives as long as it does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import msgspec
-from orl_core.config import RunConfig, decode_config, load_config
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.messages import Message
 from orl_core.reward import group_rewards
 from orl_core.task import Task
 from orl_core.trajectory import Trajectory
+
+from orl_rollout.cluster.worker import config_of
 from orl_rollout.group import Group, conversation, metrics_of_groups, score_groups
 from orl_rollout.openreward import OpenRewardClient
 
@@ -29,28 +30,20 @@ OFFERED = "orl_conversation"  # in a sample's metadata: what the judge will be s
 SCORED = "orl_group_score"  # and what it said: a number, or None where the group could not be scored
 
 
-def config_of(args: Any) -> RunConfig:
-    """The configuration that slime's arguments carry, or that the environment names.
-
-    Raises:
-        ConfigError: there is none, or it is wrong.
-    """
-    tree = getattr(args, "orl_config", None)
-    if tree is not None:
-        return decode_config(tree, "orl_config")
-    path = os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
-    if not path:
-        raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
-    return load_config(path)
-
-
 def is_task(sample: Any) -> bool:
-    """Whether a row is a task of orl, or at least not one that slime could play alone."""
-    return not isinstance(sample.metadata, dict) or "env_name" in sample.metadata
+    """Whether a row is a task of orl, or at least not one that the trainer could play alone."""
+    metadata = metadata_of(sample)
+    return metadata is None or "env_name" in metadata
+
+
+def metadata_of(sample: Any) -> dict[str, Any] | None:
+    """The metadata of `sample`; None where a data set holds something else there."""
+    given: object = sample.metadata
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else None
 
 
 def task_of(sample: Any) -> Task:
-    """The task in a sample's metadata, to which slime adds fields of its own.
+    """The task in a sample's metadata, to which the trainer adds fields of its own.
 
     Raises:
         ConfigError: there is none.
@@ -95,6 +88,12 @@ def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list
             offer(sample, None)
             sample.metadata[SCORED] = scores[rollout_of(sample)] = group[place] if group else None
     return group_rewards(rewards, [scores.get(rollout_of(sample)) for sample in samples], config.group_reward)
+
+
+def flat(samples: Iterable[Any]) -> list[Any]:
+    """The samples of calls that returned a sample each, or a list of them."""
+    lists = [cast("list[Any]", one) if isinstance(one, list) else [one] for one in samples]
+    return [sample for members in lists for sample in members]
 
 
 def rollout_of(sample: Any) -> Any:

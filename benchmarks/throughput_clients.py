@@ -1,0 +1,291 @@
+"""Three clients of one SGLang server that play the same mix of tokens: orl, a bare client, SGLang's load generator.
+
+All have as many conversations in the server at once, of as many turns; each turn adds the same number of new ids to the
+prompt and asks for the same number of ids of answer, and the answers stay in the context. They differ in what else they
+do. Ours is the whole loop: it renders, parses and calls. The bare client posts the bodies that ours posts, without
+knowing what is in them. SGLang's (`sglang.bench_serving`, dataset agentic-trace) talks through the chat
+endpoint: the server renders and tokenizes the whole history at every turn, and is not asked for logprobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from msgspec import Struct, structs
+from orl_core.messages import text_message
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
+from orl_rollout.engine import Engine
+from orl_rollout.loop import rollout
+from orl_rollout.session import Opening
+from orl_rollout.sglang import SglangEngine
+from orl_rollout.tokenizer import HFTokenizer
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.engine_time import Instant
+from benchmarks.world import TASK
+
+NOTES = 64  # words of the system message, different in each rollout, so that rollouts have no prefix in common
+CALL = '\n<tool_call>\n{"name": "run", "arguments": {"command": "ls"}}\n</tool_call><|im_end|>'
+SECONDS = 240  # what SGLang's load generator may take, its start included
+
+
+class Mix(Struct, frozen=True, kw_only=True):
+    """What a run is made of, in ids: the first prompt, then `turns` answers of `action` with `new` ids between them.
+
+    `shared` ids begin every conversation of ours.
+    """
+
+    rollouts: int
+    turns: int
+    action: int
+    new: int
+    prompt: int = 0
+    shared: int = 0
+
+    @property
+    def generated(self) -> int:
+        """The ids that the server generates."""
+        return self.rollouts * self.turns * self.action
+
+    @property
+    def prompts(self) -> int:
+        """The ids of all prompts."""
+        between = self.turns * (self.turns - 1) // 2
+        return self.rollouts * (self.turns * self.prompt + between * (self.action + self.new))
+
+    @property
+    def known(self) -> int:
+        """How many of them the server can have seen: all but the new ones."""
+        new = self.rollouts * (self.prompt + (self.turns - 1) * self.new)
+        return self.prompts - new + (self.rollouts - 1) * self.shared
+
+    @property
+    def context(self) -> int:
+        """The length of a conversation at its end."""
+        return self.prompt + self.turns * self.action + (self.turns - 1) * self.new
+
+
+class Played(Struct, frozen=True, kw_only=True):
+    """One run: wall seconds, ids generated, ids of prompts, how many of these came from the prefix cache; faults."""
+
+    seconds: float
+    generated: int
+    prompts: int
+    cached: int | None
+    faults: list[str] = []
+
+
+class Deck:
+    """What a benchmark says: the tokenizer and its renderer, the call that ends each action, words of one id each."""
+
+    def __init__(self, hf: PreTrainedTokenizerFast, mix: Mix) -> None:
+        self.hf = hf
+        self.renderer = Renderer(HFTokenizer(hf))
+        self.call: list[int] = hf.encode(CALL, add_special_tokens=False)
+        self.words = sorted(f" {piece[1:]}" for piece in hf.get_vocab() if len(piece) == 4 and piece.startswith("Ġ"))
+        chance = random.Random(0)
+        empty = len(self.renderer.extend(self.call, [text_message("tool", "", name="run")], calls_before=0))
+        room = mix.new - len(self.call) - empty
+        if room < 1:
+            raise SystemExit(f"--new {mix.new}: a call and a result without a word are {mix.new - room} ids")
+        self.said = self.text(room, chance)
+        openings = [asyncio.run(Noted(self, seed).open(TASK)) for seed in range(2)]
+        ids = [self.renderer.open(opening.messages, opening.tools) for opening in openings]
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False)))
+        self.mix = structs.replace(mix, prompt=len(ids[0]), shared=shared)
+
+    def text(self, count: int, chance: random.Random) -> str:
+        """A text of `count` ids."""
+        return "".join(chance.choices(self.words, k=count))
+
+
+class Noted(Instant):
+    """A session that answers at once, and begins as no other does."""
+
+    def __init__(self, deck: Deck, seed: int) -> None:
+        super().__init__(deck.said)
+        self._notes = deck.text(NOTES, random.Random(seed))
+
+    async def open(self, task: Task) -> Opening:
+        opening = await super().open(task)
+        return structs.replace(opening, messages=(text_message("system", self._notes), *opening.messages))
+
+
+class Calling:
+    """An engine whose model makes a call at the end of each action, which weights by chance never would."""
+
+    def __init__(self, engine: Engine, call: Sequence[int]) -> None:
+        self._engine = engine
+        self._call = tuple(call)
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        most = sampling["max_new_tokens"] - len(self._call)
+        said = await self._engine.generate(ids, {**sampling, "max_new_tokens": most}, key=key)
+        logprobs = (*said.logprobs, *(0.0 for _ in self._call))
+        return structs.replace(said, ids=(*said.ids, *self._call), logprobs=logprobs, finish_reason="stop")
+
+
+async def ours(url: str, deck: Deck) -> Played:
+    """The real loop, SglangEngine and renderer, with environments that answer at once."""
+    mix, call = deck.mix, len(deck.call)
+    room = mix.context + mix.turns * mix.new
+    limits = Limits(
+        max_turns=mix.turns,
+        turn_tokens=mix.action + call,
+        rollout_tokens=room,
+        context_tokens=room,
+        max_nudges=mix.turns,
+        max_invalid=mix.turns + 1,
+        turn_timeout=900.0,
+    )
+    sampling = {"temperature": 1.0, "ignore_eos": True}
+    started = time.monotonic()
+    async with SglangEngine(url, context_tokens=room) as engine:
+        trajectories = await asyncio.gather(
+            *(
+                rollout(
+                    Job(task=TASK, key=f"{number:032d}", limits=limits, sampling=sampling),
+                    session=Noted(deck, number),
+                    renderer=deck.renderer,
+                    engine=Calling(engine, deck.call),
+                )
+                for number in range(mix.rollouts)
+            )
+        )
+    return counted(trajectories, mix, call, time.monotonic() - started)
+
+
+def counted(trajectories: Sequence[Trajectory], mix: Mix, call: int, seconds: float) -> Played:
+    """The books of our rollouts; a fault for each that did not play all its turns."""
+    generated = prompts = cached = 0
+    faults: list[str] = []
+    for trajectory in trajectories:
+        context = 0
+        for turn in trajectory.turns:
+            context += len(turn.observation)
+            prompts += context
+            context += len(turn.action_ids)
+            generated += len(turn.action_ids) - call * len(turn.generations)
+            cached += sum(generation.cached_tokens for generation in turn.generations)
+        if trajectory.stop_reason is not StopReason.MAX_TURNS or len(trajectory.turns) != mix.turns:
+            faults.append(f"{trajectory.stop_reason} after {len(trajectory.turns)} turns {trajectory.error}".strip())
+    return Played(seconds=seconds, generated=generated, prompts=prompts, cached=cached, faults=faults)
+
+
+async def bare(url: str, deck: Deck) -> Played:
+    """The bodies of ours, from a client that knows no messages; what is new in a prompt is words by chance."""
+    mix = deck.mix
+    known: list[int] = deck.hf.encode("".join(deck.words[:1000]), add_special_tokens=False)
+    sampling = {"temperature": 1.0, "ignore_eos": True, "max_new_tokens": mix.action, "no_stop_trim": True}
+    rest = {"sampling_params": {**sampling, "skip_special_tokens": False}, "return_logprob": True}
+    cached = 0
+
+    async def play(number: int, http: aiohttp.ClientSession) -> None:
+        nonlocal cached
+        chance = random.Random(number)
+        headers = {"X-SMG-Routing-Key": f"{number:032d}", "Content-Type": "application/json"}
+        ids = chance.choices(known, k=mix.prompt)
+        for _ in range(mix.turns):
+            body = msgspec.json.encode({**rest, "input_ids": ids})
+            async with http.post(f"{url}/generate", data=body, headers=headers) as response:
+                answer = msgspec.json.decode(await response.read())
+            ids += [*answer["output_ids"], *chance.choices(known, k=mix.new)]
+            cached += answer["meta_info"]["cached_tokens"]
+
+    started = time.monotonic()
+    timeout = aiohttp.ClientTimeout(total=900.0)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
+        await asyncio.gather(*(play(number, http) for number in range(mix.rollouts)))
+    seconds = time.monotonic() - started
+    return Played(seconds=seconds, generated=mix.generated, prompts=mix.prompts, cached=cached)
+
+
+def conversations(deck: Deck) -> dict[str, Any]:
+    """The file that SGLang's load generator plays: for each conversation the new messages of each turn."""
+    mix, chance = deck.mix, random.Random(1)
+
+    def rendered(messages: list[dict[str, str]]) -> int:
+        text = deck.hf.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return len(deck.hf.encode(str(text), add_special_tokens=False))
+
+    def said(role: str, count: int) -> dict[str, str]:
+        return {"role": role, "content": deck.text(count, chance)}
+
+    first = mix.prompt - rendered([said("system", NOTES), said("user", 0)])
+    answered = [said("user", 1), said("assistant", 1)]
+    later = mix.new - (rendered([*answered, said("user", 0)]) - rendered(answered[:1]) - 1)
+    plays = [
+        [
+            {"messages": [said("system", NOTES), said("user", first)], "prompt_tokens": mix.prompt},
+            *({"messages": [said("user", later)], "prompt_tokens": 0} for _ in range(mix.turns - 1)),
+        ]
+        for _ in range(mix.rollouts)
+    ]
+    return {"metadata": {}, "conversations": plays}
+
+
+def theirs(url: str, deck: Deck, model: Path, command: Sequence[str]) -> Played:
+    """SGLang's load generator, a process of its own; its own clock, which begins after its start and warm-up."""
+    mix = deck.mix
+    with tempfile.TemporaryDirectory() as folder:
+        trace, result = Path(folder) / "trace.json", Path(folder) / "result.jsonl"
+        trace.write_text(json.dumps(conversations(deck)), encoding="utf-8")
+        flags = {
+            "--backend": "sglang-oai-chat",
+            "--base-url": url,
+            "--model": str(model),
+            "--tokenizer": str(model),
+            "--dataset-name": "agentic-trace",
+            "--dataset-path": str(trace),
+            "--num-prompts": mix.rollouts,
+            "--max-concurrency": mix.rollouts,
+            "--sharegpt-output-len": mix.action,
+            "--extra-request-body": '{"temperature": 1.0}',
+            "--output-file": str(result),
+        }
+        words = [*command, *(str(word) for pair in flags.items() for word in pair)]
+        words += ["--disable-stream", "--disable-tqdm", "--flush-cache", "--cache-report"]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return _nothing(f"SGLang's load generator took longer than {SECONDS} s")
+        if done.returncode or not result.exists():
+            return _nothing(f"SGLang's load generator failed: {(done.stderr or done.stdout)[-600:]}")
+        report = json.loads(result.read_text(encoding="utf-8").splitlines()[-1])
+    wanted = mix.rollouts * mix.turns
+    faults = [] if report["completed"] == wanted else [f"{report['completed']} of {wanted} requests done"]
+    return Played(
+        seconds=report["duration"],
+        generated=report["total_output_tokens"],
+        prompts=mix.prompts,
+        cached=report.get("cache_report", {}).get("total_cached_tokens") or None,  # some servers do not tell
+        faults=faults,
+    )
+
+
+def _nothing(fault: str) -> Played:
+    return Played(seconds=0.0, generated=0, prompts=0, cached=None, faults=[fault])
+
+
+async def flush(url: str) -> None:
+    """Empty the server's prefix cache; a request that has just ended may hold it up for a moment."""
+    async with aiohttp.ClientSession() as http:
+        for _ in range(50):
+            async with http.post(f"{url}/flush_cache") as response:
+                if response.status == 200:
+                    return
+            await asyncio.sleep(0.1)
+    raise SystemExit(f"{url}/flush_cache: refused for 5 s")

@@ -1,0 +1,56 @@
+"""What miles replays in training of what the engine chose: routed experts, and the tokens that sparse attention saw.
+
+The engine returns either for the whole sequence at once, so that the last generation of a datum has all of it, in
+base64 of int32. miles reads a row of -1 as padding: a sample that failed has such rows, in the width of the others.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orl_core.trajectory import Generation
+
+_FIELDS = {"routed_experts": "rollout_routed_experts", "indexer_topk": "rollout_indexer_topk"}
+_OPTIONS = {"routed_experts": "use_rollout_routing_replay", "indexer_topk": "use_rollout_indexer_replay"}
+
+_widths: dict[str, tuple[int, ...]] = {}  # layers and choices, as the engine last returned them
+
+
+def payload(args: Any) -> dict[str, Any]:
+    """What the engine is asked for."""
+    return {f"return_{name}": True for name in _replayed(args)}
+
+
+def write(args: Any, sample: Any, generations: Sequence[Generation]) -> None:
+    """Write into `sample`, its tokens set, what miles replays; without `generations`, of a sample that failed, padding.
+
+    Raises:
+        ValueError: what the engine returned does not fit the ids.
+    """
+    import numpy as np
+
+    rows = len(sample.tokens) - 1
+    for name in _replayed(args):
+        if generations:
+            found = _decoded(name, generations[-1].extras, rows, args)
+            _widths[name] = found.shape[1:]
+        else:
+            known = (args.num_layers, args.moe_router_topk) if name == "routed_experts" else (1, 1)
+            found = np.full((rows, *_widths.get(name, known)), -1, dtype=np.int32)
+        setattr(sample, _FIELDS[name], found)
+
+
+def _replayed(args: Any) -> list[str]:
+    return [name for name, option in _OPTIONS.items() if getattr(args, option, False)]
+
+
+def _decoded(name: str, extras: Mapping[str, Any], rows: int, args: Any) -> Any:
+    import numpy as np
+
+    layers = args.num_layers if name == "routed_experts" else extras["indexer_topk_num_layers"]
+    numbers = np.frombuffer(base64.b64decode(extras[name]), dtype=np.int32)
+    if not rows or not numbers.size or numbers.size % (rows * layers):
+        raise ValueError(f"{name}: {numbers.size} numbers for {rows} ids and {layers} layers")
+    return numbers.reshape(rows, layers, -1)

@@ -1,0 +1,155 @@
+"""One rollout inside a trainer: from the row in its Sample to the Sample filled, or a list of them.
+
+The trainer's own comes in as a Host. An exception that left here would end most jobs, so only two kinds do: the
+breaker's, and that of a configuration which cannot be played. Both leave their reason on the trainer's arguments
+(`ENDED`), for a host that goes on all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from orl_core.datum import Datum
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.trajectory import Generation
+
+from orl_rollout.cluster.compare import is_task, offer, task_of
+from orl_rollout.cluster.samples import fail, fill, generations_of, split
+from orl_rollout.cluster.worker import Loop, context_tokens, this_loop
+from orl_rollout.outcome import Outcome
+
+logger = logging.getLogger("orl")
+
+ENDED = "orl_ended"  # of the trainer's arguments: why this run is over
+
+
+class Host(Protocol):
+    """What a trainer has of its own in a rollout."""
+
+    args: Any
+
+    def payload(self) -> Mapping[str, Any]:
+        """What its engines are asked for in every request, beside ids and logprobs."""
+        ...
+
+    def step(self) -> int | None:
+        """The number of the batch that is played, from 0; None where the trainer does not say."""
+        ...
+
+    def key(self, sample: Any) -> str | None:
+        """What routes the requests of `sample` to one engine, where the trainer has a name for it."""
+        ...
+
+    def aborted(self) -> bool:
+        """The trainer's own abort flag."""
+        ...
+
+    def complete(self, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
+        """Write into `sample`, filled from `datum`, what only this trainer wants: what it replays of its `generations`.
+
+        Without a datum the sample failed: it needs the same fields, of the same shapes, all the same.
+        """
+        ...
+
+    async def play(self, sample: Any, sampling: Mapping[str, Any]) -> None:
+        """Let the trainer play a row of its own; its reward model scores it afterwards. Raises whatever it raises."""
+        ...
+
+
+async def generate(host: Host, sample: Any, sampling: Mapping[str, Any], *, evaluation: bool) -> Any:
+    """Play the task of `sample.metadata` and return `sample`, its per-token fields set anew.
+
+    Where reasoning is stripped, a list is returned, also of one sample: one for each datum, sharing `rollout_id`;
+    trainers take lists or samples of a run, not both. An evaluation is one sample, that of the last turns, so that it
+    counts once. A row that is no task of orl is played by the trainer.
+
+    Status: FINISHED is COMPLETED; MAX_TURNS and MAX_TOKENS are TRUNCATED; TIMEOUT is TRUNCATED and removed; ABORTED is
+    ABORTED (a clean restart later); ERROR is FAILED, removed, reward 0.0. `remove_sample` keeps the loss off what does
+    not train.
+
+    Raises:
+        RunAborted: too many rollouts end in ERROR.
+        ConfigError: no configuration, a row that is no task, or `--partial-rollout` where reasoning is stripped.
+    """
+    try:
+        samples = await _played(host, sample, sampling, evaluation=evaluation)
+    except OrlError as fault:
+        setattr(host.args, ENDED, str(fault))
+        raise
+    return samples
+
+
+async def _played(host: Host, sample: Any, sampling: Mapping[str, Any], *, evaluation: bool) -> Any:
+    loop = await this_loop(host.args, host.payload())
+    stripped = loop.process.config.thinking == "strip"
+    if stripped and getattr(host.args, "partial_rollout", False):
+        raise ConfigError("`thinking: strip` makes several samples of a rollout, which `--partial-rollout` cannot keep")
+    if not is_task(sample):
+        await _by_trainer(host, sample, sampling, loop)
+        return [sample] if stripped else sample
+    outcome = await loop.runtime.play(
+        task_of(sample),
+        key=host.key(sample) or uuid.uuid4().hex,
+        engine=loop.engine,
+        sampling=sampling,
+        context_tokens=context_tokens(host.args, evaluation=evaluation),
+        evaluation=evaluation,
+        step=loop.process.step(host.step(), evaluation=evaluation),
+        stopped=host.aborted,
+    )
+    compared = loop.process.config.group_reward.mode != "off" and not evaluation
+    offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
+    text_of = loop.process.tokenizer.decode
+    if stripped:
+        samples = split(sample, outcome, text_of=text_of, evaluation=evaluation)
+    else:
+        fill(sample, outcome, text_of=text_of)
+        samples = [sample]
+    _complete(host, samples, outcome, loop)
+    return samples if stripped else sample
+
+
+def _complete(host: Host, samples: Sequence[Any], outcome: Outcome, loop: Loop) -> None:
+    """Let the trainer's own fields be written. Where that fails, nothing of the rollout trains.
+
+    Raises:
+        RunAborted: it could not for the third time.
+    """
+    written = list(zip(outcome.data, generations_of(outcome), strict=True))[-len(samples) :] or [(None, [])]
+    try:
+        with boundary(OrlError, "completing a sample"):
+            for sample, (datum, generations) in zip(samples, written, strict=True):
+                host.complete(sample, datum, generations)
+    except OrlError as fault:
+        logger.error("%s", fault)
+        for sample in samples:
+            _fail(host, sample)
+        loop.process.breaker.saw_bug(str(fault))
+
+
+async def _by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any], loop: Loop) -> None:
+    """Let the trainer play a row that is a plain prompt.
+
+    Raises:
+        RunAborted: too many rollouts end in ERROR.
+        ConfigError: there is no trainer.
+    """
+    error = ""
+    try:
+        with boundary(OrlError, "the trainer's own generate"):
+            await host.play(sample, dict(sampling))
+    except ConfigError:
+        raise
+    except OrlError as fault:
+        error = f"row {sample.index}: {fault}"
+        logger.warning("%s", error)
+        _fail(host, sample)
+    loop.process.breaker.saw(error)
+
+
+def _fail(host: Host, sample: Any) -> None:
+    fail(sample)
+    host.complete(sample, None, ())

@@ -1,0 +1,77 @@
+"""What the rollouts of a batch say in numbers, for the run's history and for the trainer's own tracking.
+
+`generate` leaves a Measure in every sample's metadata; here they become metrics per environment. How they reach the
+trainer's tracking is the adapter's to say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from orl_core.errors import OrlError, RunAborted, boundary
+
+from orl_rollout import history
+from orl_rollout.cluster.compare import flat, rollout_of
+from orl_rollout.cluster.generate import ENDED
+from orl_rollout.cluster.samples import MEASURE
+from orl_rollout.metrics import Measure, metrics_of
+
+logger = logging.getLogger("orl")
+
+Send = Callable[[str, Mapping[str, float]], None]  # the kind, `rollout` or `eval`, and metrics whose names begin so
+
+
+def log_rollout(args: Any, rollout_id: int, samples: Sequence[Any], seconds: float, send: Send) -> None:
+    """One training batch, step `rollout_id + 1` of the run.
+
+    Raises:
+        RunAborted: `generate` ended the run, and the trainer went on without its exception.
+    """
+    if ended := getattr(args, ENDED, ""):
+        raise RunAborted(ended)
+    metrics = metrics_of(measures_of(samples))
+    _log("rollout", rollout_id, metrics, send)
+    _remember(args, "train", rollout_id + 1, metrics, seconds=seconds)
+
+
+def log_eval(args: Any, rollout_id: int, data: Mapping[str, Any], send: Send) -> None:
+    """One evaluation of the held-out tasks: a mapping of datasets, each with its `samples`."""
+    measures = [measure for one in data.values() for measure in measures_of(one.get("samples") or ())]
+    metrics = metrics_of(measures)
+    _log("eval", rollout_id, metrics, send)
+    # Evaluated rollouts run side by side: they take as long as the longest of them.
+    seconds = max((measure.generation_seconds + measure.environment_seconds for measure in measures), default=0.0)
+    _remember(args, "eval", _steps_made(args), metrics, seconds=seconds)
+
+
+def measures_of(samples: Iterable[Any]) -> list[Measure]:
+    """The measures of the rollouts that `samples` came from; several samples of one rollout count once."""
+    found = {
+        rollout_of(sample): sample.metadata[MEASURE] for sample in reversed(flat(samples)) if MEASURE in sample.metadata
+    }
+    return [msgspec.convert(found[rollout], Measure) for rollout in reversed(found)]
+
+
+def _log(kind: str, rollout_id: int, metrics: Mapping[str, float], send: Send) -> None:
+    named = {f"{kind}/{name}": value for name, value in metrics.items()}
+    logger.info("orl %s %d: %s", kind, rollout_id, named)
+    if named:
+        with boundary(OrlError, "the trainer's tracking"):
+            send(kind, named)
+
+
+def _steps_made(args: Any) -> int:
+    """The steps of the run so far, as its history has them: trainers count the first evaluation like the first step."""
+    folder = getattr(args, "orl_folder", None)
+    rows = history.read(Path(folder) / "metrics.jsonl") if folder else []
+    return max((row["step"] for row in rows if row["kind"] == "train"), default=0)
+
+
+def _remember(args: Any, kind: history.Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:
+    folder = getattr(args, "orl_folder", None)
+    if folder and metrics:
+        history.append(Path(folder) / "metrics.jsonl", kind, step, metrics, seconds=seconds)

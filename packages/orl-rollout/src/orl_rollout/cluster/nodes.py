@@ -1,0 +1,103 @@
+"""Asks every node of a Ray cluster which variables its workers have, by name, and whether they find a package.
+
+Ray lives in the trainer's Python, which runs this module as a program: `-m orl_rollout.cluster.nodes ANSWER PACKAGE
+NAME...`. What a node runs is sent there whole, because orl may be missing on it. A value never leaves its node (L6).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from orl_core.errors import ConfigError, OrlError, boundary
+
+from orl_rollout.cluster.needs import Needs
+
+NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
+ASK_SECONDS = 180.0
+HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
+
+
+class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One node's answer: `variables` are set there, `found` says whether the package is; `why` says what failed."""
+
+    address: str
+    head: bool
+    variables: tuple[str, ...] = ()
+    found: bool = True
+    why: str = ""
+
+
+def ask(python: str, environment: Mapping[str, str], needs: Needs) -> list[Node]:
+    """What the nodes of the cluster at RAY_ADDRESS of `environment` answer.
+
+    Raises:
+        ConfigError: there is no such cluster, or it takes no work from `python`.
+    """
+    with TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = [python, "-m", "orl_rollout.cluster.nodes", str(answer), needs.package, *needs.names]
+        try:
+            asked = subprocess.run(
+                command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise ConfigError(f"the cluster did not answer within {ASK_SECONDS:g} s") from exc
+        if answer.is_file():
+            return msgspec.json.decode(answer.read_bytes(), type=list[Node])
+    raise ConfigError((asked.stderr.strip().splitlines() or ["no message"])[-1])
+
+
+def look(package: str, names: Sequence[str]) -> tuple[list[str], bool]:
+    """What a worker says of itself: which of `names` are set, and whether it finds `package`."""
+    return [name for name in names if os.environ.get(name)], not package or find_spec(package) is not None
+
+
+def answers(package: str, names: Sequence[str]) -> list[Node]:
+    """Let every living node look, all at once."""
+    ray: Any = importlib.import_module("ray")
+    strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
+    ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    living = [node for node in ray.nodes() if node["Alive"]]
+    asked = [
+        ray.remote(look)
+        .options(
+            num_cpus=0, max_retries=0, scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(id_, soft=False)
+        )
+        .remote(package, names)
+        for id_ in (node["NodeID"] for node in living)
+    ]
+    done, _ = ray.wait(asked, num_returns=len(asked), timeout=NODE_SECONDS)
+    found = [_node(ray, node, task if task in done else None) for node, task in zip(living, asked, strict=True)]
+    ray.shutdown()
+    return found
+
+
+def _node(ray: Any, node: dict[str, Any], task: Any) -> Node:
+    where: dict[str, Any] = {"address": node["NodeManagerAddress"], "head": HEAD in node["Resources"]}
+    if task is None:
+        return Node(**where, why=f"it did not answer within {NODE_SECONDS:g} s")
+    try:
+        with boundary(OrlError, "it took no work"):
+            variables, found = ray.get(task)
+    except OrlError as exc:
+        return Node(**where, why=" ".join(str(exc).split())[:400])
+    return Node(**where, variables=tuple(variables), found=found)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Write the answers to the file named first."""
+    Path(argv[0]).write_bytes(msgspec.json.encode(answers(argv[1], argv[2:])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

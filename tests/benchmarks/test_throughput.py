@@ -1,0 +1,122 @@
+"""The throughput benchmark plays a small mix against the stand-in for SGLang; its books are those of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orl_rollout.testing import SglangServer
+from transformers import AutoTokenizer
+
+from benchmarks import throughput
+from benchmarks.throughput_clients import Deck, Mix, bare, conversations, flush, ours, theirs
+from benchmarks.throughput_model import ADDED, SPECIAL, make_model, make_tokenizer
+
+VOCABULARY = 2_000
+FAKE = [sys.executable, str(Path(__file__).parent / "fake_serving.py")]
+MIX = Mix(rollouts=3, turns=3, action=5, new=120)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    make_model(folder, vocabulary=VOCABULARY)
+    return folder
+
+
+@asynccontextmanager
+async def serving() -> AsyncGenerator[SglangServer]:
+    """A model that goes on with words by chance."""
+    chance = random.Random(0)
+
+    def words(ids: list[int], sampling: dict[str, Any]) -> list[int]:
+        assert sampling["ignore_eos"]
+        return chance.choices(range(256, VOCABULARY - len(SPECIAL) - len(ADDED)), k=sampling["max_new_tokens"])
+
+    async with SglangServer(words) as server:
+        yield server
+
+
+def deck_of(model: Path) -> Deck:
+    return Deck(AutoTokenizer.from_pretrained(str(model)), MIX)
+
+
+def test_every_id_decodes_and_words_encode_to_the_same_ids_again() -> None:
+    hf = make_tokenizer(vocabulary=VOCABULARY)
+    assert len(hf) == VOCABULARY
+    assert all(hf.decode([token]) for token in range(VOCABULARY))
+    ids = [token for token in random.Random(1).choices(range(VOCABULARY), k=500) if not 0 <= token < 256]
+    assert len(ids) > 300
+    assert hf.encode(hf.decode(ids), add_special_tokens=False) == ids
+
+
+async def test_our_rollouts_are_the_mix_and_only_what_is_new_is_not_from_the_cache(model: Path) -> None:
+    deck = await asyncio.to_thread(deck_of, model)
+    async with serving() as server:
+        played = await ours(server.url, deck)
+        assert played.faults == []
+        assert (played.generated, played.prompts) == (deck.mix.generated, deck.mix.prompts)
+        assert played.prompts == server.prompt_tokens
+        assert played.cached == server.cached_tokens
+        # The last word may be the same by chance; nothing else but how every conversation begins is shared.
+        assert 0 <= server.cached_tokens - deck.mix.known < MIX.rollouts
+        assert 0 < deck.mix.shared < 10
+        last = max(len(kept.body["input_ids"]) for kept in server.requests)
+        assert last + MIX.action == deck.mix.context
+
+
+async def test_the_bare_client_plays_the_same_mix(model: Path) -> None:
+    deck = await asyncio.to_thread(deck_of, model)
+    async with serving() as server:
+        played = await bare(server.url, deck)
+        assert server.prompt_tokens == deck.mix.prompts == played.prompts
+        assert played.cached == server.cached_tokens
+        await flush(server.url)
+        server.cached_tokens = 0
+        await bare(server.url, deck)
+        assert server.cached_tokens == played.cached
+
+
+async def test_the_trace_for_sglangs_load_generator_is_the_same_mix(model: Path) -> None:
+    deck = await asyncio.to_thread(deck_of, model)
+    async with serving() as server:
+        played = await asyncio.to_thread(theirs, server.url, deck, model, FAKE)
+        assert played.faults == []
+        assert server.prompt_tokens == deck.mix.prompts
+        assert played.generated == deck.mix.generated
+        assert abs(server.cached_tokens - deck.mix.known) < 8 * MIX.rollouts
+        assert played.cached == server.cached_tokens
+    assert len(conversations(deck)["conversations"]) == MIX.rollouts
+
+
+async def test_the_command_writes_what_it_measured_and_says_what_failed(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "throughput.json"
+    async with serving() as server:
+        words = ["--url", server.url, "--model", str(model), "--rollouts", "2", "--turns", "2", "--action", "4"]
+        words += ["--new", "120", "--rounds", "1", "--output", str(output)]
+        assert await asyncio.to_thread(throughput.main, words, FAKE) == 0
+        whole = json.loads(output.read_text(encoding="utf-8"))
+        assert await asyncio.to_thread(throughput.main, words, [*FAKE, "FAILING"]) == 1
+    (result,) = whole
+    assert {name: len(runs) for name, runs in result["runs"].items()} == {
+        "orl": 1,
+        "bare client": 1,
+        "sglang.bench_serving": 1,
+    }
+    assert result["orl_over"]["sglang.bench_serving"] > 0
+    assert result["medians"]["orl"]["cached_share"] == pytest.approx(result["known_share"], abs=0.01)
+    assert "SGLang's load generator failed: no GPU" in capsys.readouterr().out
+
+
+def test_new_ids_too_few_for_a_call_and_a_result_are_refused(model: Path) -> None:
+    with pytest.raises(SystemExit, match="--new 10"):
+        Deck(AutoTokenizer.from_pretrained(str(model)), Mix(rollouts=1, turns=1, action=1, new=10))

@@ -1,0 +1,25 @@
+"""What the tests of the adapter play with: a real OpenReward server, and a checkpoint's tokenizer and configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orl_playground.server import serving
+
+from tests.slime import episode
+
+
+@pytest.fixture(scope="session")
+def environment() -> Iterator[str]:
+    with serving(("guessnumber",)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 2}), encoding="utf-8")
+    return folder

@@ -1,0 +1,40 @@
+"""How a case is played inside miles: the scripted model behind an SGLang stand-in, and a process's worth of miles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orl_rollout.testing import SglangServer
+
+from tests.miles.host import Api, Host, arguments
+from tests.slime import episode
+
+SECONDS = 40  # that a hang is waited for
+
+
+@contextmanager
+def hosting(
+    api: Api, server: SglangServer, checkpoint: Path, tmp_path: Path, config: dict[str, Any], **flags: Any
+) -> Iterator[Host]:
+    """A host that was started with `flags`; `config` is the `orl_config`, and `tmp_path / "run"` the run's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILES_USE_LEGACY_ROLLOUT_V1", str(int(api.v1)))
+        tasks = flags.pop("prompt_data", None) or episode.make_tasks(tmp_path / "tasks.jsonl", 8)
+        settings = {"orl_config": config, "orl_folder": str(tmp_path / "run")}
+        host = Host(api, arguments(api, checkpoint, tasks, server.url, settings, **flags))
+        try:
+            yield host
+        finally:
+            host.close()
+
+
+async def step(host: Host) -> tuple[list[list[Any]], dict[str, Any]]:
+    """One step as miles' manager takes it: the groups, logged, and what the trainer gets of them."""
+    groups = await asyncio.wait_for(asyncio.to_thread(host.rollout), SECONDS)
+    host.log(groups)
+    return groups, host.train_data(groups)

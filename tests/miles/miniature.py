@@ -1,0 +1,86 @@
+"""A miniature of miles, so that the adapter is tested without it: its Sample, and its two ways to call a generate."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orl_miles.generate import generate, generate_legacy
+from orl_miles.reward import post_process
+
+from tests.slime import episode, miniature
+
+
+@dataclass
+class Sample(miniature.Sample):
+    """The fields of miles' Sample that an adapter touches."""
+
+    routing_key: str | None = None
+    rollout_routed_experts: Any = None
+    rollout_indexer_topk: Any = None
+
+    def validate(self) -> None:
+        assert self.loss_mask is not None
+        assert len(self.tokens) > self.response_length == len(self.loss_mask) == len(self.rollout_log_probs or ())
+        for rows in (self.rollout_routed_experts, self.rollout_indexer_topk):
+            assert rows is None or len(rows) == len(self.tokens) - 1
+
+
+@dataclass(frozen=True)
+class State:
+    args: Namespace
+    aborted: bool = False
+
+
+@dataclass(frozen=True)
+class GenerateFnInput:
+    state: State
+    sample: Any
+    sampling_params: dict[str, Any]
+    evaluation: bool
+
+    @property
+    def args(self) -> Namespace:
+        return self.state.args
+
+
+@dataclass(frozen=True)
+class GenerateFnOutput:
+    samples: Any
+
+
+class ClassApi(miniature.Miniature):
+    """miles' class API."""
+
+    sample = Sample
+    post_process = staticmethod(post_process)
+    aborted = False
+
+    async def generate(self, sample: Any, sampling: dict[str, Any], evaluation: bool) -> Any:
+        state = State(self.args, self.aborted)
+        return (await generate(GenerateFnInput(state, sample, sampling, evaluation))).samples
+
+
+class Legacy(ClassApi):
+    """The signature of miles' v1."""
+
+    async def generate(self, sample: Any, sampling: dict[str, Any], evaluation: bool) -> Any:
+        return await generate_legacy(self.args, sample, sampling, evaluation=evaluation)
+
+
+def arguments(checkpoint: Path, folder: Path, url: str, config: Any, **changes: Any) -> Namespace:
+    """miles' arguments, as far as an adapter reads them."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    fields = {
+        "hf_checkpoint": str(checkpoint),
+        "prompt_data": str(episode.make_tasks(folder / "tasks.jsonl", 2)),
+        "metadata_key": "metadata",
+        "n_samples_per_prompt": 2,
+        "sglang_router_ip": host,
+        "sglang_router_port": int(port),
+        "rollout_max_context_len": 2000,
+        "orl_config": config,
+    }
+    return miniature.arguments(**fields | changes)

@@ -1,0 +1,228 @@
+"""Our miles adapter on a miniature of miles, class API and legacy: the table of cases, and what only miles has."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+from orl_core.errors import ConfigError
+from orl_miles.filter import has_signal
+from orl_miles.generate import RunEnded, generate
+from orl_miles.reward import post_process, reward
+from orl_rollout.testing import Fault, FaultKind, SglangServer
+
+from tests.miles.miniature import ClassApi, Legacy, Sample, arguments
+from tests.slime import episode, playing
+from tests.slime import miniature as slime
+from tests.slime.cases import CASES, Case, key_of
+from tests.slime.playing import configuration, engine
+
+by_api = pytest.mark.parametrize("api", [ClassApi, Legacy])
+REFUSED = Fault(kind=FaultKind.STATUS, status=400, message="no")
+DIFFERENT = {"9 the reward model is asked for whole groups": {"raises": "group-rm", "alone": True}}
+ROWS = [replace(case, **DIFFERENT.get(case.name, {})) for case in CASES]
+
+
+@by_api
+@pytest.mark.parametrize("case", [case for case in ROWS if case.alone], ids=lambda case: case.name)
+async def test_a_case_of_the_contract(
+    case: Case, api: Any, environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with engine(checkpoint, case.faults, thinks=case.thinks) as server:
+        host = api(arguments(checkpoint, tmp_path, server.url, configuration(case, environment), **case.args))
+        if case.raises:
+            with pytest.raises(RunEnded, match=case.raises) as ended:
+                await asyncio.to_thread(host.rollout)
+            assert isinstance(ended.value.__cause__, ConfigError)
+            return
+        await playing.play(case, host, server, monkeypatch)
+        for sample in (member for group in host.groups for member in group):
+            sample.validate()
+
+
+@contextmanager
+def hosting(
+    api: Any, checkpoint: Path, folder: Path, config: Any, faults: tuple[Fault, ...] = (), **changes: Any
+) -> Iterator[tuple[Any, SglangServer]]:
+    with engine(checkpoint, faults) as server:
+        yield api(arguments(checkpoint, folder, server.url, config, **changes)), server
+
+
+def settings(environment: str, folder: Path) -> dict[str, Any]:
+    """A configuration of a run of its own: a breaker belongs to one."""
+    return episode.settings(environment) | {"openreward_run_name": folder.name}
+
+
+async def played(host: Any, *, evaluation: bool = False) -> list[Any]:
+    groups = await asyncio.to_thread(host.rollout, evaluation=evaluation)
+    return [sample for group in groups for sample in group]
+
+
+@by_api
+@pytest.mark.parametrize(
+    ("changes", "evaluation", "status"),
+    [
+        ({"fully_async": True}, False, "aborted"),
+        ({"dynamic_sampling_filter_path": "miles.rollout.filter_hub.x.check_no_aborted"}, False, "aborted"),
+        ({"dynamic_sampling_filter_path": "orl_miles.filter.has_signal"}, False, "failed"),
+        ({"fully_async": True}, True, "failed"),
+    ],
+)
+async def test_a_failure_is_aborted_where_miles_puts_another_group_in_its_place(
+    api: Any, changes: dict[str, Any], evaluation: bool, status: str, environment: str, checkpoint: Path, tmp_path: Path
+):
+    config = settings(environment, tmp_path)
+    with hosting(api, checkpoint, tmp_path, config, (REFUSED,), **changes) as (host, _):
+        samples = await played(host, evaluation=evaluation)
+    assert {(sample.status.value, sample.reward, sample.remove_sample) for sample in samples} == {(status, 0.0, True)}
+
+
+async def test_the_abort_flag_of_the_state_ends_a_rollout_before_it_asks_the_engine(
+    environment: str, checkpoint: Path, tmp_path: Path
+):
+    with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path)) as (host, server):
+        host.aborted = True
+        samples = await played(host)
+        assert not server.requests
+    assert {sample.status.value for sample in samples} == {"aborted"}
+    assert all(sample.reward is not None for sample in samples)
+
+
+@by_api
+async def test_a_dead_environment_ends_the_run_past_a_host_that_catches_every_exception(
+    api: Any, checkpoint: Path, tmp_path: Path
+):
+    config = settings("http://127.0.0.1:9", tmp_path)
+    with hosting(api, checkpoint, tmp_path, config) as (host, _):
+        ended = None
+        for _ in range(40):
+            try:
+                await played(host)
+            except Exception as exc:  # as miles does
+                raise AssertionError("miles would go on") from exc
+            except RunEnded as end:
+                ended = end
+                break
+    assert "of the last 64 rollouts ended in ERROR" in str(ended)
+    assert "ended in ERROR" in host.args.orl_ended
+
+
+REPLAY = {"use_rollout_routing_replay": True, "use_rollout_indexer_replay": True, "num_layers": 1, "moe_router_topk": 1}
+
+
+@by_api
+@pytest.mark.parametrize("evaluation", [False, True])
+async def test_what_the_engine_chose_is_handed_on_for_every_id_but_the_last(
+    api: Any, evaluation: bool, environment: str, checkpoint: Path, tmp_path: Path
+):
+    config = settings(environment, tmp_path)
+    fault = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
+    with hosting(api, checkpoint, tmp_path, config, (fault,), **REPLAY) as (host, server):
+        samples = await played(host, evaluation=evaluation)
+        assert all(request.body["return_routed_experts"] for request in server.requests)
+        assert all(request.body["return_indexer_topk"] for request in server.requests)
+    assert [sample.status.value for sample in samples].count("failed") == 1
+    for sample in samples:
+        failed = sample.status.value == "failed"
+        expected = [-1 if failed else token % 8 for token in sample.tokens[:-1]]
+        for rows in (sample.rollout_routed_experts, sample.rollout_indexer_topk):
+            assert (rows.dtype, rows.shape) == ("int32", (len(sample.tokens) - 1, 1, 1))
+            assert rows.reshape(-1).tolist() == expected
+
+
+async def test_of_a_split_rollout_every_sample_has_its_own(environment: str, checkpoint: Path, tmp_path: Path):
+    config = settings(environment, tmp_path) | {"thinking": "strip"}
+    with engine(checkpoint, thinks=True) as server:
+        host = ClassApi(arguments(checkpoint, tmp_path, server.url, config, **REPLAY))
+        groups = await asyncio.to_thread(host.rollout)
+    split = [members for group in groups for members in group]
+    assert max(map(len, split)) == 2
+    for sample in (member for members in split for member in members):
+        sample.validate()
+        assert sample.rollout_routed_experts.reshape(-1).tolist() == [token % 8 for token in sample.tokens[:-1]]
+
+
+async def test_an_engine_that_returns_nothing_to_replay_makes_failures(
+    environment: str, checkpoint: Path, tmp_path: Path
+):
+    config = settings(environment, tmp_path)
+    missing = Fault(kind=FaultKind.NO_REPLAY)
+    with hosting(ClassApi, checkpoint, tmp_path, config, (missing,), **REPLAY) as (host, _):
+        samples = await played(host)
+    assert {sample.status.value for sample in samples} == {"failed"}
+    for sample in samples:
+        sample.validate()
+
+
+async def test_the_name_of_the_lora_adapter_is_in_every_request(
+    environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    lora: Any = ModuleType("miles.utils.lora")
+    lora.LORA_ADAPTER_NAME = "an_adapter"
+    lora.lora_rollout_enabled = lambda args: args.lora_rank > 0
+    monkeypatch.setitem(sys.modules, lora.__name__, lora)
+    for rank, sent in ((0, set()), (8, {"an_adapter"})):
+        with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path), lora_rank=rank) as (host, server):
+            await played(host)
+            assert {request.body["lora_path"] for request in server.requests if "lora_path" in request.body} == sent
+
+
+async def test_the_routing_key_of_a_sample_goes_before_one_of_ours(environment: str, checkpoint: Path, tmp_path: Path):
+    with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path)) as (host, server):
+        first, second, *_ = (sample for group in host.groups for sample in group)
+        first.routing_key, second.session_id = "by the router", None
+        await played(host)
+        keys = {key_of(request) for request in server.requests}
+    assert len(keys) == 4
+    assert keys > {"by the router", "s2", "s3"}
+
+
+async def test_the_option_of_ours_names_a_configuration(environment: str, checkpoint: Path, tmp_path: Path):
+    parser = ArgumentParser()
+    generate.add_arguments(parser)  # type: ignore[attr-defined]
+    assert parser.parse_args([]).orl_config is None
+    file = tmp_path / "config.yaml"
+    file.write_bytes(msgspec.yaml.encode(settings(environment, tmp_path)))
+    given = parser.parse_args(["--orl-config", str(file)]).orl_config
+    with hosting(ClassApi, checkpoint, tmp_path, given) as (host, _):
+        samples = await played(host)
+    assert {sample.status.value for sample in samples} == {"completed", "truncated"}
+
+
+@by_api
+async def test_a_row_that_is_no_task_needs_miles(api: Any, environment: str, checkpoint: Path, tmp_path: Path):
+    with hosting(api, checkpoint, tmp_path, settings(environment, tmp_path)) as (host, _):
+        host.groups[0][0].metadata = {"question": "?"}
+        with pytest.raises(RunEnded, match=r"row 0: its metadata is no task.*is not there"):
+            await played(host)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("grpo", [0.7071, -0.7071, 0.0, 0.0]),
+        ("gspo", [0.7071, -0.7071, 0.0, 0.0]),
+        ("reinforce_plus_plus_baseline", [0.5, -0.5, 0.0, 0.0]),
+        ("ppo", [1.0, 0.0, 1.0, 5.0]),
+        ("cispo", [1.0, 0.0, 1.0, 5.0]),
+    ],
+)
+async def test_rewards_are_what_the_estimator_wants(estimator: str, expected: list[float]):
+    samples = [Sample(index=i, group_index=i // 2, reward=r, loss_mask=[1]) for i, r in enumerate([1.0, 0.0, 1.0, 5.0])]
+    samples[3].remove_sample = True
+    raw, rewards = post_process(slime.arguments(advantage_estimator=estimator), samples)
+    assert raw == [1.0, 0.0, 1.0, 5.0]
+    assert rewards == pytest.approx(expected, abs=1e-3)
+    assert await reward(slime.arguments(), samples) == raw
+    kept = has_signal(slime.arguments(), samples[:2])
+    dropped = has_signal(slime.arguments(), samples[2:])
+    assert (getattr(kept, "keep", kept), getattr(dropped, "keep", dropped)) == (True, False)

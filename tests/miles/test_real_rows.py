@@ -1,0 +1,71 @@
+"""What else miles hands to an adapter: rows of plain prompts beside tasks, and an engine's choices to be replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orl_rollout.testing import Fault, FaultKind
+
+from tests.miles.host import APIS, Api, flat, of_miles
+from tests.miles.hosting import SECONDS, hosting, step
+from tests.slime import episode
+from tests.slime.playing import engine
+from tests.slime.test_real_rows import LABEL, mix
+
+pytestmark = pytest.mark.miles
+by_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+
+
+@by_api
+@pytest.mark.parametrize("thinking", [False, "strip"])
+async def test_plain_rows_are_played_by_miles_and_scored_by_its_reward_model(
+    thinking: Any, api: Api, environment: str, checkpoint: Path, tmp_path: Path
+):
+    prompt = "<|im_start|>user\nA number of 100 to 111?<|im_end|>\n<|im_start|>assistant\n"
+    rows = mix(tmp_path / "mix.jsonl", prompt)
+    flags = {
+        "custom_rm_path": "orl_miles.reward.reward",
+        "prompt_data": rows,
+        "eval_prompt_data": ["mix", rows],
+        "n_samples_per_eval_prompt": 2,
+    }
+    config = episode.settings(environment) | {"thinking": thinking}
+    with (
+        engine(checkpoint) as server,
+        hosting(api, server, checkpoint, tmp_path, config, **flags) as host,
+    ):
+        f1_score = of_miles("miles.rollout.rm_hub.f1.f1_score")
+        groups, data = await step(host)
+        evaluated = await asyncio.wait_for(asyncio.to_thread(host.evaluate), SECONDS)
+        host.log_evaluation(evaluated)
+    plain = flat(groups[1:])
+    assert {sample.status.value for sample in plain} == {"completed"}
+    expected = sorted(round(f1_score(sample.response, LABEL)[0], 3) for sample in plain)
+    assert sorted(round(sample.reward, 3) for sample in plain) == expected
+    assert len(set(expected)) == 2
+    assert data["rewards"] == pytest.approx([0.7071 if raw > 0.5 else -0.7071 for raw in data["raw_reward"]], abs=1e-3)
+    assert all(any(mask) for mask in data["loss_masks"])
+    assert len(evaluated["mix"]["rewards"]) == 4
+
+
+@by_api
+async def test_what_the_engine_chose_reaches_the_trainer_for_every_row_a_failure_included(
+    api: Api, environment: str, checkpoint: Path, tmp_path: Path
+):
+    refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
+    with (
+        engine(checkpoint, [refusal]) as server,
+        hosting(
+            api, server, checkpoint, tmp_path, episode.settings(environment), use_rollout_routing_replay=True
+        ) as host,
+    ):
+        host.args.num_layers = host.args.moe_router_topk = 1  # as the stand-in has them
+        groups, data = await step(host)
+    assert "failed" in {sample.status.value for sample in flat(groups)}
+    for tokens, experts, mask in zip(data["tokens"], data["rollout_routed_experts"], data["loss_masks"], strict=True):
+        assert experts.shape == (len(tokens) - 1, 1, 1)
+        expected = [token % 8 if any(mask) else -1 for token in tokens[:-1]]
+        assert experts.flatten().tolist() == expected

@@ -1,0 +1,81 @@
+"""What workers need is told by name; what the configuration itself holds reaches them under those names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from orl_core.config import RunConfig, decode_config
+from orl_core.errors import ConfigError
+from orl_rollout.cluster.needs import Needs, given_secrets, needs_of
+from orl_rollout.cluster.nodes import Node
+from orl_rollout.cluster.ray import problem_of, several_nodes
+
+
+def config_of(environments: dict[str, Any], secrets: dict[str, Any] | None = None) -> RunConfig:
+    return decode_config({"environments": environments, "secrets": secrets or {}}, "test")
+
+
+def test_a_secret_is_needed_under_its_name_or_the_upper_case_form():
+    config = config_of({"a/b": {"secrets": {"own": None, "SHOUTED": None}}}, {"openai_api_key": None})
+    needs = needs_of(config, "orl_adapter", online=True)
+    assert needs.variables == (
+        ("OPENREWARD_API_KEY",),
+        ("WANDB_API_KEY",),
+        ("openai_api_key", "OPENAI_API_KEY"),
+        ("own", "OWN"),
+        ("SHOUTED",),
+    )
+    assert needs.missing({"OPENREWARD_API_KEY", "WANDB_API_KEY", "own", "OPENAI_API_KEY"}) == ["SHOUTED"]
+    assert needs.missing({"SHOUTED", "OWN", "own"}) == ["OPENREWARD_API_KEY", "WANDB_API_KEY", "OPENAI_API_KEY"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "needed"),
+    [
+        ({}, ("OPENREWARD_API_KEY",)),
+        ({"base_url": "http://127.0.0.1:1"}, ()),
+        ({"base_url": "http://127.0.0.1:1", "send_api_key": True}, ("OPENREWARD_API_KEY",)),
+    ],
+)
+def test_the_platforms_key_is_needed_where_it_is_sent(environment: dict[str, Any], needed: tuple[str, ...]):
+    assert needs_of(config_of({"a/b": environment}), "orl_adapter", online=False).names == needed
+
+
+def test_values_in_the_configuration_are_handed_on_under_the_names_that_are_read_first():
+    hosted = {"value": "three", "hosts": ["x.example"]}
+    config = config_of({"a/b": {"secrets": {"own": "two"}}, "a/c": {"secrets": {"hosted": hosted}}}, {"shared": "one"})
+    assert given_secrets(config) == {"shared": "one", "own": "two", "hosted": "three"}
+
+
+def test_two_values_of_one_secret_are_refused_by_name_alone():
+    config = config_of({"a/b": {"secrets": {"own": "first-one"}}, "a/c": {"secrets": {"own": "second-one"}}})
+    with pytest.raises(ConfigError, match="`own` has several values") as refused:
+        given_secrets(config)
+    assert "-one" not in str(refused.value)
+
+
+NEEDS = Needs(package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)))
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (Node(address="10.0.0.1", head=True, variables=("key", "OTHER")), ""),
+        (Node(address="10.0.0.1", head=True, variables=("OTHER",)), "no KEY.*`KEY=... ray start --head`"),
+        (Node(address="10.0.0.2", head=False), "no KEY, OTHER.*`KEY=... OTHER=... ray start --address=10.0.0.1:6379`"),
+        (Node(address="10.0.0.2", head=False, found=False), "10.0.0.2 does not find orl_adapter.*install-into"),
+        (Node(address="10.0.0.2", head=False, why="it did not answer"), "10.0.0.2: it did not answer"),
+    ],
+)
+def test_what_a_node_lacks_is_named_with_what_mends_it(node: Node, told: str):
+    found = problem_of(node, NEEDS, "10.0.0.1:6379")
+    assert re.search(told, found) if told else found == ""
+
+
+def test_several_nodes_are_started_by_lines_that_hold_names_alone():
+    told = several_nodes(2, 8, NEEDS)
+    assert "KEY=... OTHER=... ray start --num-gpus=8 --head --port=6379" in told
+    assert "KEY=... OTHER=... ray start --num-gpus=8 --address=FIRST:6379" in told
+    assert "RAY_ADDRESS=FIRST:6379 orl train" in told

@@ -1,0 +1,95 @@
+"""A trainer's output reaches its log without secrets, whole, also when the one that started it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from orl_rollout.cluster import process
+from orl_rollout.secrets import Scrubber
+
+SECRET = 'hush-hush "quoted"\nand of two lines'
+ENVIRONMENT = {**os.environ, "TOKEN": SECRET, "OTHER": "hush-hush"}
+SAYS = "import os, sys, time; out = sys.stdout.buffer; word = os.environ['TOKEN']; "
+
+
+def logged(folder: Path, program: str, hidden: tuple[str, ...] = ("TOKEN", "OTHER")) -> bytes:
+    log = folder / "trainer.log"
+    assert process.run([sys.executable, "-c", SAYS + program], ENVIRONMENT, log=log, hidden=hidden) == 0
+    return log.read_bytes()
+
+
+def test_a_trainer_that_prints_its_environment_leaves_no_secret_in_its_log(tmp_path: Path):
+    said = logged(tmp_path, "import json; print(word, repr(word), json.dumps(dict(os.environ)), os.environ['OTHER'])")
+    assert b"hush-hush" not in said
+    assert said.count(b"[secret]") >= 4
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.01])
+def test_a_secret_is_found_however_it_is_cut_in_pieces(tmp_path: Path, pause: float):
+    program = (
+        "text = 'before ' + word + ' between ' + os.environ['OTHER'] + ' after'\n"
+        f"for character in text: out.write(character.encode()); out.flush(); time.sleep({pause})"
+    )
+    assert logged(tmp_path, program) == b"before [secret] between [secret] after"
+
+
+def test_everything_else_arrives_byte_by_byte_and_in_order(tmp_path: Path):
+    said = bytes(range(256)) * 4000  # a megabyte, most of it no UTF-8
+    assert logged(tmp_path, "out.write(bytes(range(256)) * 4000); out.flush(); os.write(2, b'last')") == said + b"last"
+
+
+def test_without_secrets_the_log_is_what_was_said(tmp_path: Path):
+    assert logged(tmp_path, "print('TOKEN', flush=True)", hidden=()) == b"TOKEN\n"
+
+
+def test_what_waits_is_written_so_that_a_log_can_be_followed(tmp_path: Path):
+    """The trainer goes on only when its own words have reached the log."""
+    log = tmp_path / "trainer.log"
+    program = (
+        "os.write(1, b'no line end'); ends = time.monotonic() + 20\n"
+        f"while b'no line end' not in open({str(log)!r}, 'rb').read():\n"
+        "    assert time.monotonic() < ends; time.sleep(0.05)"
+    )
+    assert logged(tmp_path, program) == b"no line end"
+
+
+def test_a_killed_launcher_loses_nothing_of_the_log(tmp_path: Path):
+    """The trainer outlives the launcher, writes on, and its words still arrive scrubbed."""
+    log = tmp_path / "trainer.log"
+    trainer = SAYS + (
+        "print('begun', flush=True)\n"
+        "launcher = os.getppid()\n"
+        "while os.getppid() == launcher: time.sleep(0.05)\n"
+        "print('alone', word, 'ended', flush=True)"
+    )
+    launcher = (
+        "import os, sys; from pathlib import Path; from orl_rollout.cluster import process; "
+        f"process.run([sys.executable, '-c', {trainer!r}], os.environ, log=Path({str(log)!r}), hidden=['TOKEN'])"
+    )
+    started = subprocess.Popen([sys.executable, "-c", launcher], env=ENVIRONMENT)
+    await_text(log, b"begun")
+    started.send_signal(signal.SIGKILL)
+    started.wait(10)
+    await_text(log, b"ended")
+    assert log.read_bytes() == b"begun\nalone [secret] ended\n"
+
+
+def await_text(log: Path, text: bytes) -> None:
+    ends = time.monotonic() + 20
+    while not log.is_file() or text not in log.read_bytes():
+        assert time.monotonic() < ends, f"{text!r} never reached the log"
+        time.sleep(0.05)
+
+
+def test_a_cut_never_goes_through_an_echo_nor_through_the_beginning_of_one():
+    scrubber = Scrubber(["abcd", "abcdefgh"])
+    for text in ("xxxxabcd", "xxxxabcdefgh", "abcdabcdabcdefg", "x" * 40):
+        for at in range(len(text) + 1):
+            cut = scrubber.settled(text[:at])
+            assert scrubber.scrub(text[:cut]) + scrubber.scrub(text[cut:]) == scrubber.scrub(text), (text, at)

@@ -1,0 +1,1 @@
+"""Where Ray keeps its strategies."""

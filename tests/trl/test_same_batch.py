@@ -1,0 +1,197 @@
+"""One recorded batch through orl-slime, orl-miles and orl-trl: all of them train on the same.
+
+The batch is drawn by a seed. Its rollouts fail, time out, are aborted or never begin, so that the baselines are made of
+uneven numbers. The cluster trainers' adapters play it through `generate` and `post_process`, TRL through its own
+trainer, which makes the advantages. TRL has no rollouts of several data: the batch with stripped reasoning, and groups
+of uneven size, are the others' alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import orl_miles.generate
+import orl_miles.reward
+import orl_slime.generate
+import orl_slime.reward
+import pytest
+from msgspec import structs
+from orl_core.config import EnvironmentConfig
+from orl_core.messages import Action, ToolResult
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+from orl_rollout import runtime
+from orl_rollout.cluster.worker import aclose
+from orl_rollout.outcome import Outcome, outcome_of
+from orl_trl.engine import InProcessEngine
+from orl_trl.rollouts import Rollouts, columns_of
+from orl_trl.settings import grpo_config
+from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from transformers import AutoModelForCausalLM
+
+from tests.slime import episode
+from tests.slime.miniature import Sample as SlimeSample
+from tests.slime.miniature import arguments
+from tests.trl.fakes import ENVIRONMENT, make_run, tasks
+
+GROUPS, MEMBERS = 4, 6
+ENDS = (*[StopReason.FINISHED] * 6, *StopReason)
+SEEDS = (1, 2, 3)
+Batch = list[list[Trajectory]]  # by group
+
+
+class Row(NamedTuple):
+    """What a trainer makes of one sample."""
+
+    tokens: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    reward: float | None  # None where it does not train
+    advantage: float
+
+
+def record(seed: int, sizes: list[int], *, stripped: bool = False) -> Batch:
+    draw = random.Random(seed)
+    return [[_trajectory(draw, group, stripped=stripped) for _ in range(size)] for group, size in enumerate(sizes)]
+
+
+def _trajectory(draw: random.Random, group: int, *, stripped: bool) -> Trajectory:
+    end = draw.choice(ENDS)
+    count = draw.choice((0, 2)) if end is StopReason.ERROR else draw.randint(1, 3)
+    return Trajectory(
+        job=Job(task=tasks(GROUPS)[group], key=""),
+        turns=tuple(_turn(draw, strips=stripped and place < count - 1) for place in range(count)),
+        stop_reason=end,
+        error="gone" if end is StopReason.ERROR else "",
+    )
+
+
+def _turn(draw: random.Random, *, strips: bool) -> Turn:
+    shown, *said = (tuple(draw.randrange(1, 500) for _ in range(draw.randint(2, 7))) for _ in range(draw.randint(2, 3)))
+    generations = (
+        Generation(
+            ids=ids, logprobs=tuple(-draw.random() for _ in ids), finish_reason="stop", weight_version=f"{version}"
+        )
+        for version, ids in enumerate(said)
+    )
+    return Turn(
+        observation=shown,
+        generations=tuple(generations),
+        action=Action(),
+        hidden=((len(shown), len(shown) + 1),) if strips else (),
+        results=(ToolResult(name="act", reward=draw.choice((None, 0.0, 0.25, 1.0))),),
+    )
+
+
+def play_what_is_recorded(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every rollout of this process be the recorded one that its key names."""
+
+    async def recorded(job: Job, **_: Any) -> Trajectory:
+        group, member = map(int, job.key.split("/"))
+        return structs.replace(batch[group][member], job=job)
+
+    monkeypatch.setattr(runtime, "rollout", recorded)
+
+
+async def by_cluster(adapter: str, batch: Batch, checkpoint: Path, thinking: Any = False) -> list[Row]:
+    """The rows of slime or miles, in the batch's order."""
+    generate, post_process = {
+        "slime": (orl_slime.generate.generate, orl_slime.reward.post_process),
+        "miles": (orl_miles.generate.generate_legacy, orl_miles.reward.post_process),
+    }[adapter]
+    args = arguments(
+        hf_checkpoint=str(checkpoint),
+        n_samples_per_prompt=MEMBERS,
+        sglang_router_ip="127.0.0.1",
+        sglang_router_port=9,
+        orl_config={"environments": {ENVIRONMENT: {"base_url": "http://127.0.0.1:9"}}, "thinking": thinking},
+    )
+    samples: list[Any] = []
+    for group, members in enumerate(batch):
+        for member, trajectory in enumerate(members):
+            sample = SlimeSample(index=100 * group + member, group_index=group, session_id=f"{group}/{member}")
+            sample.metadata = msgspec.to_builtins(trajectory.job.task)
+            made = await generate(args, sample, {"temperature": 1.0})
+            samples += made if isinstance(made, list) else [made]
+    await aclose()
+    raw, advantages = post_process(args, samples)
+    return [
+        Row(
+            sample.tokens,
+            [0] * len(sample.loss_mask) if sample.remove_sample else sample.loss_mask,
+            sample.rollout_log_probs,
+            None if sample.remove_sample or not any(sample.loss_mask) else reward,
+            advantage,
+        )
+        for sample, reward, advantage in zip(samples, raw, advantages, strict=True)
+    ]
+
+
+class Recorded:
+    """A player for TRL that has played before."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Recorded]:
+        yield self
+
+    async def play(self, task: Any, *, key: str, **_: Any) -> Outcome:
+        member = int(key.rsplit("/", 1)[1]) % MEMBERS  # copies of a task are adjacent
+        trajectory = self._batch[task.index][member]
+        return outcome_of(
+            structs.replace(trajectory, job=Job(task=task, key=f"{task.index}/{member}")), EnvironmentConfig()
+        )
+
+
+def by_trl(batch: Batch, checkpoint: Path, folder: Path) -> list[Row]:
+    """The rows of TRL, in the batch's order, and the advantages that its trainer makes of them."""
+    run = make_run(folder, checkpoint, n_samples=MEMBERS, rollout_batch_size=GROUPS, num_rollout=1)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    settings = grpo_config(run, parameters=1)
+    rollouts = Rollouts(plan_of(run, settings), InProcessEngine(model), Recorded(batch).open)
+    with quiet_trl(), rollouts:
+        trainer = trainer_of(model, str(checkpoint), settings, rollouts)
+        trainer.train()
+    columns = columns_of(rollouts.outcomes)
+    rows = {
+        outcome.trajectory.job.key: Row([*prompt, *completion], mask, logprobs, reward, advantage)
+        for outcome, prompt, completion, logprobs, mask, reward, advantage in zip(
+            rollouts.outcomes, *columns.values(), trainer._logs["advantages"], strict=True
+        )
+    }
+    return [rows[f"{group}/{member}"] for group in range(GROUPS) for member in range(MEMBERS)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_three_trainers_train_on_the_same(seed: int, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    batch = record(seed, [MEMBERS] * GROUPS)
+    play_what_is_recorded(batch, monkeypatch)
+    slime, miles = (asyncio.run(by_cluster(adapter, batch, checkpoint)) for adapter in ("slime", "miles"))
+    trl = by_trl(batch, checkpoint, tmp_path / "run")
+    assert slime == miles
+    assert [row[:4] for row in slime] == [row[:4] for row in trl]
+    assert [row.advantage for row in slime] == pytest.approx([row.advantage for row in trl], abs=2e-3)
+    assert {row.reward is None for row in trl} == {True, False}
+    assert sum(row.advantage != 0.0 for row in trl) >= GROUPS
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_cluster_trainers_train_on_the_same_where_rollouts_are_split_and_groups_uneven(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    checkpoint = episode.make_checkpoint(tmp_path)
+    batch = record(seed, [2, 5, 1, 6], stripped=True)
+    play_what_is_recorded(batch, monkeypatch)
+    slime, miles = (asyncio.run(by_cluster(adapter, batch, checkpoint, "strip")) for adapter in ("slime", "miles"))
+    assert slime == miles
+    assert len(slime) > sum(map(len, batch))
+    expected = [len(outcome_of(one, EnvironmentConfig()).data) or 1 for group in batch for one in group]
+    assert len(slime) == sum(expected)
+    assert any(row.advantage for row in slime)
