@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -24,8 +25,9 @@ from orl_rollout.testing.environments import Served, serve
 from tests.launcher.platform_api import Platform, platform_api
 from tests.launcher.test_main import LOCAL
 from tests.launcher.test_rollout import engine
+from tests.miles import environment as miles
 from tests.rollout.test_router import router
-from tests.slime.environment import make_environment
+from tests.slime import environment as slime
 from tests.tokenizers import build, template
 
 Capture = pytest.CaptureFixture[str]
@@ -325,11 +327,14 @@ def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.Monkey
     assert "orl-launcher[trl]" in line
 
 
-def test_what_keeps_a_trainer_from_starting_on_this_machine_is_a_warning(doctor: Doctor, tmp_path: Path) -> None:
-    python = make_environment(tmp_path / "env")
-    own = {"backend": "slime", "num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}
+@pytest.mark.parametrize(("backend", "environment"), [("slime", slime), ("miles", miles)])
+def test_what_keeps_a_trainer_from_starting_on_this_machine_is_a_warning(
+    doctor: Doctor, tmp_path: Path, backend: str, environment: ModuleType
+) -> None:
+    python = environment.make_environment(tmp_path / "env")
+    own = {"backend": backend, "num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}
     lines = doctor("--python", str(python), trainer=own)
-    assert any(line.startswith("slime: its flags and sizes fit") for line in found(lines, "ok"))
+    assert any(line.startswith(f"{backend}: its flags and sizes fit") for line in found(lines, "ok"))
     assert any("it has 0 GPUs and the run asks for 2" in line for line in found(lines, "warning"))
 
 

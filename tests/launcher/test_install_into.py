@@ -18,15 +18,17 @@ def environment(folder: Path, *packages: str) -> str:
     return python
 
 
-def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainer", ["slime", "miles"])
+def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path, trainer: str) -> None:
     python = environment(tmp_path / "env", "msgspec==0.19.0", "tenacity==9.1.2")
     for _ in range(2):  # a second time is an update
-        assert main(["install-into", python, "--trainer", "slime"]) == 0
+        assert main(["install-into", python, "--trainer", trainer]) == 0
     after = installed(python)
     assert (after["msgspec"], after["tenacity"]) == ("0.19.0", "9.1.2")
-    assert {"orl-core", "orl-rollout", "orl-slime"} <= after.keys()
+    assert {"orl-core", "orl-rollout", f"orl-{trainer}"} <= after.keys()
     assert not {"orl-launcher", "orl-trl", "torch"} & after.keys()
-    asked = subprocess.run([python, "-m", "orl_slime.probe", str(tmp_path / "answer"), "--"], timeout=60, check=False)
+    probe = [python, "-m", f"orl_{trainer}.probe", str(tmp_path / "answer"), "--"]
+    asked = subprocess.run(probe, timeout=60, check=False)
     assert asked.returncode == 0
 
 

@@ -126,6 +126,15 @@ def test_what_miles_would_trip_over_is_refused_with_what_is_right(
     assert told in refused(capsys, python, *argv)
 
 
+def test_engines_may_be_wider_than_training_where_training_is_not_split(
+    capsys: pytest.CaptureFixture[str], python: str
+) -> None:
+    wide = ["--async", "--actor-gpus", "1", "--rollout-gpus", "4", "--tp", "4"]
+    words = words_of(planned(capsys, python, *wide))
+    assert words[words.index("--rollout-num-gpus-per-engine") + 1] == "4"
+    assert "--tp 4 does not divide 1 training and 4" in refused(capsys, python, *wide, *MEGATRON)
+
+
 def test_a_refusal_of_the_parser_itself_is_what_keeps_the_run_from_starting(
     capsys: pytest.CaptureFixture[str], python: str
 ) -> None:

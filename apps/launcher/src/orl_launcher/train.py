@@ -39,6 +39,14 @@ EXAMPLES = """\
   orl train trl --config my.yaml --model Qwen/Qwen3-0.6B --set environments.Org/Env.max_turns=8
   orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl --dry-run
   orl train slime --config configs/whodunit.yaml -- --use-kl-loss --kl-loss-coef 0.01
+  orl train miles --config configs/whodunit.yaml --model Qwen/Qwen3-4B -- --true-on-policy-mode
+
+what lowers the memory that training takes on a cluster:
+  --max-tokens-per-gpu, --max-context-len, `max_turns` in the file; and after `--`:
+  --sglang-mem-fraction-static 0.5                       the engines' share of a GPU that they share with training
+  --context-parallel-size 2, --optimizer-cpu-offload     Megatron (slime; miles with --train-backend megatron)
+  --fsdp-cpu-offload                                     miles with FSDP, which has --gradient-checkpointing on already
+  --train-memory-margin-bytes, --use-fault-tolerance     miles: room for a rare long batch; engines that die come back
 """
 
 
