@@ -17,7 +17,12 @@ def make_environment(folder: Path, stand_in: Path, packages: Sequence[str], *, r
     venv.create(folder, symlinks=True)
     site = site_of(folder)
     # What the environment has of others, it has from this one: nothing is downloaded for a test.
-    paths = [stand_in, SHARED, *([] if real_ray else [RAY]), *(Path(path) for path in sys.path if path.endswith("site-packages"))]
+    paths = [
+        stand_in,
+        SHARED,
+        *([] if real_ray else [RAY]),
+        *(Path(path) for path in sys.path if path.endswith("site-packages")),
+    ]
     paths += [ROOT / "packages" / package / "src" for package in packages]
     (site / "second.pth").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
     return folder / "bin" / "python3"
