@@ -200,6 +200,7 @@ def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
     assert (folder / "trainer.log").read_text(encoding="utf-8") == "trained\n"
+    assert seen["environment"]["token"] == "hush-hush", "a value in the configuration reaches the workers"
     written = "".join(path.read_text("utf-8", "replace") for path in folder.iterdir() if path.name != "seen.json")
     assert "hush-hush" not in written
     assert "orl-secret-key" not in written
@@ -239,3 +240,34 @@ def test_a_checkpoint_that_slime_cannot_read_is_refused_before_anything_starts(
     assert trained(python, working, "--model-args", "qwen3-0.6B", "--load", other) == 1
     assert "convert_hf_to_torch_dist.py" in capsys.readouterr().err
     assert not (working / "runs/run/trainer.log").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_whose_workers_lack_a_secret_is_refused_before_the_trainer_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.delenv("OPENREWARD_API_KEY")
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
+    assert "no OPENREWARD_API_KEY: start Ray there with it in the environment" in capsys.readouterr().err
+    assert not (working / "runs/run/seen.json").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_trainer_that_prints_its_environment_leaves_no_secret_in_its_log(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS", "telling")
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 0
+    said = (working / "runs/run/trainer.log").read_text(encoding="utf-8")
+    assert "OPENREWARD_API_KEY" in said
+    assert "orl-secret-key" not in said
+    assert "hush-hush" not in said
+
+
+def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
+    capsys: pytest.CaptureFixture[str], python: str
+) -> None:
+    plan = planned(capsys, python, "--actor-nodes", "2", "--num-gpus", "8")
+    assert "OPENAI_API_KEY=... ray start --num-gpus=8 --head --port=6379" in plan
+    assert "OPENAI_API_KEY=... ray start --num-gpus=8 --address=FIRST:6379" in plan
+    assert "RAY_ADDRESS=FIRST:6379 orl train" in plan

@@ -23,10 +23,11 @@ from orl_core.errors import ConfigError, OrlError
 from orl_rollout import history
 from orl_rollout.cluster import probe, process
 from orl_rollout.cluster.argv import nearest, without
+from orl_rollout.cluster.needs import Needs, given_secrets, needs_of
 from orl_rollout.cluster.options import CUSTOM_CONFIG, MODEL
 from orl_rollout.cluster.probe import Findings
 from orl_rollout.cluster.python import find_python
-from orl_rollout.cluster.ray import environment_for, ray_cluster
+from orl_rollout.cluster.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes
 from orl_rollout.cluster.request import Files, Layout, Request, given
 from orl_rollout.run import Run
 
@@ -104,6 +105,8 @@ def checked(command: Command, run: Run) -> Command:
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"{command.trainer.unknown.format(name)}{hint}")
     problems: list[str] = []
+    if command.layout.nodes > 1 and not os.environ.get(ADDRESS):
+        problems.append(several_nodes(command.layout.nodes, command.layout.per_node, _needs(command, run)))
     if found.gpus < command.layout.per_node:
         problems.append(f"it has {found.gpus} GPUs and the run asks for {command.layout.per_node}: --num-gpus")
     problems += found.obstacles
@@ -140,11 +143,13 @@ def run_to_end(command: Command, run: Run) -> None:
         raise ConfigError(command.problems[0])
     log = run.folder / "trainer.log"
     _handed_over(command.trainer.name, run).write_bytes(_custom_config(run))
-    environment = environment_for(command.python, command.environment)
+    environment = environment_for(command.python, {**given_secrets(run.config), **command.environment})
+    needs = _needs(command, run)
     ending: dict[str, Any] = {}
     try:
-        with ray_cluster(command.python, environment, gpus=command.layout.per_node, log=run.folder / "ray.log") as ray:
-            code = process.run(command.words, ray, log=log)
+        gpus, ray_log = command.layout.per_node, run.folder / "ray.log"
+        with ray_cluster(command.python, environment, gpus=gpus, log=ray_log, needs=needs) as ray:
+            code = process.run(command.words, ray, log=log, hidden=hidden_of(needs))
         if code:
             memory = f"; {command.trainer.memory}" if process.ran_out_of_memory(log) else ""
             last = process.last_error(log)
@@ -187,6 +192,13 @@ def _tracked(trainer: TrainerConfig) -> bool:
     if trainer.wandb_mode is not None:
         return trainer.wandb_mode != "disabled"
     return bool(os.environ.get("WANDB_API_KEY"))
+
+
+def _needs(command: Command, run: Run) -> Needs:
+    """What the workers need of their environment."""
+    settings = run.config.trainer
+    online = _tracked(settings) and settings.wandb_mode != "offline"
+    return needs_of(run.config, f"orl_{command.trainer.name}", online=online)
 
 
 def _handed_over(trainer: str, run: Run) -> Path:
