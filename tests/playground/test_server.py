@@ -77,12 +77,14 @@ async def test_guess_sooner_is_won_by_halving_within_three_guesses(base_url, mon
             async with env.session(split="test", index=index) as session:
                 low, high, left = map(int, re.findall(r"\d+", text((await session.get_messages())[0])))
                 assert (low, high, left) == (task.low, task.high, 3)
-                for _ in range(left):
+                rewards: list[float] = []
+                while left and 1.0 not in rewards:
                     output = await session.call_tool("guess", {"number": (low + high) // 2})
-                    if output.finished:
-                        break
-                    low, high = map(int, re.findall(r"\d+", text(output)))
-                assert output.reward == 1.0
+                    rewards.append(output.reward)
+                    left -= 1
+                    if not output.finished:
+                        low, high = map(int, re.findall(r"\d+", text(output)))
+                assert rewards[-1] == 1.0
 
 
 async def test_invalid_arguments_are_told_to_the_model(base_url, monkeypatch):
