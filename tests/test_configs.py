@@ -38,7 +38,7 @@ def test_playground_miles_mixes_two_games_that_its_model_can_play() -> None:
     assert (config.trainer.backend, config.trainer.train_backend) == ("miles", "fsdp")
     assert {name: game.weight for name, game in config.environments.items()} == {
         "playground/GuessNumber": 2,
-        "playground/GuessSooner": 1,
+        "playground/GuessWider": 1,
     }
     assert all(not set(game.splits) & set(game.eval_splits) for game in config.environments.values())
 

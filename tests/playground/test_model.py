@@ -11,7 +11,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers.models.qwen3.modeling_qwen3  # noqa: F401
     import trl.trainer.sft_trainer  # noqa: F401
-from orl_playground import guess_sooner, warm_start
+from orl_playground import guess_wider, warm_start
 from orl_playground.guess_number import Game
 from orl_playground.players import tools
 from orl_playground.tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer
@@ -127,11 +127,11 @@ def test_a_checkpoint_is_an_ordinary_folder(checkpoint, tokenizer):
 def test_the_games_of_guessing_are_the_same_pieces_to_the_model(tokenizer):
     prompts = [
         Game(low=8, high=19, secret=9).prompt,
-        Game(low=8, high=14, secret=9, guesses_left=guess_sooner.GUESSES).prompt,
+        Game(low=8, high=8 + max(guess_wider.WIDTHS) - 1, secret=9).prompt,
     ]
     first, second = (tokenizer.encode(prompt) for prompt in prompts)
     assert len(first) == len(second) < 10
-    assert sum(one != other for one, other in zip(first, second, strict=True)) == 2  # the end, and the guesses left
+    assert sum(one != other for one, other in zip(first, second, strict=True)) == 1  # the end of the range
 
 
 def test_a_second_call_reuses_the_folder(checkpoint, monkeypatch):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from orl_playground import guess_number, guess_sooner
+from orl_playground import guess_number, guess_wider
 from orl_playground.mystery import WOUNDS, Place, Suspect, case
 from orl_playground.server import ENVIRONMENTS, ServerError, serving
 from orl_playground.workshop import order
@@ -71,18 +71,20 @@ async def test_guess_number_is_won_by_halving_and_lost_from_the_ends(base_url, m
             assert sum(output.reward for output in outputs) == 0.0
 
 
-async def test_guess_sooner_is_won_by_halving_within_three_guesses(base_url, monkeypatch):
-    async with environment(base_url, "guesssooner", monkeypatch) as env:
-        for index, task in enumerate(guess_sooner.tasks("test")[:8]):
+async def test_guess_wider_is_won_by_halving_within_its_guesses(base_url, monkeypatch):
+    async with environment(base_url, "guesswider", monkeypatch) as env:
+        for index, task in enumerate(guess_wider.tasks("test")[:8]):
             async with env.session(split="test", index=index) as session:
                 low, high, left = map(int, re.findall(r"\d+", text((await session.get_messages())[0])))
-                assert (low, high, left) == (task.low, task.high, 3)
-                for _ in range(left):
+                assert (low, high, left) == (task.low, task.high, 4)
+                rewards: list[float] = []
+                while left and 1.0 not in rewards:
                     output = await session.call_tool("guess", {"number": (low + high) // 2})
-                    if output.finished:
-                        break
-                    low, high = map(int, re.findall(r"\d+", text(output)))
-                assert output.reward == 1.0
+                    rewards.append(output.reward)
+                    left -= 1
+                    if not output.finished:
+                        low, high = map(int, re.findall(r"\d+", text(output)))
+                assert rewards[-1] == 1.0
 
 
 async def test_invalid_arguments_are_told_to_the_model(base_url, monkeypatch):

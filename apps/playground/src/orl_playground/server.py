@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from openreward.environments import Environment
 
-ENVIRONMENTS = ("guessnumber", "guesssooner", "mystery", "workshop")
+ENVIRONMENTS = ("guessnumber", "guesswider", "mystery", "workshop")
 LISTENING = "listening on "
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
@@ -88,11 +88,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def environment_classes(names: Sequence[str]) -> list[type[Environment]]:
     """The classes behind `names`, which are the lower-cased class names (OpenReward's `variant`)."""
     from orl_playground.guess_number import GuessNumber
-    from orl_playground.guess_sooner import GuessSooner
+    from orl_playground.guess_wider import GuessWider
     from orl_playground.mystery import Mystery
     from orl_playground.workshop import Workshop
 
-    classes: tuple[type[Environment], ...] = (GuessNumber, GuessSooner, Mystery, Workshop)
+    classes: tuple[type[Environment], ...] = (GuessNumber, GuessWider, Mystery, Workshop)
     named = {environment.__name__.lower(): environment for environment in classes}
     return [named[name] for name in names]
 

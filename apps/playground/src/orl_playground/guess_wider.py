@@ -1,4 +1,4 @@
-"""GuessSooner: the game of GuessNumber in smaller ranges, with three guesses.
+"""GuessWider: the game of GuessNumber in wider ranges, with as many guesses.
 
 It must not know who plays it, or how a model is trained on it. Words, tool and rules are GuessNumber's, so whoever can
 play the one can play the other, and the two can be mixed in one run; the ranges and the odds are its own.
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from openreward.environments import JSONObject
 
-GUESSES = 3
-WIDTHS = (5, 6, 7)
+WIDTHS = (13, 14, 15)  # four guesses that halve what remains find one of fifteen
 
 
 @cache
@@ -28,17 +27,17 @@ def tasks(split: str) -> tuple[Task, ...]:
     return cut(split, [(low, width) for low in range(LOWEST, LAST_LOW + 1) for width in WIDTHS])
 
 
-class GuessSooner(Environment):
-    """Find a secret number in a stated range of five to seven with three guesses.
+class GuessWider(Environment):
+    """Find a secret number in a stated range of thirteen to fifteen with four guesses.
 
-    One tool, `guess(number)`. A wrong guess is answered with what remains (`higher: 26 to 28`), the hit ends the
-    episode with reward 1.0, the third miss ends it with 0.0. Halving what remains wins every game.
+    One tool, `guess(number)`. A wrong guess is answered with what remains (`higher: 26 to 34`), the hit ends the
+    episode with reward 1.0, the fourth miss ends it with 0.0. Halving what remains wins every game.
     """
 
     def __init__(self, task_spec: JSONObject | None = None, secrets: dict[str, str] | None = None) -> None:
         super().__init__(task_spec or {}, secrets or {})
         task = Task.model_validate(self.task_spec)
-        self.game = Game(low=task.low, high=task.high, secret=task.secret, guesses_left=GUESSES)
+        self.game = Game(low=task.low, high=task.high, secret=task.secret)
 
     @classmethod
     def list_splits(cls) -> Sequence[Split | str]:
