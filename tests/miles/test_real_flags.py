@@ -49,9 +49,7 @@ def test_our_own_options_are_on_miles_command_line(checkpoint: Path, tmp_path: P
     ours = vars(parser.parse_args([]))
     assert ours
     assert ours.keys() <= vars(parsed(CLASS, checkpoint, tmp_path)).keys()
-    assert parsed(CLASS, checkpoint, tmp_path, orl_config="a.yaml").orl_config == {
-        "a": 1
-    }  # `orl train`'s file wins
+    assert parsed(CLASS, checkpoint, tmp_path, orl_config="a.yaml").orl_config == {"a": 1}  # `orl train`'s file wins
 
 
 def test_our_own_options_are_not_on_that_of_v1(
