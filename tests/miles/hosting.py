@@ -15,7 +15,7 @@ from orl_rollout.testing import SglangServer
 from tests.miles.host import Api, Host, arguments
 from tests.slime import episode
 
-SECONDS = 40  # that a hang is waited for
+SECONDS = 60  # that a hang is waited for
 
 
 @contextmanager
