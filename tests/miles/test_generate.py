@@ -18,6 +18,7 @@ from orl_core.errors import ConfigError
 from orl_miles.filter import has_signal
 from orl_miles.generate import RunEnded, generate
 from orl_miles.reward import post_process, reward
+from orl_rollout.cluster.worker import aclose
 from orl_rollout.testing import Fault, FaultKind, SglangServer
 
 from tests.miles.miniature import ClassApi, Legacy, Sample, arguments
@@ -98,11 +99,10 @@ async def test_the_abort_flag_of_the_state_ends_a_rollout_before_it_asks_the_eng
 
 
 @by_api
-async def test_a_dead_environment_ends_the_run_past_a_host_that_catches_every_exception(
-    api: Any, checkpoint: Path, tmp_path: Path
+async def test_an_engine_that_refuses_ends_the_run_past_a_host_that_catches_every_exception(
+    api: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    config = settings("http://127.0.0.1:9", tmp_path)
-    with hosting(api, checkpoint, tmp_path, config) as (host, _):
+    with hosting(api, checkpoint, tmp_path, settings(environment, tmp_path), (REFUSED,)) as (host, _):
         ended = None
         for _ in range(40):
             try:
@@ -184,6 +184,21 @@ async def test_the_routing_key_of_a_sample_goes_before_one_of_ours(environment: 
         keys = {key_of(request) for request in server.requests}
     assert len(keys) == 4
     assert keys > {"by the router", "s2", "s3"}
+
+
+async def test_an_evaluation_on_engines_of_its_own_asks_their_router(
+    environment: str, checkpoint: Path, tmp_path: Path
+):
+    config = settings(environment, tmp_path)
+    with hosting(ClassApi, checkpoint, tmp_path, config) as (host, training), engine(checkpoint) as held_out:
+        own = ClassApi(arguments(checkpoint, tmp_path, held_out.url, config))
+        sampling = {"temperature": 1.0, "max_new_tokens": 200}
+        try:
+            await host.generate(host.groups[0][0], sampling, False)
+            await own.generate(own.groups[0][0], sampling, True)
+        finally:
+            await aclose()
+    assert (len(training.requests), len(held_out.requests)) == (2, 2)
 
 
 async def test_the_option_of_ours_names_a_configuration(environment: str, checkpoint: Path, tmp_path: Path):

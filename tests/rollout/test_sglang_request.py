@@ -77,6 +77,16 @@ async def test_what_a_trainer_replays_or_counts_comes_along_and_nothing_else() -
     assert generation.weight_version == "4"
 
 
+async def test_what_a_trainer_asked_for_and_did_not_get_is_an_error() -> None:
+    nucleus = {"custom_params": {"return_top_p_token_ids": True}}
+    async with answering(replying(top_p_kept_token_ids="AA==", top_p_kept_token_offsets="AQ==")) as engine:
+        await engine.generate(PROMPT, nucleus, key="a")
+    async with answering(replying()) as engine:
+        await engine.generate(PROMPT, {}, key="a")
+        with pytest.raises(EngineError, match="no `top_p_token_ids`, which was asked for"):
+            await engine.generate(PROMPT, nucleus, key="a")
+
+
 async def test_a_body_of_several_megabytes_is_sent_without_a_warning() -> None:
     ids = list(range(1_000_000, 1_400_000))
     with warnings.catch_warnings():
