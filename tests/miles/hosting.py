@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from orl_rollout.testing import SglangServer
 from tests.miles.host import Api, Host, arguments
 from tests.slime import episode
 
-SECONDS = 40  # that a hang is waited for
+SECONDS = 60  # that a hang is waited for
 
 
 @contextmanager
@@ -24,6 +25,8 @@ def hosting(
     """A host that was started with `flags`; `config` is the `orl_config`, and `tmp_path / "run"` the run's folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MILES_USE_LEGACY_ROLLOUT_V1", str(int(api.v1)))
+        if not api.v1:  # a process of the class API has not loaded it
+            patch.delitem(sys.modules, "miles.rollout.sglang_rollout", raising=False)
         tasks = flags.pop("prompt_data", None) or episode.make_tasks(tmp_path / "tasks.jsonl", 8)
         settings = {"orl_config": config, "orl_folder": str(tmp_path / "run")}
         host = Host(api, arguments(api, checkpoint, tasks, server.url, settings, **flags))

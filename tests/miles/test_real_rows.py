@@ -7,25 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_miles.generate import RunEnded
 from orl_rollout.testing import Fault, FaultKind
 
-from tests.miles.host import APIS, Api, flat, of_miles
+from tests.miles.host import APIS, CLASS, SIGNATURE, V1, Api, flat, of_miles
 from tests.miles.hosting import SECONDS, hosting, step
 from tests.slime import episode
 from tests.slime.playing import engine
 from tests.slime.test_real_rows import LABEL, mix
 
 pytestmark = pytest.mark.miles
+PROMPT = "<|im_start|>user\nA number of 100 to 111?<|im_end|>\n<|im_start|>assistant\n"
 by_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 
 
-@by_api
+@pytest.mark.parametrize("api", [CLASS, V1], ids=lambda api: api.name)
 @pytest.mark.parametrize("thinking", [False, "strip"])
 async def test_plain_rows_are_played_by_miles_and_scored_by_its_reward_model(
     thinking: Any, api: Api, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    prompt = "<|im_start|>user\nA number of 100 to 111?<|im_end|>\n<|im_start|>assistant\n"
-    rows = mix(tmp_path / "mix.jsonl", prompt)
+    rows = mix(tmp_path / "mix.jsonl", PROMPT)
     flags = {
         "custom_rm_path": "orl_miles.reward.reward",
         "prompt_data": rows,
@@ -49,6 +50,19 @@ async def test_plain_rows_are_played_by_miles_and_scored_by_its_reward_model(
     assert data["rewards"] == pytest.approx([0.7071 if raw > 0.5 else -0.7071 for raw in data["raw_reward"]], abs=1e-3)
     assert all(any(mask) for mask in data["loss_masks"])
     assert len(evaluated["mix"]["rewards"]) == 4
+
+
+async def test_a_function_of_the_legacy_signature_has_no_miles_to_play_plain_rows_in_the_class_api(
+    environment: str, checkpoint: Path, tmp_path: Path
+):
+    rows = mix(tmp_path / "mix.jsonl", PROMPT)
+    config = episode.settings(environment)
+    with (
+        engine(checkpoint) as server,
+        hosting(SIGNATURE, server, checkpoint, tmp_path, config, prompt_data=rows) as host,
+        pytest.raises(RunEnded, match=r"row 2: .*`miles.rollout.sglang_rollout` is not there"),
+    ):
+        await step(host)
 
 
 @by_api

@@ -34,6 +34,7 @@ from orl_trl.settings import grpo_config
 from orl_trl.trainer import plan_of, quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM
 
+from tests.miles.miniature import Sample as MilesSample
 from tests.slime import episode
 from tests.slime.miniature import Sample as SlimeSample
 from tests.slime.miniature import arguments
@@ -100,9 +101,9 @@ def play_what_is_recorded(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def by_cluster(adapter: str, batch: Batch, checkpoint: Path, thinking: Any = False) -> list[Row]:
     """The rows of slime or miles, in the batch's order."""
-    generate, post_process = {
-        "slime": (orl_slime.generate.generate, orl_slime.reward.post_process),
-        "miles": (orl_miles.generate.generate_legacy, orl_miles.reward.post_process),
+    sample_type, generate, post_process = {
+        "slime": (SlimeSample, orl_slime.generate.generate, orl_slime.reward.post_process),
+        "miles": (MilesSample, orl_miles.generate.generate_legacy, orl_miles.reward.post_process),
     }[adapter]
     args = arguments(
         hf_checkpoint=str(checkpoint),
@@ -114,7 +115,7 @@ async def by_cluster(adapter: str, batch: Batch, checkpoint: Path, thinking: Any
     samples: list[Any] = []
     for group, members in enumerate(batch):
         for member, trajectory in enumerate(members):
-            sample = SlimeSample(index=100 * group + member, group_index=group, session_id=f"{group}/{member}")
+            sample = sample_type(index=100 * group + member, group_index=group, session_id=f"{group}/{member}")
             sample.metadata = msgspec.to_builtins(trajectory.job.task)
             made = await generate(args, sample, {"temperature": 1.0})
             samples += made if isinstance(made, list) else [made]
