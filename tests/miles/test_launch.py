@@ -140,7 +140,8 @@ def test_a_refusal_of_the_parser_itself_is_what_keeps_the_run_from_starting(
 ) -> None:
     plan = planned(capsys, python, "--advantage-estimator", "cispo")
     assert (
-        "# it would not start on this machine: miles's parser: argument --advantage-estimator: invalid choice" in plan
+        "# it would not start on this machine: the parser of miles: argument --advantage-estimator: invalid choice"
+        in plan
     )
 
 

@@ -36,8 +36,8 @@ COOKBOOK = {
     "asynchronous": [*ANY, "--async", "--actor-gpus", "4", "--rollout-gpus", "4", "--advantage-estimator", "gspo"],
 }
 
-# OpenReward's tutorial: every flag of its table at its default, and the script alone, divided and resumed as the
-# cookbook's README beside it has them.
+# OpenReward's tutorial for slime: every flag of its table at its default; and the script alone, divided and resumed, as
+# the cookbook's README had them when slime had FSDP.
 TABLE = [
     *("--model", "Qwen/Qwen3-30B-A3B", "--lr", "1e-5", "--n-samples", "16", "--rollout-batch-size", "32"),
     *("--max-response-len", "4096", "--max-tokens-per-gpu", "8192", "--temperature", "1.0"),
@@ -103,8 +103,6 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--train-backend", "fsdp"], "Megatron alone"),
         (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
         (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
-        (["--", "--use-rollout-routing-replay"], "do not carry routed experts"),
-        (["--", "--rollout-top-p", "0.9"], "use 1"),
         (["--actor-gpus", "4"], "give both"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
@@ -138,7 +136,7 @@ def test_without_the_parser_the_command_is_printed_and_says_so(
 ) -> None:
     monkeypatch.setenv("STAND_IN_WITHOUT_TORCH", "1")
     plan = planned(capsys, python, "--", "--no-such-option")
-    assert "# not checked by slime's own parser: " in plan
+    assert "# not checked by the parser of slime: " in plan
     assert "No module named 'torch'" in plan
 
 
@@ -271,3 +269,18 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
     assert "OPENAI_API_KEY=... ray start --num-gpus=8 --head --port=6379" in plan
     assert "OPENAI_API_KEY=... ray start --num-gpus=8 --address=FIRST:6379" in plan
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
+
+
+def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    held_out = working / "held-out.yaml"
+    text = (
+        Path(WHODUNIT)
+        .read_text(encoding="utf-8")
+        .replace("splits: [train]", "splits: [train]\n    eval_splits: [test]")
+    )
+    held_out.write_text(text, encoding="utf-8")
+    argv = ["--set", "eval.interval=10", "--num-rollout"]
+    assert "no multiple of --eval-interval 10" in planned(capsys, python, *argv, "25", config=str(held_out))
+    assert "no multiple" not in planned(capsys, python, *argv, "30", config=str(held_out))

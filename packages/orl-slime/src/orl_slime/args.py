@@ -1,7 +1,7 @@
 """From the configuration to slime's command line. No file is read, no process asked, nothing of slime imported.
 
 What slime has in common with other trainers of a cluster stands in `orl_rollout.cluster.options`; here is what is its
-own: its hooks, what it no longer has, what it would replay.
+own: its hooks, and what it no longer has.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from orl_core.errors import ConfigError
 from orl_rollout.cluster import options
-from orl_rollout.cluster.argv import Options, names_in, value_of
+from orl_rollout.cluster.argv import Options
 from orl_rollout.cluster.request import Request
 
 PROJECT = "slime-openreward"  # on W&B
@@ -37,7 +37,9 @@ def arguments(request: Request, model_args: Sequence[str]) -> list[str]:
     """
     trainer = request.trainer
     if trainer.train_backend == "fsdp":
-        raise ConfigError("--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave the option out")
+        raise ConfigError(
+            "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
+        )
     options.refuse_by_name("slime", request.names, GONE)
     reference = options.absolute(trainer.megatron_ckpt or trainer.model or options.MODEL)
     ours: Options = {
@@ -49,14 +51,4 @@ def arguments(request: Request, model_args: Sequence[str]) -> list[str]:
         **options.megatron(trainer, request.layout),
         **(options.tracking(trainer, PROJECT) if request.tracked else {}),
     }
-    argv = [*model_args, *options.assemble(request, ours)]
-    _refuse_replay(argv)
-    return argv
-
-
-def _refuse_replay(argv: Sequence[str]) -> None:
-    """What slime replays in training has to be in every sample, and orl's samples do not carry it yet."""
-    if "--use-rollout-routing-replay" in names_in(argv):
-        raise ConfigError("--use-rollout-routing-replay: orl's samples do not carry routed experts yet")
-    if float(value_of(argv, "--rollout-top-p") or 1) != 1:
-        raise ConfigError("--rollout-top-p: slime replays the nucleus, which orl's samples do not carry yet; use 1")
+    return [*model_args, *options.assemble(request, ours)]

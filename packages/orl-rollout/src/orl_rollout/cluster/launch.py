@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +23,7 @@ from orl_core.errors import ConfigError, OrlError
 
 from orl_rollout import history
 from orl_rollout.cluster import probe, process
-from orl_rollout.cluster.argv import nearest, without
+from orl_rollout.cluster.argv import nearest, value_of, without
 from orl_rollout.cluster.needs import Needs, given_secrets, needs_of
 from orl_rollout.cluster.options import CUSTOM_CONFIG, MODEL
 from orl_rollout.cluster.probe import Findings
@@ -107,13 +108,15 @@ def checked(command: Command, run: Run) -> Command:
     problems: list[str] = []
     if command.layout.nodes > 1 and not os.environ.get(ADDRESS):
         problems.append(several_nodes(command.layout.nodes, command.layout.per_node, _needs(command, run)))
-    if found.gpus < command.layout.per_node:
+    if found.gpus < command.layout.per_node and not os.environ.get(ADDRESS):
         problems.append(f"it has {found.gpus} GPUs and the run asks for {command.layout.per_node}: --num-gpus")
     problems += found.obstacles
     if found.complete and found.why:
         problems.append(found.why)
-    unchecked = () if found.complete else (f"not checked by {command.trainer.name}'s own parser: {found.why}",)
-    return msgspec.structs.replace(command, problems=tuple(problems), notes=(*command.notes, *found.notes, *unchecked))
+    notes = [*command.notes, *found.notes, *_unevaluated(command.argv)]
+    if not found.complete:
+        notes.append(f"not checked by the parser of {command.trainer.name}: {found.why}")
+    return msgspec.structs.replace(command, problems=tuple(problems), notes=tuple(notes))
 
 
 def plan_of(command: Command) -> list[str]:
@@ -185,6 +188,14 @@ def model_script(trainer: TrainerConfig, folder: Path, suffix: str) -> Path:
         near = nearest(name, known)
         raise ConfigError(f"--model-args {named}: no such script{f'; did you mean {near}?' if near else ''}")
     return script
+
+
+def _unevaluated(argv: Sequence[str]) -> list[str]:
+    """Trainers evaluate every so many steps, and not once more at the end."""
+    steps, interval = (value_of(argv, name) for name in ("--num-rollout", "--eval-interval"))
+    if not steps or not interval or int(steps) % int(interval) == 0:
+        return []
+    return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
 
 
 def _tracked(trainer: TrainerConfig) -> bool:

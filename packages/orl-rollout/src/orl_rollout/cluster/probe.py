@@ -85,14 +85,14 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
     known: set[str] = set()
     why, refused = "", False
     try:
-        with boundary(OrlError, f"{trainer}'s parser"), _recorded(known):
+        with boundary(OrlError, f"the parser of {trainer}"), _recorded(known):
             if argv:
                 sys.argv = ["train.py", *argv]
                 importlib.import_module(f"{trainer}.utils.arguments").parse_args()
     except OrlError as exc:
         why = str(exc)
     except SystemExit as exc:
-        why, refused = f"{trainer}'s parser: {exc}", True
+        why, refused = f"the parser of {trainer}: {exc}", True
     asked = last_parser in sys.modules
     names = names_in(argv) if asked else []
     return Findings(
