@@ -86,7 +86,7 @@ async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
     said = [*HALVES, *TOKENIZER.encode_joint(f"<tool_call>\n{world.call}\n</tool_call><|im_end|>")]
     async with (
         SglangServer(lambda ids, sampling: said, faults=[fault]) as server,
-        SglangEngine(server.url, context_tokens=4096) as engine,
+        SglangEngine(server.url, context_tokens=4096, payload={"return_routed_experts": True}) as engine,
         OpenRewardClient(config) as client,
     ):
         runtime = Runtime(config, renderer=RENDERER, client=client, breaker=Breaker(max_error_rate=1.0, group_size=1))
