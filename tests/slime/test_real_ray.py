@@ -31,7 +31,7 @@ def environment(**variables: str) -> dict[str, str]:
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     paths = os.pathsep.join(path for path in given if path and not (Path(path) / "slime").is_dir())
     kept = environment_for(sys.executable, {"PYTHONPATH": paths})
-    return {name: value for name, value in kept.items() if not name.startswith("RAY_")} | variables
+    return {name: value for name, value in kept.items() if not name.startswith(("RAY_ADDRESS", "RAY_AUTH"))} | variables
 
 
 def read(process: int, file: str) -> bytes:
@@ -96,6 +96,7 @@ def test_a_secret_is_in_the_environment_of_an_actor_and_nowhere_else(tmp_path: P
     assert any("Reader" in table for table in said["tables"]), "the tables were looked at"
     assert len(written) > 5
     assert VALUE not in "".join(said["tables"])
+    assert "_ray_pkg" not in "".join(said["tables"]), "under `uv run`, Ray would upload this folder and use its Python"
     assert VALUE.encode() not in b"".join(commands)
     assert VALUE.encode() not in logs
     assert not temporary.exists()

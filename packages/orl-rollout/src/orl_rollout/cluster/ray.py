@@ -152,5 +152,7 @@ def environment_for(python: str, extra: Mapping[str, str]) -> dict[str, str]:
         **kept,
         "PATH": os.pathsep.join([own, *(folder for folder in os.get_exec_path() if folder != own)]),
         "PYTHONUNBUFFERED": "1",
+        # Under `uv run`, as every recipe is, Ray would start the workers in uv's environment, which has no trainer.
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         **extra,
     }
