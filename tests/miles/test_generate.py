@@ -120,14 +120,13 @@ REPLAY = {"use_rollout_routing_replay": True, "use_rollout_indexer_replay": True
 
 
 @by_api
-@pytest.mark.parametrize("evaluation", [False, True])
 async def test_what_the_engine_chose_is_handed_on_for_every_id_but_the_last(
-    api: Any, evaluation: bool, environment: str, checkpoint: Path, tmp_path: Path
+    api: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
     config = settings(environment, tmp_path)
     fault = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
     with hosting(api, checkpoint, tmp_path, config, (fault,), **REPLAY) as (host, server):
-        samples = await played(host, evaluation=evaluation)
+        samples = await played(host)
         assert all(request.body["return_routed_experts"] for request in server.requests)
         assert all(request.body["return_indexer_topk"] for request in server.requests)
     assert [sample.status.value for sample in samples].count("failed") == 1

@@ -101,10 +101,10 @@ class _Miles:
         self.aborted = aborted
         self._by_miles = by_miles
 
-    def payload(self) -> Mapping[str, Any]:
+    def payload(self, *, evaluation: bool) -> Mapping[str, Any]:
         lora = sys.modules.get("miles.utils.lora")
         adapter = {"lora_path": lora.LORA_ADAPTER_NAME} if lora and lora.lora_rollout_enabled(self.args) else {}
-        return adapter | replay.payload(self.args)
+        return adapter if evaluation else adapter | replay.payload(self.args)
 
     def step(self) -> int | None:
         return None

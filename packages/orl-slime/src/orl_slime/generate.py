@@ -37,8 +37,8 @@ class _Slime:
     def __init__(self, args: Any) -> None:
         self.args = args
 
-    def payload(self) -> Mapping[str, Any]:
-        return {"return_routed_experts": True} if replay.routing(self.args) else {}
+    def payload(self, *, evaluation: bool) -> Mapping[str, Any]:
+        return {"return_routed_experts": True} if replay.routing(self.args) and not evaluation else {}
 
     def step(self) -> int | None:
         return getattr(sys.modules.get("slime.rollout.sample_hooks"), "_current_rollout_id", None)

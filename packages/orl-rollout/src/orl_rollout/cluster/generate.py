@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from orl_core.datum import Datum
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, EngineError, OrlError, boundary
 from orl_core.trajectory import Generation
 
 from orl_rollout.cluster.compare import is_task, offer, task_of
@@ -31,7 +31,7 @@ class Host(Protocol):
 
     args: Any
 
-    def payload(self) -> Mapping[str, Any]:
+    def payload(self, *, evaluation: bool) -> Mapping[str, Any]:
         """What its engines are asked for in every request, beside ids and logprobs."""
         ...
 
@@ -50,7 +50,8 @@ class Host(Protocol):
     def complete(self, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
         """Write into `sample`, filled from `datum`, what only this trainer wants: what it replays of its `generations`.
 
-        Without a datum the sample failed: it needs the same fields, of the same shapes, all the same.
+        Without a datum the sample failed: it needs the same fields, of the same shapes, all the same. Nothing of an
+        evaluation is replayed.
         """
         ...
 
@@ -75,7 +76,8 @@ async def generate(host: Host, sample: Any, sampling: Mapping[str, Any], *, eval
         ConfigError: no configuration, a row that is no task, or `--partial-rollout` where reasoning is stripped.
     """
     try:
-        samples = await _played(host, sample, sampling, evaluation=evaluation)
+        with boundary(OrlError, "a bug in orl"):
+            samples = await _played(host, sample, sampling, evaluation=evaluation)
     except OrlError as fault:
         setattr(host.args, ENDED, str(fault))
         raise
@@ -83,7 +85,7 @@ async def generate(host: Host, sample: Any, sampling: Mapping[str, Any], *, eval
 
 
 async def _played(host: Host, sample: Any, sampling: Mapping[str, Any], *, evaluation: bool) -> Any:
-    loop = await this_loop(host.args, host.payload())
+    loop = await this_loop(host.args, host.payload(evaluation=evaluation), evaluation=evaluation)
     stripped = loop.process.config.thinking == "strip"
     if stripped and getattr(host.args, "partial_rollout", False):
         raise ConfigError("`thinking: strip` makes several samples of a rollout, which `--partial-rollout` cannot keep")
@@ -100,34 +102,41 @@ async def _played(host: Host, sample: Any, sampling: Mapping[str, Any], *, evalu
         step=loop.process.step(host.step(), evaluation=evaluation),
         stopped=host.aborted,
     )
-    compared = loop.process.config.group_reward.mode != "off" and not evaluation
-    offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
-    text_of = loop.process.tokenizer.decode
-    if stripped:
-        samples = split(sample, outcome, text_of=text_of, evaluation=evaluation)
-    else:
-        fill(sample, outcome, text_of=text_of)
-        samples = [sample]
-    _complete(host, samples, outcome, loop)
+    samples = _written(host, sample, outcome, loop, evaluation=evaluation)
     return samples if stripped else sample
 
 
-def _complete(host: Host, samples: Sequence[Any], outcome: Outcome, loop: Loop) -> None:
-    """Let the trainer's own fields be written. Where that fails, nothing of the rollout trains.
+def _written(host: Host, sample: Any, outcome: Outcome, loop: Loop, *, evaluation: bool) -> list[Any]:
+    """The samples of a rollout, the trainer's own fields too. Where one cannot be written, one that failed.
 
     Raises:
-        RunAborted: it could not for the third time.
+        RunAborted: it could not for the third time, or too many rollouts end in ERROR.
     """
-    written = list(zip(outcome.data, generations_of(outcome), strict=True))[-len(samples) :] or [(None, [])]
     try:
-        with boundary(OrlError, "completing a sample"):
-            for sample, (datum, generations) in zip(samples, written, strict=True):
-                host.complete(sample, datum, generations)
+        with boundary(OrlError, "writing the sample"):
+            samples = _filled(sample, outcome, loop, evaluation=evaluation)
+            if not evaluation:
+                written = list(zip(outcome.data, generations_of(outcome), strict=True)) or [(None, [])]
+                for one, (datum, generations) in zip(samples, written, strict=True):
+                    host.complete(one, datum, generations)
     except OrlError as fault:
-        logger.error("%s", fault)
-        for sample in samples:
-            _fail(host, sample)
-        loop.process.breaker.saw_bug(str(fault))
+        text = f"row {sample.index}: {fault}"
+        logger.error("%s", text)
+        _fail(host, sample)
+        breaker = loop.process.breaker
+        (breaker.saw_late if isinstance(fault, EngineError) else breaker.saw_bug)(text)
+        return [sample]
+    return samples
+
+
+def _filled(sample: Any, outcome: Outcome, loop: Loop, *, evaluation: bool) -> list[Any]:
+    config, text_of = loop.process.config, loop.process.tokenizer.decode
+    compared = config.group_reward.mode != "off" and not evaluation
+    offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
+    if config.thinking == "strip":
+        return split(sample, outcome, text_of=text_of, evaluation=evaluation)
+    fill(sample, outcome, text_of=text_of)
+    return [sample]
 
 
 async def _by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any], loop: Loop) -> None:

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from orl_core.config import RunConfig, decode_config, load_config
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.render import Renderer
 
 from orl_rollout.breaker import Breaker
@@ -73,30 +73,35 @@ class Loop:
 
 
 _one_at_a_time = threading.Lock()  # two loops begin on two threads, and share one process
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Loop]]] = WeakKeyDictionary()
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], asyncio.Task[Loop]]] = WeakKeyDictionary()
 
 
-async def this_loop(args: Any, payload: Mapping[str, Any]) -> Loop:
+async def this_loop(args: Any, payload: Mapping[str, Any], *, evaluation: bool) -> Loop:
     """The clients of the current event loop, opened by the first rollout that asks.
 
-    Where a trainer evaluates on engines of their own, its arguments name another router, which has clients of its own.
-    `payload` is what the trainer wants in every request to its engines, beside what the engine's client itself asks.
+    An evaluation has clients of its own: its context may be longer, and a trainer that evaluates on engines of their
+    own names another router in its arguments. `payload` is what the trainer wants in every request to its engines,
+    beside what the engine's client itself asks.
+
+    Raises:
+        OrlError: they cannot be opened; a ConfigError where the configuration says so.
     """
     running = asyncio.get_running_loop()
-    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
     openings = _loops.setdefault(running, {})
-    if url not in openings:
-        openings[url] = running.create_task(_open(args, url, payload))
-    return await asyncio.shield(openings[url])
+    key = (f"http://{args.sglang_router_ip}:{args.sglang_router_port}", evaluation)
+    if key not in openings:
+        openings[key] = running.create_task(_open(args, *key, payload))
+    return await asyncio.shield(openings[key])
 
 
-async def _open(args: Any, url: str, payload: Mapping[str, Any]) -> Loop:
-    with _one_at_a_time:
-        process = _process(*_settings(args))
-    context = context_tokens(args, evaluation=False) or process.config.rollout.context_tokens
-    engine = SglangEngine(url, context_tokens=context, payload=payload)
-    loop = Loop(process, engine, OpenRewardClient(process.config))
-    await loop.open()
+async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any]) -> Loop:
+    with boundary(OrlError, "starting rollouts"):
+        with _one_at_a_time:
+            process = _process(*_settings(args))
+        context = context_tokens(args, evaluation=evaluation) or process.config.rollout.context_tokens
+        engine = SglangEngine(url, context_tokens=context, payload=payload)
+        loop = Loop(process, engine, OpenRewardClient(process.config))
+        await loop.open()
     return loop
 
 
