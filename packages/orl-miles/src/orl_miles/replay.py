@@ -7,6 +7,7 @@ base64 of int32. miles reads a row of -1 as padding: a sample that failed has su
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,19 @@ def write(args: Any, sample: Any, generations: Sequence[Generation]) -> None:
             known = (args.num_layers, args.moe_router_topk) if name == "routed_experts" else (1, 1)
             found = np.full((rows, *_widths.get(name, known)), -1, dtype=np.int32)
         setattr(sample, _FIELDS[name], found)
+
+
+def pad(args: Any, samples: Sequence[Any]) -> None:
+    """Give the padding of a whole batch its siblings' width: what fails before anything was returned only guesses."""
+    import numpy as np
+
+    for field in (_FIELDS[name] for name in _replayed(args)):
+        having = [sample for sample in samples if getattr(sample, field) is not None]
+        width = max((getattr(sample, field).shape[1:] for sample in having), key=math.prod, default=())
+        for sample in having:
+            rows = getattr(sample, field)
+            if sample.remove_sample and rows.shape[1:] != width:
+                setattr(sample, field, np.full((len(rows), *width), -1, dtype=np.int32))
 
 
 def _replayed(args: Any) -> list[str]:

@@ -1,8 +1,8 @@
 """One rollout inside a trainer: from the row in its Sample to the Sample filled, or a list of them.
 
-The trainer's own comes in as a Host. An exception that left here would end most jobs, so only two kinds do: the
-breaker's, and that of a configuration which cannot be played. Both leave their reason on the trainer's arguments
-(`ENDED`), for a host that goes on all the same.
+The trainer's own comes in as a Host. An exception that left here would end most jobs, so only errors of ours do, and
+only those that end the run: the breaker's, and that of a configuration which cannot be played. They leave their reason
+with the run (`run_of`), for a host that goes on all the same.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from orl_core.errors import ConfigError, EngineError, OrlError, boundary
 from orl_core.trajectory import Generation
 
 from orl_rollout.cluster.compare import is_task, offer, task_of
-from orl_rollout.cluster.samples import fail, fill, generations_of, split
-from orl_rollout.cluster.worker import Loop, context_tokens, this_loop
+from orl_rollout.cluster.samples import begin_anew, fail, fill, generations_of, split
+from orl_rollout.cluster.worker import Loop, context_tokens, run_of, this_loop
 from orl_rollout.outcome import Outcome
 
 logger = logging.getLogger("orl")
-
-ENDED = "orl_ended"  # of the trainer's arguments: why this run is over
 
 
 class Host(Protocol):
@@ -36,7 +34,15 @@ class Host(Protocol):
         ...
 
     def step(self) -> int | None:
-        """The number of the batch that is played, from 0; None where the trainer does not say."""
+        """The number of the batch that is played, from 0; None where the trainer does not say.
+
+        Then it is the one after the latest that this process has logged: exact in a run that plays one batch after the
+        other, but the first of a run that was resumed counts as its first of all.
+        """
+        ...
+
+    def loses_lists(self) -> str:
+        """The option under which the trainer cannot keep several samples of a rollout for later; empty if none."""
         ...
 
     def key(self, sample: Any) -> str | None:
@@ -73,25 +79,28 @@ async def generate(host: Host, sample: Any, sampling: Mapping[str, Any], *, eval
 
     Raises:
         RunAborted: too many rollouts end in ERROR.
-        ConfigError: no configuration, a row that is no task, or `--partial-rollout` where reasoning is stripped.
+        ConfigError: no configuration, a row that is no task, or an option that loses lists where reasoning is stripped.
     """
     try:
         with boundary(OrlError, "a bug in orl"):
             samples = await _played(host, sample, sampling, evaluation=evaluation)
     except OrlError as fault:
-        setattr(host.args, ENDED, str(fault))
+        run_of(host.args).ended = str(fault)
         raise
     return samples
 
 
 async def _played(host: Host, sample: Any, sampling: Mapping[str, Any], *, evaluation: bool) -> Any:
     loop = await this_loop(host.args, host.payload(evaluation=evaluation), evaluation=evaluation)
-    stripped = loop.process.config.thinking == "strip"
-    if stripped and getattr(host.args, "partial_rollout", False):
-        raise ConfigError("`thinking: strip` makes several samples of a rollout, which `--partial-rollout` cannot keep")
+    run = run_of(host.args)
+    run.stripped = stripped = loop.process.config.thinking == "strip"
+    if stripped and (option := host.loses_lists()):
+        raise ConfigError(f"`thinking: strip` makes several samples of a rollout, which `{option}` cannot keep")
     if not is_task(sample):
         await _by_trainer(host, sample, sampling, loop)
         return [sample] if stripped else sample
+    batch = host.step()
+    step = run.batches + (not evaluation) if batch is None else loop.process.step(batch, evaluation=evaluation)
     outcome = await loop.runtime.play(
         task_of(sample),
         key=host.key(sample) or uuid.uuid4().hex,
@@ -99,7 +108,7 @@ async def _played(host: Host, sample: Any, sampling: Mapping[str, Any], *, evalu
         sampling=sampling,
         context_tokens=context_tokens(host.args, evaluation=evaluation),
         evaluation=evaluation,
-        step=loop.process.step(host.step(), evaluation=evaluation),
+        step=step,
         stopped=host.aborted,
     )
     samples = _written(host, sample, outcome, loop, evaluation=evaluation)
@@ -149,6 +158,8 @@ async def _by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any], loop
     error = ""
     try:
         with boundary(OrlError, "the trainer's own generate"):
+            if sample.remove_sample:
+                begin_anew(sample)
             await host.play(sample, dict(sampling))
     except ConfigError:
         raise

@@ -12,6 +12,7 @@ import atexit
 import functools
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -31,6 +32,15 @@ from orl_rollout.tokenizer import load_tokenizer
 from orl_rollout.upload import Uploader
 
 
+class Run:
+    """What is known of a run, also where it never came to a Process."""
+
+    def __init__(self) -> None:
+        self.ended = ""  # why it is over
+        self.stripped = False  # whether its rollouts are lists of samples
+        self.batches = 0  # the training batches up to the latest that was logged
+
+
 class Process:
     """What all event loops of this process share. The journal is in the run's `folder`; there is none without one."""
 
@@ -45,13 +55,13 @@ class Process:
         self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
         self._began = False
 
-    def step(self, batch: int | None, *, evaluation: bool) -> int:
+    def step(self, batch: int, *, evaluation: bool) -> int:
         """The step of the run as its history counts, from 1, where the trainer plays its batch `batch`.
 
         An evaluation is that of the batch before it; trainers give the one before all training a batch's number too.
         """
         self._began = self._began or not evaluation
-        return 0 if batch is None else batch + self._began
+        return batch + self._began
 
 
 class Loop:
@@ -72,8 +82,14 @@ class Loop:
         await self.closing.enter_async_context(self.engine)
 
 
+_runs: defaultdict[str, Run] = defaultdict(Run)
 _one_at_a_time = threading.Lock()  # two loops begin on two threads, and share one process
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], asyncio.Task[Loop]]] = WeakKeyDictionary()
+
+
+def run_of(args: Any) -> Run:
+    """The run that the trainer's arguments, or a copy of them, belong to. A trainer's process has one."""
+    return _runs[repr((getattr(args, "orl_folder", ""), getattr(args, "orl_config", None)))]
 
 
 async def this_loop(args: Any, payload: Mapping[str, Any], *, evaluation: bool) -> Loop:
