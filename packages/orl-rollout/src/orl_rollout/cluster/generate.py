@@ -80,6 +80,7 @@ async def generate(host: Host, sample: Any, sampling: Mapping[str, Any], *, eval
     Raises:
         RunAborted: too many rollouts end in ERROR.
         ConfigError: no configuration, a row that is no task, or an option that loses lists where reasoning is stripped.
+        OrlError: a bug of ours that a failed sample could not bear, or rollouts cannot be started.
     """
     try:
         with boundary(OrlError, "a bug in orl"):
