@@ -14,11 +14,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, RunAborted
 from orl_miles.filter import has_signal
 from orl_miles.generate import RunEnded, generate
+from orl_miles.log import log_eval, log_rollout
 from orl_miles.reward import post_process, reward
 from orl_rollout.cluster.worker import aclose
+from orl_rollout.journal import read_journal
 from orl_rollout.testing import Fault, FaultKind, SglangServer
 
 from tests.miles.miniature import ClassApi, Legacy, Sample, arguments
@@ -113,21 +115,43 @@ async def test_an_engine_that_refuses_ends_the_run_past_a_host_that_catches_ever
                 ended = end
                 break
     assert "of the last 64 rollouts ended in ERROR" in str(ended)
-    assert "ended in ERROR" in host.args.orl_ended
+    with pytest.raises(RunAborted, match="ended in ERROR"):
+        log_eval(0, host.args, {})
+
+
+@by_api
+async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(
+    api: Any, environment: str, checkpoint: Path, tmp_path: Path
+):
+    run = tmp_path / "run"
+    config = settings(environment, tmp_path)
+    with hosting(api, checkpoint, tmp_path, config, orl_folder=str(run)) as (host, _):
+        log_rollout(3, host.args, await played(host), None, 1.0)
+        await played(host, evaluation=True)
+        await played(host)
+    assert [entry.step for entry in read_journal(run)] == [1] * 4 + [4] * 4 + [5] * 4
+
+
+@by_api
+async def test_an_adapter_of_several_is_refused(api: Any, environment: str, checkpoint: Path, tmp_path: Path):
+    with hosting(api, checkpoint, tmp_path, settings(environment, tmp_path)) as (host, server):
+        host.groups[0][0].adapter = "a"
+        with pytest.raises(RunEnded, match="row 0: it trains an adapter"):
+            await played(host)
+        assert not server.requests
 
 
 REPLAY = {"use_rollout_routing_replay": True, "use_rollout_indexer_replay": True, "num_layers": 1, "moe_router_topk": 1}
 
 
 @by_api
-@pytest.mark.parametrize("evaluation", [False, True])
 async def test_what_the_engine_chose_is_handed_on_for_every_id_but_the_last(
-    api: Any, evaluation: bool, environment: str, checkpoint: Path, tmp_path: Path
+    api: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
     config = settings(environment, tmp_path)
     fault = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
     with hosting(api, checkpoint, tmp_path, config, (fault,), **REPLAY) as (host, server):
-        samples = await played(host, evaluation=evaluation)
+        samples = await played(host)
         assert all(request.body["return_routed_experts"] for request in server.requests)
         assert all(request.body["return_indexer_topk"] for request in server.requests)
     assert [sample.status.value for sample in samples].count("failed") == 1

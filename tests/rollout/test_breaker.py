@@ -50,3 +50,13 @@ def test_promise_13_the_third_bug_of_ours_ends_the_run_whatever_else_goes_well()
         breaker.saw("")
     with pytest.raises(RunAborted, match=f"{BUGS} rollouts failed for a bug in orl, the latest: the last"):
         breaker.saw_bug("the last")
+
+
+def test_promise_13_a_rollout_that_fails_late_counts_once():
+    breaker = Breaker(max_error_rate=0.99, group_size=1)
+    for number in range(1, WINDOW):
+        breaker.saw("")
+        breaker.saw_late(f"fault {number}")
+    breaker.saw("")
+    with pytest.raises(RunAborted, match=f"{WINDOW} of the last {WINDOW} rollouts"):
+        breaker.saw_late("the last")

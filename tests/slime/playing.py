@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,8 +58,8 @@ def hosting(
 
 
 def configuration(case: Case, environment: str) -> dict[str, Any]:
-    """The `orl_config` of a case."""
-    config = episode.settings(environment) | case.config
+    """The `orl_config` of a case, a run of its own."""
+    config = episode.settings(environment) | {"openreward_run_name": uuid.uuid4().hex} | case.config
     for one in config["environments"].values():
         one.update(case.environment)
     return config

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, OrlError, RunAborted
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.cluster.samples import fill, split
 from orl_rollout.cluster.worker import aclose
@@ -23,6 +23,7 @@ from orl_slime.reward import post_process, reward
 from tests.core.test_reward import environment
 from tests.slime import episode
 from tests.slime.miniature import Sample, arguments
+from tests.slime.playing import engine
 from tests.strategies import stripped_trajectories, trajectories
 
 STATUS = {
@@ -105,6 +106,15 @@ async def test_reward_returns_what_was_set():
     assert await reward(None, [Sample(reward=0.5), Sample()]) == [0.5, 0.0]
 
 
+SAMPLING = {"temperature": 1.0, "max_new_tokens": 200}
+
+
+def arguments_of(url: str, checkpoint: Path, config: dict[str, Any], **changes: Any) -> Namespace:
+    host, _, port = url.removeprefix("http://").partition(":")
+    fields = {"hf_checkpoint": str(checkpoint), "n_samples_per_prompt": 1, "orl_config": config}
+    return arguments(**fields, sglang_router_ip=host, sglang_router_port=int(port), **changes)
+
+
 def row_of_one_task(folder: Path) -> dict[str, Any]:
     (row,) = (msgspec.json.decode(line) for line in episode.make_tasks(folder / "t.jsonl", 1).read_bytes().splitlines())
     return row
@@ -172,6 +182,40 @@ async def test_generate_writes_the_rollout_into_the_sample(checkpoint: Path, tmp
         seen = [r.body["input_ids"] for r in server.requests if r.headers["X-SMG-Routing-Key"] == sample.session_id]
         assert len(seen) == 2
         assert sample.tokens[: len(seen[1])] == seen[1]
+
+
+class Unusable:
+    """A counter of the trainer's that fails."""
+
+    def add(self, _: Any) -> None:
+        raise KeyError("completion_tokens")
+
+
+async def test_a_sample_that_cannot_be_written_fails_and_the_third_ends_the_run(
+    environment: str, checkpoint: Path, tmp_path: Path
+):
+    config = episode.settings(environment) | {"openreward_run_name": tmp_path.name}
+    with engine(checkpoint) as server:
+        args = arguments_of(server.url, checkpoint, config)
+        try:
+            for index in range(3):
+                sample: Any = Sample(index=index, metadata=row_of_one_task(tmp_path)["metadata"])
+                sample.spec_info = Unusable()
+                if index == 2:
+                    with pytest.raises(RunAborted, match=r"3 rollouts failed for a bug in orl.*row 2.*KeyError"):
+                        await generate(args, sample, SAMPLING)
+                else:
+                    await generate(args, sample, SAMPLING)
+                assert (sample.status.value, sample.loss_mask, sample.remove_sample) == ("failed", [0], True)
+        finally:
+            await aclose()
+
+
+async def test_whatever_cannot_be_started_ends_the_run_with_an_error_of_ours(checkpoint: Path):
+    args = arguments_of("http://127.0.0.1:9", checkpoint, episode.settings("http://127.0.0.1:9"))
+    del args.sglang_router_ip
+    with pytest.raises(OrlError, match="sglang_router_ip"):
+        await generate(args, Sample(metadata={"env_name": "playground/GuessNumber"}), SAMPLING)
 
 
 def test_outcomes_without_ids_are_failures_that_do_not_train():

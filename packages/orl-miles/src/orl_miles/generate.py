@@ -68,6 +68,8 @@ async def generate_legacy(args: Any, sample: Any, sampling_params: Mapping[str, 
 
 async def _generate(host: _Miles, sample: Any, sampling: Mapping[str, Any], *, evaluation: bool) -> Any:
     try:
+        if getattr(sample, "adapter", None) is not None:
+            raise ConfigError(f"row {sample.index}: it trains an adapter of several, and orl asks for one alone")
         if getattr(host.args, "group_rm", False):
             raise ConfigError("--group-rm: miles asks its reward model for whole groups, and orl's rewards are there")
         samples = await cluster.generate(host, sample, sampling, evaluation=evaluation)
@@ -101,13 +103,16 @@ class _Miles:
         self.aborted = aborted
         self._by_miles = by_miles
 
-    def payload(self) -> Mapping[str, Any]:
+    def payload(self, *, evaluation: bool) -> Mapping[str, Any]:
         lora = sys.modules.get("miles.utils.lora")
         adapter = {"lora_path": lora.LORA_ADAPTER_NAME} if lora and lora.lora_rollout_enabled(self.args) else {}
-        return adapter | replay.payload(self.args)
+        return adapter if evaluation else adapter | replay.payload(self.args)
 
     def step(self) -> int | None:
         return None
+
+    def loses_lists(self) -> str:
+        return "--partial-rollout" if getattr(self.args, "partial_rollout", False) else ""
 
     def key(self, sample: Any) -> str | None:
         return getattr(sample, "routing_key", None) or getattr(sample, "session_id", None)

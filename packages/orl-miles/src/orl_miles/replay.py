@@ -7,9 +7,11 @@ base64 of int32. miles reads a row of -1 as padding: a sample that failed has su
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
 
 _FIELDS = {"routed_experts": "rollout_routed_experts", "indexer_topk": "rollout_indexer_topk"}
@@ -19,7 +21,7 @@ _widths: dict[str, tuple[int, ...]] = {}  # layers and choices, as the engine la
 
 
 def payload(args: Any) -> dict[str, Any]:
-    """What the engine is asked for."""
+    """What the engine is asked for in training; miles' engines for evaluation alone return none of it."""
     return {f"return_{name}": True for name in _replayed(args)}
 
 
@@ -27,19 +29,33 @@ def write(args: Any, sample: Any, generations: Sequence[Generation]) -> None:
     """Write into `sample`, its tokens set, what miles replays; without `generations`, of a sample that failed, padding.
 
     Raises:
-        ValueError: what the engine returned does not fit the ids.
+        EngineError: what the engine returned does not fit the ids.
     """
     import numpy as np
 
     rows = len(sample.tokens) - 1
     for name in _replayed(args):
         if generations:
-            found = _decoded(name, generations[-1].extras, rows, args)
+            with boundary(EngineError, f"reading `{name}`, as the engine returned it"):
+                found = _decoded(name, generations[-1].extras, rows, args)
             _widths[name] = found.shape[1:]
         else:
             known = (args.num_layers, args.moe_router_topk) if name == "routed_experts" else (1, 1)
             found = np.full((rows, *_widths.get(name, known)), -1, dtype=np.int32)
         setattr(sample, _FIELDS[name], found)
+
+
+def pad(args: Any, samples: Sequence[Any]) -> None:
+    """Give the padding of a whole batch its siblings' width: what fails before anything was returned only guesses."""
+    import numpy as np
+
+    for field in (_FIELDS[name] for name in _replayed(args)):
+        having = [sample for sample in samples if getattr(sample, field) is not None]
+        width = max((getattr(sample, field).shape[1:] for sample in having), key=math.prod, default=())
+        for sample in having:
+            rows = getattr(sample, field)
+            if sample.remove_sample and rows.shape[1:] != width:
+                setattr(sample, field, np.full((len(rows), *width), -1, dtype=np.int32))
 
 
 def _replayed(args: Any) -> list[str]:
@@ -52,5 +68,5 @@ def _decoded(name: str, extras: Mapping[str, Any], rows: int, args: Any) -> Any:
     layers = args.num_layers if name == "routed_experts" else extras["indexer_topk_num_layers"]
     numbers = np.frombuffer(base64.b64decode(extras[name]), dtype=np.int32)
     if not rows or not numbers.size or numbers.size % (rows * layers):
-        raise ValueError(f"{name}: {numbers.size} numbers for {rows} ids and {layers} layers")
+        raise EngineError(f"{name}: {numbers.size} numbers for {rows} ids and {layers} layers")
     return numbers.reshape(rows, layers, -1)

@@ -14,6 +14,8 @@ from typing import Any
 from orl_rollout.cluster.reward import post_process as cluster_post_process
 from orl_rollout.cluster.reward import reward_of
 
+from orl_miles import replay
+
 _NORMALISED = frozenset({"grpo", "gspo"})
 
 
@@ -35,5 +37,9 @@ async def reward(args: Any, sample: Any, **_: Any) -> Any:
 
 
 def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
-    """Raw rewards, and rewards as miles' estimator wants them; see `orl_rollout.cluster.reward.post_process`."""
+    """Raw rewards, and rewards as miles' estimator wants them; see `orl_rollout.cluster.reward.post_process`.
+
+    miles asks for them before it makes one tensor of what it replays, so that the padding is fitted here.
+    """
+    replay.pad(args, samples)
     return cluster_post_process(args, samples, _NORMALISED)

@@ -38,6 +38,17 @@ class Breaker:
             latest = next(entry for entry in reversed(self._recent) if entry)
             raise RunAborted(f"{errors} of the last {len(self._recent)} rollouts ended in ERROR; the latest: {latest}")
 
+    def saw_late(self, error: str) -> None:
+        """Count as `error` a rollout that was counted already, as one that did not end in ERROR.
+
+        Raises:
+            RunAborted: as `saw`.
+        """
+        with self._lock:
+            if "" in self._recent:
+                self._recent.remove("")
+        self.saw(error)
+
     def saw_bug(self, error: str) -> None:
         """Count a bug of ours.
 

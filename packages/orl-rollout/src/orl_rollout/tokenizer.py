@@ -109,7 +109,7 @@ def load_tokenizer(path_or_name: str | Path, *, thinking: bool = False) -> HFTok
     with boundary(RenderError, f"loading the tokenizer of `{path_or_name}`"):
         tokenizer = auto.from_pretrained(str(path_or_name))
         stop_ids = _generation_stop_ids(str(path_or_name))
-    return HFTokenizer(tokenizer, thinking=thinking, stop_ids=stop_ids)
+        return HFTokenizer(tokenizer, thinking=thinking, stop_ids=stop_ids)
 
 
 def _generation_stop_ids(path_or_name: str) -> tuple[int, ...]:

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orl_core.datum import Datum
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, RunAborted
 from orl_core.trajectory import Generation
 from orl_rollout.cluster import generate as cluster
 from orl_rollout.cluster.samples import fail
+from orl_rollout.cluster.worker import run_of
 
 from orl_slime import replay
 
@@ -25,9 +26,12 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
     What becomes of it, and what is raised: `orl_rollout.cluster.generate.generate`. slime, fully async, drops the group
     of an exception and calls again: then samples fail at once, and `orl_slime.log.log_rollout` raises it.
     """
-    if hasattr(args, cluster.ENDED):
+    run = run_of(args)
+    if run.ended:
+        if evaluation:
+            raise RunAborted(run.ended)
         fail(sample)
-        return sample
+        return [sample] if run.stripped else sample
     return await cluster.generate(_Slime(args), sample, sampling_params, evaluation=evaluation)
 
 
@@ -37,11 +41,17 @@ class _Slime:
     def __init__(self, args: Any) -> None:
         self.args = args
 
-    def payload(self) -> Mapping[str, Any]:
-        return {"return_routed_experts": True} if replay.routing(self.args) else {}
+    def payload(self, *, evaluation: bool) -> Mapping[str, Any]:
+        return {"return_routed_experts": True} if replay.routing(self.args) and not evaluation else {}
 
     def step(self) -> int | None:
         return getattr(sys.modules.get("slime.rollout.sample_hooks"), "_current_rollout_id", None)
+
+    def loses_lists(self) -> str:
+        if getattr(self.args, "partial_rollout", False):
+            return "--partial-rollout"
+        path = getattr(self.args, "rollout_function_path", None) or ""
+        return f"--rollout-function-path {path}" if "fully_async" in path else ""
 
     def key(self, sample: Any) -> str | None:
         return getattr(sample, "session_id", None)

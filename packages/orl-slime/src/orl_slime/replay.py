@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orl_core.datum import Datum
+from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
 
 _ROUTED = "routed_experts"
@@ -26,7 +27,7 @@ def write(args: Any, sample: Any, datum: Datum | None, generations: Sequence[Gen
     """Write into `sample`, filled from `datum` (None: it failed), what slime replays, if anything.
 
     Raises:
-        ValueError: what the engine returned does not fit its ids.
+        EngineError: what the engine returned does not fit its ids.
     """
     nucleus = getattr(args, "rollout_top_p", 1.0) != 1.0
     if not nucleus and not routing(args):
@@ -34,7 +35,8 @@ def write(args: Any, sample: Any, datum: Datum | None, generations: Sequence[Gen
     for name in _FIELDS:
         setattr(sample, name, None)
     if datum is not None:
-        _append(args, sample, datum, generations)
+        with boundary(EngineError, "reading what the engine returned to replay"):
+            _append(args, sample, datum, generations)
         return
     if nucleus:
         sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets = [], [0] * (sample.response_length + 1)

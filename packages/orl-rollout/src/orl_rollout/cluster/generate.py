@@ -1,8 +1,8 @@
 """One rollout inside a trainer: from the row in its Sample to the Sample filled, or a list of them.
 
-The trainer's own comes in as a Host. An exception that left here would end most jobs, so only two kinds do: the
-breaker's, and that of a configuration which cannot be played. Both leave their reason on the trainer's arguments
-(`ENDED`), for a host that goes on all the same.
+The trainer's own comes in as a Host. An exception that left here would end most jobs, so only errors of ours do, and
+only those that end the run: the breaker's, and that of a configuration which cannot be played. They leave their reason
+with the run (`run_of`), for a host that goes on all the same.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from orl_core.datum import Datum
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, EngineError, OrlError, boundary
 from orl_core.trajectory import Generation
 
 from orl_rollout.cluster.compare import is_task, offer, task_of
-from orl_rollout.cluster.samples import fail, fill, generations_of, split
-from orl_rollout.cluster.worker import Loop, context_tokens, this_loop
+from orl_rollout.cluster.samples import begin_anew, fail, fill, generations_of, split
+from orl_rollout.cluster.worker import Loop, context_tokens, run_of, this_loop
 from orl_rollout.outcome import Outcome
 
 logger = logging.getLogger("orl")
-
-ENDED = "orl_ended"  # of the trainer's arguments: why this run is over
 
 
 class Host(Protocol):
@@ -31,12 +29,20 @@ class Host(Protocol):
 
     args: Any
 
-    def payload(self) -> Mapping[str, Any]:
+    def payload(self, *, evaluation: bool) -> Mapping[str, Any]:
         """What its engines are asked for in every request, beside ids and logprobs."""
         ...
 
     def step(self) -> int | None:
-        """The number of the batch that is played, from 0; None where the trainer does not say."""
+        """The number of the batch that is played, from 0; None where the trainer does not say.
+
+        Then it is the one after the latest that this process has logged: exact in a run that plays one batch after the
+        other, but the first of a run that was resumed counts as its first of all.
+        """
+        ...
+
+    def loses_lists(self) -> str:
+        """The option under which the trainer cannot keep several samples of a rollout for later; empty if none."""
         ...
 
     def key(self, sample: Any) -> str | None:
@@ -50,7 +56,8 @@ class Host(Protocol):
     def complete(self, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
         """Write into `sample`, filled from `datum`, what only this trainer wants: what it replays of its `generations`.
 
-        Without a datum the sample failed: it needs the same fields, of the same shapes, all the same.
+        Without a datum the sample failed: it needs the same fields, of the same shapes, all the same. Nothing of an
+        evaluation is replayed.
         """
         ...
 
@@ -72,24 +79,29 @@ async def generate(host: Host, sample: Any, sampling: Mapping[str, Any], *, eval
 
     Raises:
         RunAborted: too many rollouts end in ERROR.
-        ConfigError: no configuration, a row that is no task, or `--partial-rollout` where reasoning is stripped.
+        ConfigError: no configuration, a row that is no task, or an option that loses lists where reasoning is stripped.
+        OrlError: a bug of ours that a failed sample could not bear, or rollouts cannot be started.
     """
     try:
-        samples = await _played(host, sample, sampling, evaluation=evaluation)
+        with boundary(OrlError, "a bug in orl"):
+            samples = await _played(host, sample, sampling, evaluation=evaluation)
     except OrlError as fault:
-        setattr(host.args, ENDED, str(fault))
+        run_of(host.args).ended = str(fault)
         raise
     return samples
 
 
 async def _played(host: Host, sample: Any, sampling: Mapping[str, Any], *, evaluation: bool) -> Any:
-    loop = await this_loop(host.args, host.payload())
-    stripped = loop.process.config.thinking == "strip"
-    if stripped and getattr(host.args, "partial_rollout", False):
-        raise ConfigError("`thinking: strip` makes several samples of a rollout, which `--partial-rollout` cannot keep")
+    loop = await this_loop(host.args, host.payload(evaluation=evaluation), evaluation=evaluation)
+    run = run_of(host.args)
+    run.stripped = stripped = loop.process.config.thinking == "strip"
+    if stripped and (option := host.loses_lists()):
+        raise ConfigError(f"`thinking: strip` makes several samples of a rollout, which `{option}` cannot keep")
     if not is_task(sample):
         await _by_trainer(host, sample, sampling, loop)
         return [sample] if stripped else sample
+    batch = host.step()
+    step = run.batches + (not evaluation) if batch is None else loop.process.step(batch, evaluation=evaluation)
     outcome = await loop.runtime.play(
         task_of(sample),
         key=host.key(sample) or uuid.uuid4().hex,
@@ -97,37 +109,44 @@ async def _played(host: Host, sample: Any, sampling: Mapping[str, Any], *, evalu
         sampling=sampling,
         context_tokens=context_tokens(host.args, evaluation=evaluation),
         evaluation=evaluation,
-        step=loop.process.step(host.step(), evaluation=evaluation),
+        step=step,
         stopped=host.aborted,
     )
-    compared = loop.process.config.group_reward.mode != "off" and not evaluation
-    offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
-    text_of = loop.process.tokenizer.decode
-    if stripped:
-        samples = split(sample, outcome, text_of=text_of, evaluation=evaluation)
-    else:
-        fill(sample, outcome, text_of=text_of)
-        samples = [sample]
-    _complete(host, samples, outcome, loop)
+    samples = _written(host, sample, outcome, loop, evaluation=evaluation)
     return samples if stripped else sample
 
 
-def _complete(host: Host, samples: Sequence[Any], outcome: Outcome, loop: Loop) -> None:
-    """Let the trainer's own fields be written. Where that fails, nothing of the rollout trains.
+def _written(host: Host, sample: Any, outcome: Outcome, loop: Loop, *, evaluation: bool) -> list[Any]:
+    """The samples of a rollout, the trainer's own fields too. Where one cannot be written, one that failed.
 
     Raises:
-        RunAborted: it could not for the third time.
+        RunAborted: it could not for the third time, or too many rollouts end in ERROR.
     """
-    written = list(zip(outcome.data, generations_of(outcome), strict=True))[-len(samples) :] or [(None, [])]
     try:
-        with boundary(OrlError, "completing a sample"):
-            for sample, (datum, generations) in zip(samples, written, strict=True):
-                host.complete(sample, datum, generations)
+        with boundary(OrlError, "writing the sample"):
+            samples = _filled(sample, outcome, loop, evaluation=evaluation)
+            if not evaluation:
+                written = list(zip(outcome.data, generations_of(outcome), strict=True)) or [(None, [])]
+                for one, (datum, generations) in zip(samples, written, strict=True):
+                    host.complete(one, datum, generations)
     except OrlError as fault:
-        logger.error("%s", fault)
-        for sample in samples:
-            _fail(host, sample)
-        loop.process.breaker.saw_bug(str(fault))
+        text = f"row {sample.index}: {fault}"
+        logger.error("%s", text)
+        _fail(host, sample)
+        breaker = loop.process.breaker
+        (breaker.saw_late if isinstance(fault, EngineError) else breaker.saw_bug)(text)
+        return [sample]
+    return samples
+
+
+def _filled(sample: Any, outcome: Outcome, loop: Loop, *, evaluation: bool) -> list[Any]:
+    config, text_of = loop.process.config, loop.process.tokenizer.decode
+    compared = config.group_reward.mode != "off" and not evaluation
+    offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
+    if config.thinking == "strip":
+        return split(sample, outcome, text_of=text_of, evaluation=evaluation)
+    fill(sample, outcome, text_of=text_of)
+    return [sample]
 
 
 async def _by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any], loop: Loop) -> None:
@@ -140,6 +159,8 @@ async def _by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any], loop
     error = ""
     try:
         with boundary(OrlError, "the trainer's own generate"):
+            if sample.remove_sample:
+                begin_anew(sample)
             await host.play(sample, dict(sampling))
     except ConfigError:
         raise

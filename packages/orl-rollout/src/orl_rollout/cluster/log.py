@@ -16,8 +16,8 @@ from orl_core.errors import OrlError, RunAborted, boundary
 
 from orl_rollout import history
 from orl_rollout.cluster.compare import flat, rollout_of
-from orl_rollout.cluster.generate import ENDED
 from orl_rollout.cluster.samples import MEASURE
+from orl_rollout.cluster.worker import run_of
 from orl_rollout.metrics import Measure, metrics_of
 
 logger = logging.getLogger("orl")
@@ -31,21 +31,26 @@ def log_rollout(args: Any, rollout_id: int, samples: Sequence[Any], seconds: flo
     Raises:
         RunAborted: `generate` ended the run, and the trainer went on without its exception.
     """
-    if ended := getattr(args, ENDED, ""):
-        raise RunAborted(ended)
+    _go_on(args)
+    run_of(args).batches = rollout_id + 1
     metrics = metrics_of(measures_of(samples))
     _log("rollout", rollout_id, metrics, send)
     _remember(args, "train", rollout_id + 1, metrics, seconds=seconds)
 
 
 def log_eval(args: Any, rollout_id: int, data: Mapping[str, Any], send: Send) -> None:
-    """One evaluation of the held-out tasks: a mapping of datasets, each with its `samples`."""
+    """One evaluation of the held-out tasks: a mapping of datasets, each with its `samples`.
+
+    Raises:
+        RunAborted: as `log_rollout`.
+    """
+    _go_on(args)
     measures = [measure for one in data.values() for measure in measures_of(one.get("samples") or ())]
     metrics = metrics_of(measures)
     _log("eval", rollout_id, metrics, send)
     # Evaluated rollouts run side by side: they take as long as the longest of them.
     seconds = max((measure.generation_seconds + measure.environment_seconds for measure in measures), default=0.0)
-    _remember(args, "eval", _steps_made(args), metrics, seconds=seconds)
+    _remember(args, "eval", _steps_made(args, rollout_id), metrics, seconds=seconds)
 
 
 def measures_of(samples: Iterable[Any]) -> list[Measure]:
@@ -64,11 +69,20 @@ def _log(kind: str, rollout_id: int, metrics: Mapping[str, float], send: Send) -
             send(kind, named)
 
 
-def _steps_made(args: Any) -> int:
-    """The steps of the run so far, as its history has them: trainers count the first evaluation like the first step."""
+def _go_on(args: Any) -> None:
+    if ended := run_of(args).ended:
+        raise RunAborted(ended)
+
+
+def _steps_made(args: Any, rollout_id: int) -> int:
+    """The steps before the evaluation `rollout_id`: trainers count the one before all training like the first step.
+
+    So the history says whether that step was made; it may be a step ahead, where the next batch is played meanwhile.
+    """
     folder = getattr(args, "orl_folder", None)
     rows = history.read(Path(folder) / "metrics.jsonl") if folder else []
-    return max((row["step"] for row in rows if row["kind"] == "train"), default=0)
+    logged = max((row["step"] for row in rows if row["kind"] == "train"), default=rollout_id)
+    return min(logged, rollout_id + 1)
 
 
 def _remember(args: Any, kind: history.Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:

@@ -67,6 +67,16 @@ def fail(sample: Any) -> None:
     sample.reward, sample.remove_sample, sample.status = 0.0, True, _status(sample, StopReason.ERROR)
 
 
+def begin_anew(sample: Any) -> None:
+    """Make `sample`, which failed, one that was never played."""
+    sample.tokens, sample.response, sample.response_length, sample.weight_versions = [], "", 0, []
+    sample.loss_mask = sample.reward = None
+    for name in cast("dict[str, Any]", vars(sample)):  # what trainers keep of the engine for each token
+        if name.startswith("rollout_") and name != "rollout_id":
+            setattr(sample, name, None)
+    sample.remove_sample, sample.status = False, cast("Any", type(sample)).Status.PENDING
+
+
 def generations_of(outcome: Outcome) -> list[list[Generation]]:
     """For each datum of `outcome` the generations that it is made of, those without ids left out."""
     made = iter([one for turn in outcome.trajectory.turns for one in turn.generations if one.ids])

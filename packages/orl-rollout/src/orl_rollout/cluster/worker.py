@@ -12,6 +12,7 @@ import atexit
 import functools
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -19,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from orl_core.config import RunConfig, decode_config, load_config
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.render import Renderer
 
 from orl_rollout.breaker import Breaker
@@ -29,6 +30,15 @@ from orl_rollout.runtime import Runtime
 from orl_rollout.sglang import SglangEngine
 from orl_rollout.tokenizer import load_tokenizer
 from orl_rollout.upload import Uploader
+
+
+class Run:
+    """What is known of a run, also where it never came to a Process."""
+
+    def __init__(self) -> None:
+        self.ended = ""  # why it is over
+        self.stripped = False  # whether its rollouts are lists of samples
+        self.batches = 0  # the training batches up to the latest that was logged
 
 
 class Process:
@@ -45,13 +55,13 @@ class Process:
         self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
         self._began = False
 
-    def step(self, batch: int | None, *, evaluation: bool) -> int:
+    def step(self, batch: int, *, evaluation: bool) -> int:
         """The step of the run as its history counts, from 1, where the trainer plays its batch `batch`.
 
         An evaluation is that of the batch before it; trainers give the one before all training a batch's number too.
         """
         self._began = self._began or not evaluation
-        return 0 if batch is None else batch + self._began
+        return batch + self._began
 
 
 class Loop:
@@ -72,31 +82,42 @@ class Loop:
         await self.closing.enter_async_context(self.engine)
 
 
+_runs: defaultdict[str, Run] = defaultdict(Run)
 _one_at_a_time = threading.Lock()  # two loops begin on two threads, and share one process
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[Loop]]] = WeakKeyDictionary()
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], asyncio.Task[Loop]]] = WeakKeyDictionary()
 
 
-async def this_loop(args: Any, payload: Mapping[str, Any]) -> Loop:
+def run_of(args: Any) -> Run:
+    """The run that the trainer's arguments, or a copy of them, belong to. A trainer's process has one."""
+    return _runs[repr((getattr(args, "orl_folder", ""), getattr(args, "orl_config", None)))]
+
+
+async def this_loop(args: Any, payload: Mapping[str, Any], *, evaluation: bool) -> Loop:
     """The clients of the current event loop, opened by the first rollout that asks.
 
-    Where a trainer evaluates on engines of their own, its arguments name another router, which has clients of its own.
-    `payload` is what the trainer wants in every request to its engines, beside what the engine's client itself asks.
+    An evaluation has clients of its own: its context may be longer, and a trainer that evaluates on engines of their
+    own names another router in its arguments. `payload` is what the trainer wants in every request to its engines,
+    beside what the engine's client itself asks.
+
+    Raises:
+        OrlError: they cannot be opened; a ConfigError where the configuration says so.
     """
     running = asyncio.get_running_loop()
-    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
     openings = _loops.setdefault(running, {})
-    if url not in openings:
-        openings[url] = running.create_task(_open(args, url, payload))
-    return await asyncio.shield(openings[url])
+    key = (f"http://{args.sglang_router_ip}:{args.sglang_router_port}", evaluation)
+    if key not in openings:
+        openings[key] = running.create_task(_open(args, *key, payload))
+    return await asyncio.shield(openings[key])
 
 
-async def _open(args: Any, url: str, payload: Mapping[str, Any]) -> Loop:
-    with _one_at_a_time:
-        process = _process(*_settings(args))
-    context = context_tokens(args, evaluation=False) or process.config.rollout.context_tokens
-    engine = SglangEngine(url, context_tokens=context, payload=payload)
-    loop = Loop(process, engine, OpenRewardClient(process.config))
-    await loop.open()
+async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any]) -> Loop:
+    with boundary(OrlError, "starting rollouts"):
+        with _one_at_a_time:
+            process = _process(*_settings(args))
+        context = context_tokens(args, evaluation=evaluation) or process.config.rollout.context_tokens
+        engine = SglangEngine(url, context_tokens=context, payload=payload)
+        loop = Loop(process, engine, OpenRewardClient(process.config))
+        await loop.open()
     return loop
 
 

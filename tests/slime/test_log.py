@@ -1,0 +1,107 @@
+"""Which step the history gives an evaluation, and what a run that is over does to those that come after."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from orl_core.errors import ConfigError, RunAborted
+from orl_rollout.cluster.samples import fill
+from orl_rollout.cluster.worker import aclose
+from orl_rollout.history import read
+from orl_slime.generate import generate
+from orl_slime.log import log_eval, log_rollout
+
+from tests.rollout.test_group import ended
+from tests.slime import episode
+from tests.slime.miniature import Sample
+from tests.slime.test_generate import SAMPLING, arguments_of
+
+NOWHERE = "http://127.0.0.1:9"
+TASK = {"env_name": "playground/GuessNumber", "deployment_name": "playground/GuessNumber", "index": 0}
+
+
+def played() -> list[Any]:
+    sample = Sample()
+    fill(sample, ended("a"), text_of=str)
+    return [sample]
+
+
+@pytest.mark.parametrize(
+    ("batches", "rollout_id", "step"),
+    [
+        ([], 0, 0),  # before all training
+        ([0], 0, 1),
+        ([0, 1], 0, 1),  # the next batch was played meanwhile
+        ([0, 1], 1, 2),
+        ([], 7, 7),  # of a run that was resumed, in a folder of its own
+        ([5, 6], 7, 7),  # and in the folder of the run before it
+    ],
+)
+def test_an_evaluation_is_that_of_the_steps_before_it(batches: list[int], rollout_id: int, step: int, tmp_path: Path):
+    args = Namespace(orl_folder=str(tmp_path))
+    for batch in batches:
+        log_rollout(batch, args, played(), None, 1.0)
+    log_eval(rollout_id, args, {"held_out": {"samples": played()}})
+    assert [row["step"] for row in read(tmp_path / "metrics.jsonl") if row["kind"] == "eval"] == [step]
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"partial_rollout": True}, "--partial-rollout"),
+        ({"rollout_function_path": "slime.rollout.fully_async_rollout.generate_rollout_fully_async"}, "fully_async"),
+    ],
+)
+async def test_a_run_that_is_over_fails_lists_and_is_told_by_every_log(
+    changes: dict[str, Any], option: str, checkpoint: Path, tmp_path: Path
+):
+    config = episode.settings(NOWHERE) | {"thinking": "strip", "openreward_run_name": tmp_path.name}
+    args = arguments_of(NOWHERE, checkpoint, config, **changes)
+    log_rollout(0, args, played(), None, 1.0)
+    own = copy.copy(args)  # as trainers make for engines of their own
+    own.sglang_router_port = 8
+    try:
+        with pytest.raises(ConfigError, match=option):
+            await generate(own, Sample(metadata=dict(TASK)), SAMPLING)
+        (sample,) = await generate(args, Sample(metadata=dict(TASK)), SAMPLING)
+        with pytest.raises(RunAborted, match=option):
+            await generate(args, Sample(metadata=dict(TASK)), SAMPLING, evaluation=True)
+    finally:
+        await aclose()
+    assert (sample.status.value, sample.remove_sample) == ("failed", True)
+    with pytest.raises(RunAborted, match=option):
+        log_rollout(0, args, [sample], None, 1.0)
+    with pytest.raises(RunAborted, match=option):
+        log_eval(0, args, {"held_out": {"samples": []}})
+
+
+async def test_a_row_that_the_trainer_plays_recovers_from_a_failure(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    async def by_slime(args: Any, sample: Any, sampling: Any) -> None:
+        assert sample.status in {Sample.Status.PENDING, Sample.Status.ABORTED}
+        if faults:
+            raise faults.pop()
+        assert (sample.tokens, sample.response_length, sample.rollout_log_probs) == ([], 0, None)
+        sample.tokens, sample.response_length, sample.status = [1, 2], 1, Sample.Status.COMPLETED
+
+    faults = [OSError("the engine is gone")]
+    host: Any = ModuleType("slime.rollout.sglang_rollout")
+    host.generate = by_slime
+    monkeypatch.setitem(sys.modules, host.__name__, host)
+    args = arguments_of(NOWHERE, checkpoint, episode.settings(NOWHERE) | {"openreward_run_name": tmp_path.name})
+    sample = Sample(prompt="1 + 1?", rollout_id=3)
+    try:
+        await generate(args, sample, SAMPLING)
+        assert (sample.status.value, sample.remove_sample, sample.reward) == ("failed", True, 0.0)
+        await generate(args, sample, SAMPLING)
+    finally:
+        await aclose()
+    assert (sample.status.value, sample.remove_sample, sample.reward) == ("completed", False, None)
+    assert (sample.tokens, sample.rollout_id) == ([1, 2], 3)
