@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_rollout.cluster.ray import unclosable
 
 from tests.second import planning
-from tests.second.environment import ROOT
+from tests.second.environment import ROOT, add_distribution
 from tests.second.planning import WHODUNIT, words_of
 from tests.slime.environment import STAND_IN, make_environment
 
@@ -284,3 +285,34 @@ def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     argv = ["--set", "eval.interval=10", "--num-rollout"]
     assert "no multiple of --eval-interval 10" in planned(capsys, python, *argv, "25", config=str(held_out))
     assert "no multiple" not in planned(capsys, python, *argv, "30", config=str(held_out))
+
+
+def test_divided_gpus_are_counted_together(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    """Ray would wait for ever for what is not there."""
+    monkeypatch.setenv("STAND_IN_GPUS", "8")
+    divided = ["--actor-gpus", "4", "--rollout-gpus", "4"]
+    assert "GPUs and the run asks for" not in planned(capsys, python, *divided)
+    assert "it has 4 GPUs and the run asks for 8" in planned(capsys, python, *divided, "--num-gpus", "4")
+    monkeypatch.setenv("STAND_IN_GPUS", "4")
+    assert "it has 4 GPUs and the run asks for 8" in planned(capsys, python, *divided)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert "GPUs and the run asks for" not in planned(capsys, python, *divided)
+
+
+def test_a_ray_that_cannot_close_its_cluster_starts_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = str(make_environment(tmp_path / "old"))
+    add_distribution(tmp_path / "old", "ray", "2.51.1")
+    told = "# it would not start on this machine: Ray 2.51.1 would let everyone on the network"
+    assert told in planned(capsys, python)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert told not in planned(capsys, python)
+
+
+@pytest.mark.parametrize(("version", "closable"), [("2.51.1", False), ("2.52.0", True), ("3.0.0.dev0", True)])
+def test_ray_knows_the_token_since_a_version(version: str, closable: bool) -> None:
+    assert (unclosable(version) == []) == closable
+    assert unclosable(None) == []

@@ -12,6 +12,7 @@ address it is given, so a cluster of our own answers to a token alone, made for 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -32,6 +33,7 @@ START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 PORT = 6379  # Ray's own, of a cluster that the user starts
 ADDRESS, TOKEN = "RAY_ADDRESS", "RAY_AUTH_TOKEN"
 OWN = {"RAY_AUTH_MODE": "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
+CLOSABLE = (2, 52)  # the first Ray that knows the token
 NOTHING = Needs()
 
 
@@ -84,6 +86,17 @@ def several_nodes(nodes: int, gpus: int, needs: Needs) -> str:
         f"{nodes} nodes need a Ray cluster that runs already: on the first `{start} --head --port={PORT}`, on every "
         f"other `{start} --address=FIRST:{PORT}`, then `RAY_ADDRESS=FIRST:{PORT} orl train ...`"
     )
+
+
+def unclosable(version: str | None) -> list[str]:
+    """What keeps a cluster of our own from being closed to others: a Ray that does not know the token."""
+    numbers = re.match(r"(\d+)\.(\d+)", version or "")
+    if not numbers or (int(numbers[1]), int(numbers[2])) >= CLOSABLE:
+        return []
+    return [
+        f"Ray {version} would let everyone on the network command the run's cluster: install Ray "
+        f"{CLOSABLE[0]}.{CLOSABLE[1]} or later, or start a cluster yourself and set {ADDRESS}"
+    ]
 
 
 def _refuse_unready(python: str, environment: Mapping[str, str], needs: Needs, address: str) -> None:
