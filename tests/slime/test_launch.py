@@ -316,3 +316,32 @@ def test_a_ray_that_cannot_close_its_cluster_starts_none(
 def test_ray_knows_the_token_since_a_version(version: str, closable: bool) -> None:
     assert (unclosable(version) == []) == closable
     assert unclosable(None) == []
+
+
+def test_a_run_begins_at_step_0_with_a_converted_model_and_goes_on_from_what_training_wrote(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """slime takes a `--load` with a tracker for the run's own, which would skip the first step and evaluation."""
+    tracker = working / "converted" / "latest_checkpointed_iteration.txt"
+    tracker.parent.mkdir()
+    saved = str(working / "runs" / "run" / "checkpoint")
+    for step, load in (("release", saved), ("20", str(tracker.parent))):
+        tracker.write_text(step, encoding="utf-8")
+        plan = planned(capsys, python, "--megatron-ckpt", "converted")
+        words = words_of(plan)
+        assert words[words.index("--load") + 1] == load
+        assert words[words.index("--ref-load") + 1] == str(tracker.parent)
+        assert "load" not in plan.partition("\n# ")[2]
+
+
+def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    model = str(checkpoint(working / "model"))
+    other = str(checkpoint(working / "other", model_type="unheard_of"))
+    fresh, shape = ["--load", "saved", "--save", "saved"], ["--model-args", "qwen3-0.6B"]
+    assert "load " not in planned(capsys, python, "--model", model, *fresh, *shape).partition("\n# ")[2]
+    told = f"# it would not start on this machine: --ref-load {other}: slime does not read"
+    assert told in planned(capsys, python, "--model", other, *fresh, *shape)
+    plan = planned(capsys, python, "--model", model, "--load", "typo", *shape)
+    assert f"# --load {working}/typo: no checkpoint is there yet, training starts from {model}" in plan

@@ -79,13 +79,11 @@ def located(trainer: str, run: Run) -> tuple[str, Findings]:
 def request_of(trainer: str, run: Run, layout: Layout) -> Request:
     """What the adapter makes the command line of."""
     settings = run.config.trainer
-    save = Path(settings.save or run.folder / "checkpoint").absolute()
     files = Files(
         task_data=run.task_data.absolute(),
         eval_data=run.eval_data.absolute() if run.eval_data else None,
         custom_config=_handed_over(trainer, run).absolute(),
-        save=save,
-        resume=(save / "latest_checkpointed_iteration.txt").is_file(),
+        save=Path(settings.save or run.folder / "checkpoint").absolute(),
     )
     return Request(config=run.config, files=files, layout=layout, extra=run.extra, tracked=_tracked(settings))
 

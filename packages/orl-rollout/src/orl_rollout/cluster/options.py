@@ -1,4 +1,4 @@
-"""From the configuration to the options that all trainers of a cluster have. No file is read, no process asked.
+"""From the configuration to the options that all trainers of a cluster have. No process is asked.
 
 The defaults are those of the cookbook's scripts. It must not know a trainer: what only one has (its hooks, the shape of
 its models, its training backend) the adapter adds. Every other option passes through by its own name (`trainer.flags`,
@@ -20,6 +20,7 @@ MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
 RESPONSE_TOKENS, TOKENS_PER_GPU = 4096, 8192
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
+TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
 CUSTOM_CONFIG = "--custom-config-path"
 CONTEXT_PARALLEL = "--context-parallel-size"
 
@@ -75,14 +76,26 @@ def cluster(layout: Layout) -> Options:
 
 
 def checkpoints(trainer: TrainerConfig, files: Files, reference: str) -> Options:
-    """The model, and what training goes on from: the run's own checkpoint, else `reference`."""
+    """The model, and what training goes on from: the run's own checkpoint, else a `reference` that training wrote.
+
+    Where there is neither, trainers begin at step 0 with `--ref-load`; a converted model given as `--load` would count
+    as step 0 done.
+    """
+    goes_on = _is_trained(Path(reference)) and not _is_trained(files.save)
+    own = Path(trainer.load).expanduser().absolute() if trainer.load else files.save
     return {
         "--hf-checkpoint": (absolute(trainer.model or MODEL),),
         "--ref-load": (reference,),
-        "--load": (absolute(trainer.load) if trainer.load else str(files.save) if files.resume else reference,),
+        "--load": (reference if goes_on and not trainer.load else str(own),),
         "--save": (str(files.save),),
         "--save-interval": (str(trainer.save_interval or SAVE_INTERVAL),),
     }
+
+
+def _is_trained(folder: Path) -> bool:
+    """Whether training wrote the checkpoint in `folder`: it names its step, which a converted model does not."""
+    tracker = folder / TRACKER
+    return tracker.is_file() and tracker.read_text(encoding="utf-8").strip().isdecimal()
 
 
 def absolute(name: str) -> str:
