@@ -267,7 +267,8 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
     capsys: pytest.CaptureFixture[str], python: str
 ) -> None:
     plan = planned(capsys, python, "--actor-nodes", "2", "--num-gpus", "8")
-    assert "OPENAI_API_KEY=... ray start --num-gpus=8 --head --port=6379" in plan
+    first = "CUDA_DEVICE_MAX_CONNECTIONS=1 OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8"
+    assert f"`{first} --head --port=6379`" in plan
     assert "OPENAI_API_KEY=... ray start --num-gpus=8 --address=FIRST:6379" in plan
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
 
@@ -345,3 +346,33 @@ def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
     assert told in planned(capsys, python, "--model", other, *fresh, *shape)
     plan = planned(capsys, python, "--model", model, "--load", "typo", *shape)
     assert f"# --load {working}/typo: no checkpoint is there yet, training starts from {model}" in plan
+
+
+def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_GPUS", "1")
+    told = "it has no OPENREWARD_API_KEY in its environment"
+    config = elsewhere(working)
+    assert told in planned(capsys, python, "--model-args", "qwen3-0.6B", config=config)
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
+    assert told in capsys.readouterr().err
+    assert not (working / "runs/run/ray.log").exists()
+    monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+    assert told not in planned(capsys, python, config=config)
+
+
+def test_what_the_command_serves_itself_needs_no_key(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    served = working / "served.yaml"
+    served.write_text("environments: {playground/GuessNumber: {}}\n", encoding="utf-8")
+    assert "OPENREWARD_API_KEY" not in planned(capsys, python, config=str(served))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_login_at_weights_and_biases_does_for_every_cluster(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert trained(python, working, "--model-args", "qwen3-0.6B", "--wandb-mode", "online") == 0

@@ -24,7 +24,7 @@ from orl_core.errors import ConfigError, OrlError
 from orl_rollout import history
 from orl_rollout.cluster import probe, process
 from orl_rollout.cluster.argv import nearest, value_of, without
-from orl_rollout.cluster.needs import Needs, given_secrets, needs_of
+from orl_rollout.cluster.needs import TRACKER, Needs, given_secrets, needs_of
 from orl_rollout.cluster.options import CUSTOM_CONFIG, MODEL
 from orl_rollout.cluster.probe import Findings
 from orl_rollout.cluster.python import find_python
@@ -185,11 +185,13 @@ def _lacking(command: Command, run: Run, found: Findings) -> list[str]:
     """What a cluster of the run's own lacks here; nothing where one runs already, which is asked as the run starts."""
     if os.environ.get(ADDRESS):
         return []
-    layout, needs = command.layout, _needs(command, run)
+    layout, needs, environment = command.layout, _needs(command, run), _environment(command, run)
     if layout.nodes > 1:
         return [several_nodes(layout.nodes, layout.per_node, needs)]
     there, asked = min(found.gpus, layout.per_node), max(layout.total, layout.per_node)
     lacking = [f"it has {there} GPUs and the run asks for {asked}: --num-gpus"] if there < asked else []
+    if missing := needs.missing({name for name, value in environment.items() if value}):
+        lacking.append(f"it has no {', '.join(missing)} in its environment: set what is missing")
     return [*lacking, *unclosable(found.versions.get("ray"))]
 
 
@@ -210,14 +212,15 @@ def _tracked(trainer: TrainerConfig) -> bool:
     """Whether the run goes to Weights & Biases: as `wandb_mode` says, else where there is a key."""
     if trainer.wandb_mode is not None:
         return trainer.wandb_mode != "disabled"
-    return bool(os.environ.get("WANDB_API_KEY"))
+    return bool(os.environ.get(TRACKER))
 
 
 def _needs(command: Command, run: Run) -> Needs:
-    """What the workers need of their environment."""
+    """What the workers need of their environment. Who is logged in at Weights & Biases needs no key there."""
     settings = run.config.trainer
     online = _tracked(settings) and settings.wandb_mode != "offline"
-    return needs_of(run.config, f"orl_{command.trainer.name}", online=online)
+    tracked = online and bool(os.environ.get(TRACKER))
+    return needs_of(run.config, f"orl_{command.trainer.name}", tracked=tracked, settings=command.environment)
 
 
 def _handed_over(trainer: str, run: Run) -> Path:

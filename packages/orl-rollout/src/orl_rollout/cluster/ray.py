@@ -2,7 +2,7 @@
 
 Ray is a command of the trainer's Python here, never imported. Workers inherit the environment that the cluster was
 started with, which is how secrets reach them (law L6): none is ever an argument or a runtime environment's text. What
-its workers lack is refused before anything runs: here, and on every node of a cluster that others started.
+workers lack on a node of a cluster that others started is refused before anything runs.
 
 A cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
 its process, never by `ray stop`, which ends every cluster of the machine. Ray listens on every interface whatever
@@ -26,7 +26,7 @@ from pathlib import Path
 from orl_core.errors import ConfigError, OrlError
 
 from orl_rollout.cluster import nodes
-from orl_rollout.cluster.needs import PLATFORM, TRACKER, Needs, assignments
+from orl_rollout.cluster.needs import PLATFORM, TRACKER, Needs
 from orl_rollout.cluster.process import end_group, scrubbing
 
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
@@ -51,9 +51,6 @@ def ray_cluster(
         _refuse_unready(python, environment, needs, address)
         yield dict(environment)
         return
-    set_here = {name for name, value in environment.items() if value} | {TRACKER}  # a login may stand in for its key
-    if missing := needs.missing(set_here):
-        raise ConfigError(f"the run needs {', '.join(missing)} in the environment: set what is missing")
     own = {**environment, **OWN, TOKEN: secrets.token_hex(32)}
     folder = Path(tempfile.mkdtemp(prefix="orl-ray-"))
     port = _free_port()
@@ -81,7 +78,7 @@ def hidden_of(needs: Needs) -> tuple[str, ...]:
 
 def several_nodes(nodes: int, gpus: int, needs: Needs) -> str:
     """How a cluster of several nodes is started, with what in the environment: what is to be done, in one line."""
-    start = f"{needs.assignments}ray start --num-gpus={gpus}"
+    start = f"{needs.assignments()}ray start --num-gpus={gpus}"
     return (
         f"{nodes} nodes need a Ray cluster that runs already: on the first `{start} --head --port={PORT}`, on every "
         f"other `{start} --address=FIRST:{PORT}`, then `RAY_ADDRESS=FIRST:{PORT} orl train ...`"
@@ -124,7 +121,7 @@ def problem_of(node: nodes.Node, needs: Needs, address: str) -> str:
     missing = needs.missing(node.variables)
     if not missing:
         return ""
-    start = f"{assignments(missing)}ray start {'--head' if node.head else f'--address={address}'}"
+    start = f"{needs.assignments(node.variables)}ray start {'--head' if node.head else f'--address={address}'}"
     return f"node {node.address} has no {', '.join(missing)}: start Ray there with it in the environment, `{start}`"
 
 
