@@ -113,6 +113,7 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
         (["--", "--fully-async"], "give --async"),
         ([*APART, "--", "--fully-async", "--partial-rollout"], "--partial-rollout: not together"),
         ([*APART, "--", "--fully-async", "--pause-generation-mode", "abort"], "retract is the default"),
+        (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
         (["--actor-gpus", "4"], "give both"),
         ([*MEGATRON, "--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
         ([*MEGATRON, "--model", "/models/Unheard-1B"], "--model-args"),

@@ -103,6 +103,9 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "--prompt-data", "x"], "--task-data"),
         (["--train-backend", "fsdp"], "Megatron alone"),
         (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
+        (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
+        (["--", "--context-parallel-size", "two"], "--context-parallel-size two: expected a whole number"),
+        (["--", "--num-rollout", "3e3"], "--num-rollout 3e3: expected a whole number"),
         (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
         (["--actor-gpus", "4"], "give both"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
@@ -286,6 +289,8 @@ def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     argv = ["--set", "eval.interval=10", "--num-rollout"]
     assert "no multiple of --eval-interval 10" in planned(capsys, python, *argv, "25", config=str(held_out))
     assert "no multiple" not in planned(capsys, python, *argv, "30", config=str(held_out))
+    never = planned(capsys, python, *argv, "25", "--", "--eval-interval", "0", config=str(held_out))
+    assert "no multiple" not in never
 
 
 def test_divided_gpus_are_counted_together(

@@ -23,7 +23,7 @@ from orl_core.errors import ConfigError, OrlError
 
 from orl_rollout import history
 from orl_rollout.cluster import probe, process
-from orl_rollout.cluster.argv import nearest, value_of, without
+from orl_rollout.cluster.argv import nearest, number, value_of, without
 from orl_rollout.cluster.needs import TRACKER, Needs, given_secrets, needs_of
 from orl_rollout.cluster.options import CUSTOM_CONFIG, MODEL
 from orl_rollout.cluster.probe import Findings
@@ -202,8 +202,8 @@ def _environment(command: Command, run: Run) -> dict[str, str]:
 
 def _unevaluated(argv: Sequence[str]) -> list[str]:
     """Trainers evaluate every so many steps, and not once more at the end."""
-    steps, interval = (value_of(argv, name) for name in ("--num-rollout", "--eval-interval"))
-    if not steps or not interval or int(steps) % int(interval) == 0:
+    steps, interval = (number(value_of(argv, name), name) for name in ("--num-rollout", "--eval-interval"))
+    if not steps or not interval or interval < 1 or steps % interval == 0:
         return []
     return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
 

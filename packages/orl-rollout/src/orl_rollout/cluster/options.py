@@ -13,7 +13,7 @@ from pathlib import Path
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError
 
-from orl_rollout.cluster.argv import Options, merge, option_name, value_of, without
+from orl_rollout.cluster.argv import Options, merge, number, option_name, value_of, without
 from orl_rollout.cluster.request import Files, Layout, Request
 
 MODEL = "Qwen/Qwen3-30B-A3B"
@@ -151,7 +151,7 @@ def rollouts(request: Request, *, parallel: bool) -> Options:
 def _context_tokens(request: Request, *, parallel: bool) -> int:
     """How long prompt and response may be together: as configured, within what the training GPUs take."""
     trainer = request.trainer
-    gpus = int(request.value(CONTEXT_PARALLEL) or 1) if parallel else 1
+    gpus = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1
     taken = (trainer.max_tokens_per_gpu or TOKENS_PER_GPU) * gpus
     if (trainer.max_context_len or 0) > taken:
         beside = f", or {CONTEXT_PARALLEL} after `--`" if parallel else ""
@@ -222,11 +222,11 @@ def tracking(trainer: TrainerConfig, project: str) -> Options:
 def _check_batch(argv: Sequence[str]) -> None:
     """A step trains `global-batch-size` rollouts; the three numbers that say so must agree."""
 
-    def number(name: str) -> int:
-        return int(value_of(argv, name) or 1)
+    def size(name: str) -> int:
+        return number(value_of(argv, name), name) or 1
 
-    samples = number("--rollout-batch-size") * number("--n-samples-per-prompt")
-    steps, batch = number("--num-steps-per-rollout"), number("--global-batch-size")
+    samples = size("--rollout-batch-size") * size("--n-samples-per-prompt")
+    steps, batch = size("--num-steps-per-rollout"), size("--global-batch-size")
     if batch * steps != samples:
         raise ConfigError(
             f"--global-batch-size {batch} x --num-steps-per-rollout {steps} is not the {samples} rollouts of a batch "
