@@ -183,7 +183,7 @@ class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         names = (flag.partition("=")[0] for flag in self.flags)
         if secret := next(filter(_SECRET_FLAG.search, names), ""):
-            raise ValueError(f"`flags` has {secret}, which everyone could read: set its variable, such as WANDB_API_KEY")
+            raise ValueError(f"`flags` has {secret}, which all could read: set its variable, such as WANDB_API_KEY")
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
