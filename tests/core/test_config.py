@@ -150,3 +150,18 @@ def test_round_trip(turns: int, low: float, size: float):
     tree = {"environments": {"A/B": {"max_turns": turns, "min_reward": low, "max_reward": low + size}}}
     config = decode_config(tree, "tree")
     assert msgspec.json.decode(msgspec.json.encode(config), type=RunConfig) == config
+
+
+@pytest.mark.parametrize("name", ["wandb-key", "--wandb_key", "--wandb-key=hush-hush", "sglang-api-key"])
+def test_a_secret_among_the_trainers_flags_is_refused_by_name_alone(cookbook: Path, name: str):
+    flags = f"trainer: {{flags: {{'{name}': hush-hush}}}}"
+    cookbook.write_text(COOKBOOK.replace("thinking: false", flags), encoding="utf-8")
+    with pytest.raises(ConfigError, match="WANDB_API_KEY") as caught:
+        load_config(cookbook)
+    assert "hush" not in str(caught.value)
+
+
+def test_flags_that_name_a_column_or_count_tokens_are_no_secrets(cookbook: Path):
+    flags = "trainer: {flags: {input-key: prompt, --label-key: label, max-tokens-per-gpu: 9}}"
+    cookbook.write_text(COOKBOOK.replace("thinking: false", flags), encoding="utf-8")
+    assert len(load_config(cookbook).trainer.flags) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -203,3 +204,15 @@ def test_tasks_that_are_not_there(
 ) -> None:
     fake_adapter("train_well")
     assert "orl prepare" in fails(capsys, 1, *train_in("four", tmp_path / "none.jsonl", elsewhere))
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+def test_a_scheduler_and_a_closed_terminal_interrupt_unless_they_are_to_be_ignored(ending: signal.Signals) -> None:
+    before = signal.getsignal(ending)
+    try:
+        for asked, used in ((signal.SIG_DFL, signal.default_int_handler), (signal.SIG_IGN, signal.SIG_IGN)):
+            signal.signal(ending, asked)
+            assert main(["nothing"]) == 2
+            assert signal.getsignal(ending) is used
+    finally:
+        signal.signal(ending, before)

@@ -19,7 +19,7 @@ def config_of(environments: dict[str, Any], secrets: dict[str, Any] | None = Non
 
 def test_a_secret_is_needed_under_its_name_or_the_upper_case_form():
     config = config_of({"a/b": {"secrets": {"own": None, "SHOUTED": None}}}, {"openai_api_key": None})
-    needs = needs_of(config, "orl_adapter", online=True)
+    needs = needs_of(config, "orl_adapter", tracked=True, settings={})
     assert needs.variables == (
         ("OPENREWARD_API_KEY",),
         ("WANDB_API_KEY",),
@@ -40,7 +40,7 @@ def test_a_secret_is_needed_under_its_name_or_the_upper_case_form():
     ],
 )
 def test_the_platforms_key_is_needed_where_it_is_sent(environment: dict[str, Any], needed: tuple[str, ...]):
-    assert needs_of(config_of({"a/b": environment}), "orl_adapter", online=False).names == needed
+    assert needs_of(config_of({"a/b": environment}), "orl_adapter", tracked=False, settings={}).names == needed
 
 
 def test_values_in_the_configuration_are_handed_on_under_the_names_that_are_read_first():
@@ -56,15 +56,21 @@ def test_two_values_of_one_secret_are_refused_by_name_alone():
     assert "-one" not in str(refused.value)
 
 
-NEEDS = Needs(package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)))
+NEEDS = Needs(package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)), settings={"QUEUES": "1 or 2"})
 
 
 @pytest.mark.parametrize(
     ("node", "told"),
     [
         (Node(address="10.0.0.1", head=True, variables=("key", "OTHER")), ""),
-        (Node(address="10.0.0.1", head=True, variables=("OTHER",)), "no KEY.*`KEY=... ray start --head`"),
-        (Node(address="10.0.0.2", head=False), "no KEY, OTHER.*`KEY=... OTHER=... ray start --address=10.0.0.1:6379`"),
+        (
+            Node(address="10.0.0.1", head=True, variables=("OTHER",)),
+            "no KEY: .*`QUEUES='1 or 2' KEY=... ray start --head`",
+        ),
+        (
+            Node(address="10.0.0.2", head=False),
+            "no KEY, OTHER.*`QUEUES='1 or 2' KEY=... OTHER=... ray start --address=10.0.0.1:6379`",
+        ),
         (Node(address="10.0.0.2", head=False, found=False), "10.0.0.2 does not find orl_adapter.*install-into"),
         (Node(address="10.0.0.2", head=False, why="it did not answer"), "10.0.0.2: it did not answer"),
     ],
@@ -74,8 +80,8 @@ def test_what_a_node_lacks_is_named_with_what_mends_it(node: Node, told: str):
     assert re.search(told, found) if told else found == ""
 
 
-def test_several_nodes_are_started_by_lines_that_hold_names_alone():
+def test_several_nodes_are_started_by_lines_that_hold_names_of_secrets_alone():
     told = several_nodes(2, 8, NEEDS)
-    assert "KEY=... OTHER=... ray start --num-gpus=8 --head --port=6379" in told
-    assert "KEY=... OTHER=... ray start --num-gpus=8 --address=FIRST:6379" in told
+    assert "`QUEUES='1 or 2' KEY=... OTHER=... ray start --num-gpus=8 --head --port=6379" in told
+    assert "`QUEUES='1 or 2' KEY=... OTHER=... ray start --num-gpus=8 --address=FIRST:6379" in told
     assert "RAY_ADDRESS=FIRST:6379 orl train" in told

@@ -93,3 +93,39 @@ def test_a_cut_never_goes_through_an_echo_nor_through_the_beginning_of_one():
         for at in range(len(text) + 1):
             cut = scrubber.settled(text[:at])
             assert scrubber.scrub(text[:cut]) + scrubber.scrub(text[cut:]) == scrubber.scrub(text), (text, at)
+
+
+def test_the_rest_of_a_group_has_time_to_end_when_its_leader_is_gone(tmp_path: Path):
+    """A child that the leader leaves behind puts away what it has before it ends."""
+    begun, put_away = tmp_path / "begun", tmp_path / "put away"
+    child = (
+        "import pathlib, sys, time\n"
+        "try:\n"
+        f"    pathlib.Path({str(begun)!r}).touch(); time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        f"    time.sleep(1); pathlib.Path({str(put_away)!r}).touch()"
+    )
+    leader = (
+        f"import os, subprocess; subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.DEVNULL)\n"
+        f"while not os.path.exists({str(begun)!r}): time.sleep(0.05)"
+    )
+    logged(tmp_path, leader)
+    assert put_away.exists()
+
+
+def test_a_group_that_heeds_nothing_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "END_SECONDS", 0.5)
+    stubborn = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print(1, flush=True); "
+    begin = f"import subprocess; subprocess.Popen([sys.executable, '-c', {stubborn + 'time.sleep(60)'!r}]); "
+    started = subprocess.Popen(
+        [sys.executable, "-c", SAYS + begin + stubborn + "time.sleep(60)"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert started.stdout is not None
+    assert [started.stdout.readline() for _ in range(2)] == [b"1\n", b"1\n"]
+    process.end_group(started, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
+    assert started.returncode == -signal.SIGKILL
+    assert started.stdout.read() == b"", "the child, which held the pipe too, is gone"
+    started.stdout.close()

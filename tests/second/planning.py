@@ -15,7 +15,8 @@ from tests.second.environment import ROOT
 WHODUNIT = str(ROOT / "configs" / "whodunit.yaml")
 # What a machine may have set, and tests must not see.
 MACHINE = (
-    *("WANDB_API_KEY", "RAY_ADDRESS", "ORL_TRAINER_PYTHON", "PYTHONPATH", "MASTER_ADDR", "MILES_HOST_IP"),
+    *("WANDB_API_KEY", "OPENREWARD_API_KEY", "OPENAI_API_KEY", "CUDA_DEVICE_MAX_CONNECTIONS", "RAY_ADDRESS"),
+    *("ORL_TRAINER_PYTHON", "PYTHONPATH", "MASTER_ADDR", "MILES_HOST_IP"),
     *(name for proxy in ("no_proxy", "http_proxy", "https_proxy", "all_proxy") for name in (proxy, proxy.upper())),
 )
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orl_launcher.main import main
+from orl_rollout.cluster.ray import unclosable
 
 from tests.second import planning
-from tests.second.environment import ROOT
+from tests.second.environment import ROOT, add_distribution
 from tests.second.planning import WHODUNIT, words_of
 from tests.slime.environment import STAND_IN, make_environment
 
@@ -102,6 +100,9 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "--prompt-data", "x"], "--task-data"),
         (["--train-backend", "fsdp"], "Megatron alone"),
         (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
+        (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
+        (["--", "--context-parallel-size", "two"], "--context-parallel-size two: expected a whole number"),
+        (["--", "--num-rollout", "3e3"], "--num-rollout 3e3: expected a whole number"),
         (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
         (["--actor-gpus", "4"], "give both"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
@@ -155,118 +156,12 @@ def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
     return folder
 
 
-def elsewhere(folder: Path) -> str:
-    """A configuration whose environment needs no server: its tasks are given."""
-    path = folder / "elsewhere.yaml"
-    path.write_text("environments: {Org/Env: {}}\nsecrets: {token: hush-hush}\n", encoding="utf-8")
-    (folder / "tasks.jsonl").write_text("", encoding="utf-8")
-    return str(path)
-
-
-def trained(python: str, working: Path, *argv: str) -> int:
-    """The exit code of a run on no GPU at all, in the stand-in."""
-    model = str(checkpoint(working / "model"))
-    options = ["--config", elsewhere(working), "--task-data", "tasks.jsonl", "--model", model]
-    return main([*("train", "slime", *options, "--python", python, "--name", "run", "--num-gpus", "1"), *argv])
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
-    with planning.cluster(monkeypatch):
-        yield
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment(
-    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
-    monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
-    (working / "own.yaml").write_text("mine: 7\n", encoding="utf-8")
-    argv = ["--model-args", "qwen3-0.6B", "--", "--custom-config-path", "own.yaml", "--eps-clip", "0.3"]
-    assert trained(python, working, *argv) == 0
-    folder = working / "runs" / "run"
-    seen = json.loads((folder / "seen.json").read_text(encoding="utf-8"))
-    assert seen["folder"] == str(working)
-    assert seen["environment"]["OPENREWARD_API_KEY"] == "orl-secret-key"
-    assert seen["environment"]["PATH"].split(os.pathsep)[0] == str(Path(python).parent)
-    assert seen["argv"][-2:] == ["--eps-clip", "0.3"]
-    handed = json.loads((folder / "slime.json").read_text(encoding="utf-8"))
-    assert handed["mine"] == 7
-    assert handed["orl_config"]["secrets"] == {"token": None}
-    assert handed["orl_folder"] == str(folder)
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
-    assert (folder / "trainer.log").read_text(encoding="utf-8") == "trained\n"
-    assert seen["environment"]["token"] == "hush-hush", "a value in the configuration reaches the workers"
-    written = "".join(path.read_text("utf-8", "replace") for path in folder.iterdir() if path.name != "seen.json")
-    assert "hush-hush" not in written
-    assert "orl-secret-key" not in written
-    assert "orl-secret-key" not in " ".join(seen["argv"])
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_run_that_dies_of_memory_names_the_levers(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
-    monkeypatch.setenv("STAND_IN_ENDS", "memory")
-    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
-    told = capsys.readouterr().err
-    assert "CUDA out of memory" in told
-    assert "--max-tokens-per-gpu" in told
-    assert "error" in json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.usefixtures("cluster")
-def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
-    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
-    monkeypatch.setenv("STAND_IN_ENDS", "interrupted")
-    assert trained(python, working, "--model-args", "qwen3-0.6B", "--", "--eps-clip", "0.123") == 130
-    summary = json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
-    assert (summary["interrupted"], summary["steps"]) == (True, 1)
-    seen = json.loads((working / "runs/run/seen.json").read_text(encoding="utf-8"))
-    with pytest.raises(ProcessLookupError):
-        os.kill(seen["process"], 0)
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_checkpoint_that_slime_cannot_read_is_refused_before_anything_starts(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
-    other = str(checkpoint(working / "other", model_type="unheard_of"))
-    assert trained(python, working, "--model-args", "qwen3-0.6B", "--load", other) == 1
-    assert "convert_hf_to_torch_dist.py" in capsys.readouterr().err
-    assert not (working / "runs/run/trainer.log").exists()
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_cluster_whose_workers_lack_a_secret_is_refused_before_the_trainer_starts(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
-    monkeypatch.delenv("OPENREWARD_API_KEY")
-    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
-    assert "no OPENREWARD_API_KEY: start Ray there with it in the environment" in capsys.readouterr().err
-    assert not (working / "runs/run/seen.json").exists()
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_trainer_that_prints_its_environment_leaves_no_secret_in_its_log(
-    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
-    monkeypatch.setenv("STAND_IN_ENDS", "telling")
-    assert trained(python, working, "--model-args", "qwen3-0.6B") == 0
-    said = (working / "runs/run/trainer.log").read_text(encoding="utf-8")
-    assert "OPENREWARD_API_KEY" in said
-    assert "orl-secret-key" not in said
-    assert "hush-hush" not in said
-
-
 def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
     capsys: pytest.CaptureFixture[str], python: str
 ) -> None:
     plan = planned(capsys, python, "--actor-nodes", "2", "--num-gpus", "8")
-    assert "OPENAI_API_KEY=... ray start --num-gpus=8 --head --port=6379" in plan
+    first = "CUDA_DEVICE_MAX_CONNECTIONS=1 OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8"
+    assert f"`{first} --head --port=6379`" in plan
     assert "OPENAI_API_KEY=... ray start --num-gpus=8 --address=FIRST:6379" in plan
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
 
@@ -284,3 +179,73 @@ def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     argv = ["--set", "eval.interval=10", "--num-rollout"]
     assert "no multiple of --eval-interval 10" in planned(capsys, python, *argv, "25", config=str(held_out))
     assert "no multiple" not in planned(capsys, python, *argv, "30", config=str(held_out))
+    never = planned(capsys, python, *argv, "25", "--", "--eval-interval", "0", config=str(held_out))
+    assert "no multiple" not in never
+
+
+def test_divided_gpus_are_counted_together(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    """Ray would wait for ever for what is not there."""
+    monkeypatch.setenv("STAND_IN_GPUS", "8")
+    divided = ["--actor-gpus", "4", "--rollout-gpus", "4"]
+    assert "GPUs and the run asks for" not in planned(capsys, python, *divided)
+    assert "it has 4 GPUs and the run asks for 8" in planned(capsys, python, *divided, "--num-gpus", "4")
+    monkeypatch.setenv("STAND_IN_GPUS", "4")
+    assert "it has 4 GPUs and the run asks for 8" in planned(capsys, python, *divided)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert "GPUs and the run asks for" not in planned(capsys, python, *divided)
+
+
+def test_a_ray_that_cannot_close_its_cluster_starts_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = str(make_environment(tmp_path / "old"))
+    add_distribution(tmp_path / "old", "ray", "2.51.1")
+    told = "# it would not start on this machine: Ray 2.51.1 would let everyone on the network"
+    assert told in planned(capsys, python)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert told not in planned(capsys, python)
+
+
+@pytest.mark.parametrize(("version", "closable"), [("2.51.1", False), ("2.52.0", True), ("3.0.0.dev0", True)])
+def test_ray_knows_the_token_since_a_version(version: str, closable: bool) -> None:
+    assert (unclosable(version) == []) == closable
+    assert unclosable(None) == []
+
+
+def test_a_run_begins_at_step_0_with_a_converted_model_and_goes_on_from_what_training_wrote(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """slime takes a `--load` with a tracker for the run's own, which would skip the first step and evaluation."""
+    tracker = working / "converted" / "latest_checkpointed_iteration.txt"
+    tracker.parent.mkdir()
+    saved = str(working / "runs" / "run" / "checkpoint")
+    for step, load in (("release", saved), ("20", str(tracker.parent))):
+        tracker.write_text(step, encoding="utf-8")
+        plan = planned(capsys, python, "--megatron-ckpt", "converted")
+        words = words_of(plan)
+        assert words[words.index("--load") + 1] == load
+        assert words[words.index("--ref-load") + 1] == str(tracker.parent)
+        assert "load" not in plan.partition("\n# ")[2]
+
+
+def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    model = str(checkpoint(working / "model"))
+    other = str(checkpoint(working / "other", model_type="unheard_of"))
+    fresh, shape = ["--load", "saved", "--save", "saved"], ["--model-args", "qwen3-0.6B"]
+    assert "load " not in planned(capsys, python, "--model", model, *fresh, *shape).partition("\n# ")[2]
+    told = f"# it would not start on this machine: --ref-load {other}: slime does not read"
+    assert told in planned(capsys, python, "--model", other, *fresh, *shape)
+    plan = planned(capsys, python, "--model", model, "--load", "typo", *shape)
+    assert f"# --load {working}/typo: no checkpoint is there yet, training starts from {model}" in plan
+
+
+def test_what_the_command_serves_itself_needs_no_key(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    served = working / "served.yaml"
+    served.write_text("environments: {playground/GuessNumber: {}}\n", encoding="utf-8")
+    assert "OPENREWARD_API_KEY" not in planned(capsys, python, config=str(served))

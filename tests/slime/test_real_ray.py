@@ -102,13 +102,6 @@ def test_a_secret_is_in_the_environment_of_an_actor_and_nowhere_else(tmp_path: P
     assert not temporary.exists()
 
 
-def test_a_missing_variable_is_refused_before_a_cluster_of_our_own_is_started(tmp_path: Path):
-    cluster = ray_cluster(sys.executable, environment(), gpus=0, log=tmp_path / "ray.log", needs=NEEDS)
-    with pytest.raises(ConfigError, match=f"needs {NAME} in the environment"), cluster:
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_cluster_of_others_is_used_only_where_every_node_has_what_is_needed(tmp_path: Path):
     log, lacking = tmp_path / "ray.log", "ORL_TEST_OTHER"
     with ray_cluster(sys.executable, environment(**{NAME: VALUE}), gpus=0, log=log) as theirs:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from orl_launcher.findings import Page, Verdict
+from orl_launcher.playground import reachable
 from orl_launcher.train import RUNS, find_adapter
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def check_trainer(page: Page, config: RunConfig, python: str | None) -> None:
         page.say(Verdict.FAILED, f"trainer.task_data {tasks}: no such file; orl prepare writes one")
     held_out = any(environment.eval_splits for environment in config.environments.values())
     run = Run(
-        config=config,
+        config=reachable(config),
         folder=folder,
         task_data=Path(tasks or folder / "tasks.jsonl"),
         eval_data=folder / "eval_tasks.jsonl" if held_out else None,

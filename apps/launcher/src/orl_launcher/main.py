@@ -94,9 +94,9 @@ def _guarded(words: list[str]) -> int:
     for name, value in LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
     if threading.current_thread() is threading.main_thread():  # no other thread may
-        signal.signal(
-            signal.SIGTERM, signal.default_int_handler
-        )  # a scheduler's end is an interruption, put away alike
+        for ending in (signal.SIGTERM, signal.SIGHUP):  # of a scheduler, of a terminal: put away like an interruption
+            if signal.getsignal(ending) is not signal.SIG_IGN:  # as under `nohup`
+                signal.signal(ending, signal.default_int_handler)
     try:
         if words[0] not in COMMANDS:
             near = cli.suggestion(words[0], COMMANDS)

@@ -38,7 +38,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "save_interval": ("N", "steps between checkpoints"),
     "megatron_ckpt": ("PATH", "the model converted for Megatron"),
     "model_args": ("PATH", "the trainer's file with the model's shape"),
-    "task_data": ("FILE", "tasks.jsonl of orl prepare; prepared by the command where left out"),
+    "task_data": ("FILE", "tasks.jsonl of orl prepare (default: every task; `weight` counts in prepare --max-tasks)"),
     "wandb_project": ("NAME", "Weights & Biases project"),
     "wandb_run": ("NAME", "Weights & Biases run"),
     "wandb_mode": ("MODE", "online, offline or disabled"),

@@ -36,6 +36,12 @@ def served_here(config: RunConfig) -> tuple[str, ...]:
     )
 
 
+def reachable(config: RunConfig, base_url: str = "http://127.0.0.1") -> RunConfig:
+    """`config` with the environments that the command serves at `base_url`: without one, as a plan needs it."""
+    served = {name: structs.replace(config.environments[name], base_url=base_url) for name in served_here(config)}
+    return structs.replace(config, environments={**config.environments, **served})
+
+
 @contextmanager
 def playground(config: RunConfig) -> Generator[RunConfig]:
     """`config` with every environment within reach: the playground's are served while the block runs.
@@ -44,8 +50,7 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
         UsageError: the playground is asked for and not installed.
         SessionError: its server does not start.
     """
-    names = served_here(config)
-    if not names:
+    if not served_here(config):
         yield config
         return
     require("orl_playground", "orl-playground", "the playground's environments")
@@ -54,8 +59,7 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
     with ExitStack() as stack:
         with boundary(SessionError, "starting the playground's server"):
             base_url = stack.enter_context(serving())
-        reachable = {name: structs.replace(config.environments[name], base_url=base_url) for name in names}
-        yield structs.replace(config, environments={**config.environments, **reachable})
+        yield reachable(config, base_url)
 
 
 def cache_folder() -> Path:

@@ -19,7 +19,7 @@ from orl_core.config import Backend
 from orl_core.errors import ConfigError, OrlError
 
 from orl_launcher import cli, options
-from orl_launcher.playground import baseline, playground, served_here, warm_model
+from orl_launcher.playground import baseline, playground, reachable, served_here, warm_model
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -144,11 +144,11 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argp
     console.print(f"run {folder}", style="bold", soft_wrap=True)
     _write_config(config, folder)
     warm, facts = warm_model(config)
-    with playground(warm) as reachable:
-        task_data, eval_data = _tasks(reachable, folder)
+    with playground(warm) as served:
+        task_data, eval_data = _tasks(served, folder)
         trainer = cast("Trainer", adapter.load())
         made = Run(
-            config=reachable,
+            config=served,
             folder=folder,
             task_data=task_data,
             eval_data=eval_data,
@@ -220,7 +220,7 @@ def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Name
     folder = RUNS / name
     held_out = any(environment.eval_splits for environment in config.environments.values())
     made = Run(
-        config=config,
+        config=reachable(config),
         folder=folder,
         task_data=Path(config.trainer.task_data or folder / "tasks.jsonl"),
         eval_data=folder / "eval_tasks.jsonl" if held_out else None,

@@ -3,7 +3,7 @@
 The schema is the OpenReward cookbook's `train_config.yaml` with our additions. Bad input is refused here, with file and
 `$.path`, before a GPU or an environment is touched: unknown keys, wrong types, NaN, impossible bounds. Structs check
 themselves in `__post_init__`; because plain construction does not type-check, configs are only built by decoding.
-The module knows nothing of trainers' options: `trainer.flags` pass through verbatim.
+The module knows nothing of trainers' options: `trainer.flags` pass through verbatim, but for secrets.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_SECRET_FLAG = re.compile(r"(wandb|api|access|secret)[-_]key$|(password|secret)$")  # and not --input-key
 Backend = Literal["slime", "miles", "trl"]
 
 
@@ -178,6 +179,11 @@ class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     wandb_mode: Literal["online", "offline", "disabled"] | None = None
     seed: NonNegative = 0
     flags: dict[str, str | float | bool | None] = field(default_factory=dict[str, str | float | bool | None])
+
+    def __post_init__(self) -> None:
+        names = (flag.partition("=")[0] for flag in self.flags)
+        if secret := next(filter(_SECRET_FLAG.search, names), ""):
+            raise ValueError(f"`flags` has {secret}, which all could read: set its variable, such as WANDB_API_KEY")
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from typing import Literal
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.cluster import options
-from orl_rollout.cluster.argv import Options
+from orl_rollout.cluster.argv import Options, number
 from orl_rollout.cluster.request import Request
 
 Backend = Literal["fsdp", "megatron"]
@@ -146,7 +146,8 @@ def _check_schedule(request: Request) -> None:
         )
     gpus = layout.actor * layout.nodes
     groups = config.trainer.rollout_batch_size or options.GROUPS
-    batch = int(request.value("--global-batch-size") or groups * (config.trainer.n_samples or options.GROUP_SIZE))
+    given = number(request.value("--global-batch-size"), "--global-batch-size")
+    batch = given or groups * (config.trainer.n_samples or options.GROUP_SIZE)
     if batch % gpus:
         raise ConfigError(f"the {batch} rollouts of a step do not divide over {gpus} training GPUs: --n-samples")
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import msgspec
 from orl_rollout.cluster import probe
 from orl_rollout.cluster.argv import value_of
+from orl_rollout.cluster.options import TRACKER
 
 from orl_miles.args import FLASH, LOGGING_CRASH
 
 FLASH_PACKAGES = dict(zip(("flash-attn", "flash-attn-3"), FLASH, strict=True))
-TRACKER = "latest_checkpointed_iteration.txt"  # both backends write it beside their checkpoints
 
 
 def findings(argv: Sequence[str]) -> probe.Findings:
@@ -66,7 +66,8 @@ def _fsdp_checkpoint(argv: Sequence[str]) -> tuple[str, str]:
     if (Path(load) / "config.json").is_file():
         return f"--load {load}: name a Hugging Face checkpoint with --model; --load goes on from one of miles' own", ""
     if not (Path(load) / TRACKER).is_file():
-        return "", f"--load {load}: no checkpoint is there yet, training starts from {model}"
+        own = load == value_of(argv, "--save")
+        return "", "" if own else f"--load {load}: no checkpoint is there yet, training starts from {model}"
     if not _is_fsdp(Path(load)):
         return f"--load {load}: FSDP did not write this checkpoint and would start anew: --train-backend megatron", ""
     return "", ""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from orl_core.errors import ConfigError
+
 Options = Mapping[str, tuple[str, ...]]  # an option's name, and its values: none for a switch
 
 
@@ -55,6 +57,20 @@ def value_of(argv: Sequence[str], name: str) -> str | None:
             following = argv[place + 1] if place + 1 < len(argv) else ""
             found = value if equals else "" if following.startswith("--") else following
     return found
+
+
+def number(value: str | None, name: str) -> int | None:
+    """The whole number that the option `name` has as its `value`, if any.
+
+    Raises:
+        ConfigError: it is no whole number.
+    """
+    if value is None:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{name} {value}: expected a whole number") from None
 
 
 def without(argv: Sequence[str], name: str) -> list[str]:

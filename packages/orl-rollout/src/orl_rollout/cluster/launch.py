@@ -23,12 +23,12 @@ from orl_core.errors import ConfigError, OrlError
 
 from orl_rollout import history
 from orl_rollout.cluster import probe, process
-from orl_rollout.cluster.argv import nearest, value_of, without
-from orl_rollout.cluster.needs import Needs, given_secrets, needs_of
+from orl_rollout.cluster.argv import nearest, number, value_of, without
+from orl_rollout.cluster.needs import TRACKER, Needs, given_secrets, needs_of
 from orl_rollout.cluster.options import CUSTOM_CONFIG, MODEL
 from orl_rollout.cluster.probe import Findings
 from orl_rollout.cluster.python import find_python
-from orl_rollout.cluster.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes
+from orl_rollout.cluster.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
 from orl_rollout.cluster.request import Files, Layout, Request, given
 from orl_rollout.run import Run
 
@@ -70,7 +70,7 @@ def located(trainer: str, run: Run) -> tuple[str, Findings]:
         ConfigError: no such Python, or no train.py beside the trainer.
     """
     python = find_python(trainer, run.python)
-    about = probe.ask(trainer, python, [])
+    about = probe.ask(trainer, python, [], environment_for(python, {}))
     if not about.root:
         raise ConfigError(f"{python}: {trainer} is installed without its train.py: install it from a checkout (-e)")
     return python, about
@@ -79,13 +79,11 @@ def located(trainer: str, run: Run) -> tuple[str, Findings]:
 def request_of(trainer: str, run: Run, layout: Layout) -> Request:
     """What the adapter makes the command line of."""
     settings = run.config.trainer
-    save = Path(settings.save or run.folder / "checkpoint").absolute()
     files = Files(
         task_data=run.task_data.absolute(),
         eval_data=run.eval_data.absolute() if run.eval_data else None,
         custom_config=_handed_over(trainer, run).absolute(),
-        save=save,
-        resume=(save / "latest_checkpointed_iteration.txt").is_file(),
+        save=Path(settings.save or run.folder / "checkpoint").absolute(),
     )
     return Request(config=run.config, files=files, layout=layout, extra=run.extra, tracked=_tracked(settings))
 
@@ -99,18 +97,12 @@ def checked(command: Command, run: Run) -> Command:
     with TemporaryDirectory() as folder:  # the run's own file need not be there yet
         written = Path(folder) / "custom.json"
         written.write_bytes(_custom_config(run))
-        found = probe.ask(
-            command.trainer.name, command.python, [*without(command.argv, CUSTOM_CONFIG), CUSTOM_CONFIG, str(written)]
-        )
+        argv = [*without(command.argv, CUSTOM_CONFIG), CUSTOM_CONFIG, str(written)]
+        found = probe.ask(command.trainer.name, command.python, argv, _environment(command, run))
     for name, near in found.unknown.items():
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"{command.trainer.unknown.format(name)}{hint}")
-    problems: list[str] = []
-    if command.layout.nodes > 1 and not os.environ.get(ADDRESS):
-        problems.append(several_nodes(command.layout.nodes, command.layout.per_node, _needs(command, run)))
-    if found.gpus < command.layout.per_node and not os.environ.get(ADDRESS):
-        problems.append(f"it has {found.gpus} GPUs and the run asks for {command.layout.per_node}: --num-gpus")
-    problems += found.obstacles
+    problems = [*_lacking(command, run, found), *found.obstacles]
     if found.complete and found.why:
         problems.append(found.why)
     notes = [*command.notes, *found.notes, *_unevaluated(command.argv)]
@@ -146,8 +138,7 @@ def run_to_end(command: Command, run: Run) -> None:
         raise ConfigError(command.problems[0])
     log = run.folder / "trainer.log"
     _handed_over(command.trainer.name, run).write_bytes(_custom_config(run))
-    environment = environment_for(command.python, {**given_secrets(run.config), **command.environment})
-    needs = _needs(command, run)
+    environment, needs = _environment(command, run), _needs(command, run)
     ending: dict[str, Any] = {}
     try:
         gpus, ray_log = command.layout.per_node, run.folder / "ray.log"
@@ -190,10 +181,29 @@ def model_script(trainer: TrainerConfig, folder: Path, suffix: str) -> Path:
     return script
 
 
+def _lacking(command: Command, run: Run, found: Findings) -> list[str]:
+    """What a cluster of the run's own lacks here; nothing where one runs already, which is asked as the run starts."""
+    if os.environ.get(ADDRESS):
+        return []
+    layout, needs, environment = command.layout, _needs(command, run), _environment(command, run)
+    if layout.nodes > 1:
+        return [several_nodes(layout.nodes, layout.per_node, needs)]
+    there, asked = min(found.gpus, layout.per_node), max(layout.total, layout.per_node)
+    lacking = [f"it has {there} GPUs and the run asks for {asked}: --num-gpus"] if there < asked else []
+    if missing := needs.missing({name for name, value in environment.items() if value}):
+        lacking.append(f"it has no {', '.join(missing)} in its environment: set what is missing")
+    return [*lacking, *unclosable(found.versions.get("ray"))]
+
+
+def _environment(command: Command, run: Run) -> dict[str, str]:
+    """What the trainer, and the workers of a cluster of its own, are started with."""
+    return environment_for(command.python, {**given_secrets(run.config), **command.environment})
+
+
 def _unevaluated(argv: Sequence[str]) -> list[str]:
     """Trainers evaluate every so many steps, and not once more at the end."""
-    steps, interval = (value_of(argv, name) for name in ("--num-rollout", "--eval-interval"))
-    if not steps or not interval or int(steps) % int(interval) == 0:
+    steps, interval = (number(value_of(argv, name), name) for name in ("--num-rollout", "--eval-interval"))
+    if not steps or not interval or interval < 1 or steps % interval == 0:
         return []
     return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
 
@@ -202,14 +212,15 @@ def _tracked(trainer: TrainerConfig) -> bool:
     """Whether the run goes to Weights & Biases: as `wandb_mode` says, else where there is a key."""
     if trainer.wandb_mode is not None:
         return trainer.wandb_mode != "disabled"
-    return bool(os.environ.get("WANDB_API_KEY"))
+    return bool(os.environ.get(TRACKER))
 
 
 def _needs(command: Command, run: Run) -> Needs:
-    """What the workers need of their environment."""
+    """What the workers need of their environment. Who is logged in at Weights & Biases needs no key there."""
     settings = run.config.trainer
     online = _tracked(settings) and settings.wandb_mode != "offline"
-    return needs_of(run.config, f"orl_{command.trainer.name}", online=online)
+    tracked = online and bool(os.environ.get(TRACKER))
+    return needs_of(run.config, f"orl_{command.trainer.name}", tracked=tracked, settings=command.environment)
 
 
 def _handed_over(trainer: str, run: Run) -> Path:

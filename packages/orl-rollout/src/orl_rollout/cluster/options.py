@@ -1,4 +1,4 @@
-"""From the configuration to the options that all trainers of a cluster have. No file is read, no process asked.
+"""From the configuration to the options that all trainers of a cluster have. No process is asked.
 
 The defaults are those of the cookbook's scripts. It must not know a trainer: what only one has (its hooks, the shape of
 its models, its training backend) the adapter adds. Every other option passes through by its own name (`trainer.flags`,
@@ -13,13 +13,14 @@ from pathlib import Path
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError
 
-from orl_rollout.cluster.argv import Options, merge, option_name, value_of, without
+from orl_rollout.cluster.argv import Options, merge, number, option_name, value_of, without
 from orl_rollout.cluster.request import Files, Layout, Request
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
 RESPONSE_TOKENS, TOKENS_PER_GPU = 4096, 8192
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
+TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
 CUSTOM_CONFIG = "--custom-config-path"
 CONTEXT_PARALLEL = "--context-parallel-size"
 
@@ -75,14 +76,26 @@ def cluster(layout: Layout) -> Options:
 
 
 def checkpoints(trainer: TrainerConfig, files: Files, reference: str) -> Options:
-    """The model, and what training goes on from: the run's own checkpoint, else `reference`."""
+    """The model, and what training goes on from: the run's own checkpoint, else a `reference` that training wrote.
+
+    Where there is neither, trainers begin at step 0 with `--ref-load`; a converted model given as `--load` would count
+    as step 0 done.
+    """
+    goes_on = _is_trained(Path(reference)) and not _is_trained(files.save)
+    own = Path(trainer.load).expanduser().absolute() if trainer.load else files.save
     return {
         "--hf-checkpoint": (absolute(trainer.model or MODEL),),
         "--ref-load": (reference,),
-        "--load": (absolute(trainer.load) if trainer.load else str(files.save) if files.resume else reference,),
+        "--load": (reference if goes_on and not trainer.load else str(own),),
         "--save": (str(files.save),),
         "--save-interval": (str(trainer.save_interval or SAVE_INTERVAL),),
     }
+
+
+def _is_trained(folder: Path) -> bool:
+    """Whether training wrote the checkpoint in `folder`: it names its step, which a converted model does not."""
+    tracker = folder / TRACKER
+    return tracker.is_file() and tracker.read_text(encoding="utf-8").strip().isdecimal()
 
 
 def absolute(name: str) -> str:
@@ -138,7 +151,7 @@ def rollouts(request: Request, *, parallel: bool) -> Options:
 def _context_tokens(request: Request, *, parallel: bool) -> int:
     """How long prompt and response may be together: as configured, within what the training GPUs take."""
     trainer = request.trainer
-    gpus = int(request.value(CONTEXT_PARALLEL) or 1) if parallel else 1
+    gpus = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1
     taken = (trainer.max_tokens_per_gpu or TOKENS_PER_GPU) * gpus
     if (trainer.max_context_len or 0) > taken:
         beside = f", or {CONTEXT_PARALLEL} after `--`" if parallel else ""
@@ -209,11 +222,11 @@ def tracking(trainer: TrainerConfig, project: str) -> Options:
 def _check_batch(argv: Sequence[str]) -> None:
     """A step trains `global-batch-size` rollouts; the three numbers that say so must agree."""
 
-    def number(name: str) -> int:
-        return int(value_of(argv, name) or 1)
+    def size(name: str) -> int:
+        return number(value_of(argv, name), name) or 1
 
-    samples = number("--rollout-batch-size") * number("--n-samples-per-prompt")
-    steps, batch = number("--num-steps-per-rollout"), number("--global-batch-size")
+    samples = size("--rollout-batch-size") * size("--n-samples-per-prompt")
+    steps, batch = size("--num-steps-per-rollout"), size("--global-batch-size")
     if batch * steps != samples:
         raise ConfigError(
             f"--global-batch-size {batch} x --num-steps-per-rollout {steps} is not the {samples} rollouts of a batch "

@@ -14,7 +14,7 @@ import importlib
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,8 +50,8 @@ class Findings(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def ask(trainer: str, python: str, argv: Sequence[str]) -> Findings:
-    """Ask the environment of `python` about itself and about `argv`.
+def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str, str]) -> Findings:
+    """Ask the environment of `python` about itself and about `argv`, which parsers judge by `environment` too.
 
     Raises:
         ConfigError: the adapter of `trainer` is not installed there, or the question was not answered.
@@ -61,6 +61,7 @@ def ask(trainer: str, python: str, argv: Sequence[str]) -> Findings:
         try:
             asked = subprocess.run(
                 [python, "-m", f"orl_{trainer}.probe", str(answer), "--", *argv],
+                env=dict(environment),
                 capture_output=True,
                 text=True,
                 timeout=ASK_SECONDS,

@@ -10,11 +10,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
+POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # what a group of processes may take to end before it is killed
 END_BYTES = 100_000  # of a log that are read for what went wrong
 LINE_CHARACTERS = 400
@@ -72,15 +74,26 @@ def end_group(
 ) -> None:
     """End a process and the group it leads: asked first, killed where that does not help, at once on another Ctrl-C."""
     for sent in signals:
-        try:
+        with suppress(ProcessLookupError, KeyboardInterrupt):
             os.killpg(process.pid, sent)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(END_SECONDS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            continue
+            ends = time.monotonic() + END_SECONDS
+            while (process.poll() is None or _lives(process.pid)) and time.monotonic() < ends:
+                time.sleep(POLL_SECONDS)
     process.wait()
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of the group does. One that has ended and that nobody reaps does not, where /proc tells."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    states: list[bytes] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended since
+            fields = stat.read_bytes().rpartition(b")")[2].split()  # what stands before is its name
+            states += [fields[0]] if int(fields[2]) == group else []
+    return not Path("/proc/self/stat").is_file() or any(state not in b"ZX" for state in states)
 
 
 def last_error(log: Path) -> str:

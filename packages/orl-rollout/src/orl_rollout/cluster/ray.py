@@ -2,7 +2,7 @@
 
 Ray is a command of the trainer's Python here, never imported. Workers inherit the environment that the cluster was
 started with, which is how secrets reach them (law L6): none is ever an argument or a runtime environment's text. What
-its workers lack is refused before anything runs: here, and on every node of a cluster that others started.
+workers lack on a node of a cluster that others started is refused before anything runs.
 
 A cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
 its process, never by `ray stop`, which ends every cluster of the machine. Ray listens on every interface whatever
@@ -12,6 +12,7 @@ address it is given, so a cluster of our own answers to a token alone, made for 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -25,13 +26,14 @@ from pathlib import Path
 from orl_core.errors import ConfigError, OrlError
 
 from orl_rollout.cluster import nodes
-from orl_rollout.cluster.needs import PLATFORM, TRACKER, Needs, assignments
+from orl_rollout.cluster.needs import PLATFORM, TRACKER, Needs
 from orl_rollout.cluster.process import end_group, scrubbing
 
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 PORT = 6379  # Ray's own, of a cluster that the user starts
 ADDRESS, TOKEN = "RAY_ADDRESS", "RAY_AUTH_TOKEN"
 OWN = {"RAY_AUTH_MODE": "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
+CLOSABLE = (2, 52)  # the first Ray that knows the token
 NOTHING = Needs()
 
 
@@ -49,9 +51,6 @@ def ray_cluster(
         _refuse_unready(python, environment, needs, address)
         yield dict(environment)
         return
-    set_here = {name for name, value in environment.items() if value} | {TRACKER}  # a login may stand in for its key
-    if missing := needs.missing(set_here):
-        raise ConfigError(f"the run needs {', '.join(missing)} in the environment: set what is missing")
     own = {**environment, **OWN, TOKEN: secrets.token_hex(32)}
     folder = Path(tempfile.mkdtemp(prefix="orl-ray-"))
     port = _free_port()
@@ -79,11 +78,22 @@ def hidden_of(needs: Needs) -> tuple[str, ...]:
 
 def several_nodes(nodes: int, gpus: int, needs: Needs) -> str:
     """How a cluster of several nodes is started, with what in the environment: what is to be done, in one line."""
-    start = f"{needs.assignments}ray start --num-gpus={gpus}"
+    start = f"{needs.assignments()}ray start --num-gpus={gpus}"
     return (
         f"{nodes} nodes need a Ray cluster that runs already: on the first `{start} --head --port={PORT}`, on every "
         f"other `{start} --address=FIRST:{PORT}`, then `RAY_ADDRESS=FIRST:{PORT} orl train ...`"
     )
+
+
+def unclosable(version: str | None) -> list[str]:
+    """What keeps a cluster of our own from being closed to others: a Ray that does not know the token."""
+    numbers = re.match(r"(\d+)\.(\d+)", version or "")
+    if not numbers or (int(numbers[1]), int(numbers[2])) >= CLOSABLE:
+        return []
+    return [
+        f"Ray {version} would let everyone on the network command the run's cluster: install Ray "
+        f"{CLOSABLE[0]}.{CLOSABLE[1]} or later, or start a cluster yourself and set {ADDRESS}"
+    ]
 
 
 def _refuse_unready(python: str, environment: Mapping[str, str], needs: Needs, address: str) -> None:
@@ -111,7 +121,7 @@ def problem_of(node: nodes.Node, needs: Needs, address: str) -> str:
     missing = needs.missing(node.variables)
     if not missing:
         return ""
-    start = f"{assignments(missing)}ray start {'--head' if node.head else f'--address={address}'}"
+    start = f"{needs.assignments(node.variables)}ray start {'--head' if node.head else f'--address={address}'}"
     return f"node {node.address} has no {', '.join(missing)}: start Ray there with it in the environment, `{start}`"
 
 

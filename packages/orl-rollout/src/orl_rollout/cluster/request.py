@@ -18,13 +18,12 @@ GPUS, TENSOR_PARALLEL = 4, 4
 
 
 class Files(Struct, frozen=True, kw_only=True):
-    """Where the run's files are. `resume` says that `save` holds a checkpoint of this run already."""
+    """Where the run's files are."""
 
     task_data: Path
     eval_data: Path | None
     custom_config: Path
     save: Path
-    resume: bool = False
 
 
 class Layout(Struct, frozen=True, kw_only=True):

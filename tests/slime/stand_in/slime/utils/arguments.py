@@ -17,6 +17,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--use-tis", action=argparse.BooleanOptionalAction)
     parser.add_argument("--hf-checkpoint", required=True)
     args, _ = parser.parse_known_args()
+    if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1":
+        raise AssertionError("Megatron needs CUDA_DEVICE_MAX_CONNECTIONS to be 1")
     if args.kl_coef and args.kl_loss_coef:
         raise AssertionError("Only one of kl_coef and kl_loss_coef can be set")
     return args

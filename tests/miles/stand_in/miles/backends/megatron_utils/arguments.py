@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,4 +15,7 @@ def parse(add_arguments: Callable[[argparse.ArgumentParser], argparse.ArgumentPa
     parser = argparse.ArgumentParser("Megatron", allow_abbrev=False)
     for name in NAMES:
         parser.add_argument(name, nargs="*")
-    return add_arguments(parser).parse_args()
+    args = add_arguments(parser).parse_args()
+    if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") != "1":
+        raise AssertionError("Megatron needs CUDA_DEVICE_MAX_CONNECTIONS to be 1")
+    return args

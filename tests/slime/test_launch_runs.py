@@ -1,0 +1,158 @@
+"""`orl train slime` runs to its end, or does not begin, in a second environment that has slime (a stand-in)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orl_launcher.main import main
+
+from tests.second import planning
+from tests.slime.environment import make_environment
+from tests.slime.test_launch import checkpoint, planned
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_environment(tmp_path_factory.mktemp("second") / "env"))
+
+
+@pytest.fixture(autouse=True)
+def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty working folder, and none of the machine's own keys and clusters."""
+    monkeypatch.chdir(tmp_path)
+    for name in planning.MACHINE:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def elsewhere(folder: Path) -> str:
+    """A configuration whose environment needs no server: its tasks are given."""
+    path = folder / "elsewhere.yaml"
+    path.write_text("environments: {Org/Env: {}}\nsecrets: {token: hush-hush}\n", encoding="utf-8")
+    (folder / "tasks.jsonl").write_text("", encoding="utf-8")
+    return str(path)
+
+
+def trained(python: str, working: Path, *argv: str) -> int:
+    """The exit code of a run on no GPU at all, in the stand-in."""
+    model = str(checkpoint(working / "model"))
+    options = ["--config", elsewhere(working), "--task-data", "tasks.jsonl", "--model", model]
+    return main([*("train", "slime", *options, "--python", python, "--name", "run", "--num-gpus", "1"), *argv])
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
+    with planning.cluster(monkeypatch):
+        yield
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+    (working / "own.yaml").write_text("mine: 7\n", encoding="utf-8")
+    argv = ["--model-args", "qwen3-0.6B", "--", "--custom-config-path", "own.yaml", "--eps-clip", "0.3"]
+    assert trained(python, working, *argv) == 0
+    folder = working / "runs" / "run"
+    seen = json.loads((folder / "seen.json").read_text(encoding="utf-8"))
+    assert seen["folder"] == str(working)
+    assert seen["environment"]["OPENREWARD_API_KEY"] == "orl-secret-key"
+    assert seen["environment"]["PATH"].split(os.pathsep)[0] == str(Path(python).parent)
+    assert seen["argv"][-2:] == ["--eps-clip", "0.3"]
+    handed = json.loads((folder / "slime.json").read_text(encoding="utf-8"))
+    assert handed["mine"] == 7
+    assert handed["orl_config"]["secrets"] == {"token": None}
+    assert handed["orl_folder"] == str(folder)
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
+    assert (folder / "trainer.log").read_text(encoding="utf-8") == "trained\n"
+    assert seen["environment"]["token"] == "hush-hush", "a value in the configuration reaches the workers"
+    written = "".join(path.read_text("utf-8", "replace") for path in folder.iterdir() if path.name != "seen.json")
+    assert "hush-hush" not in written
+    assert "orl-secret-key" not in written
+    assert "orl-secret-key" not in " ".join(seen["argv"])
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_that_dies_of_memory_names_the_levers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS", "memory")
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
+    told = capsys.readouterr().err
+    assert "CUDA out of memory" in told
+    assert "--max-tokens-per-gpu" in told
+    assert "error" in json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS", "interrupted")
+    assert trained(python, working, "--model-args", "qwen3-0.6B", "--", "--eps-clip", "0.123") == 130
+    summary = json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
+    assert (summary["interrupted"], summary["steps"]) == (True, 1)
+    seen = json.loads((working / "runs/run/seen.json").read_text(encoding="utf-8"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(seen["process"], 0)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_checkpoint_that_slime_cannot_read_is_refused_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    other = str(checkpoint(working / "other", model_type="unheard_of"))
+    assert trained(python, working, "--model-args", "qwen3-0.6B", "--load", other) == 1
+    assert "convert_hf_to_torch_dist.py" in capsys.readouterr().err
+    assert not (working / "runs/run/trainer.log").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_whose_workers_lack_a_secret_is_refused_before_the_trainer_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.delenv("OPENREWARD_API_KEY")
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
+    assert "no OPENREWARD_API_KEY: start Ray there with it in the environment" in capsys.readouterr().err
+    assert not (working / "runs/run/seen.json").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_trainer_that_prints_its_environment_leaves_no_secret_in_its_log(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_ENDS", "telling")
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 0
+    said = (working / "runs/run/trainer.log").read_text(encoding="utf-8")
+    assert "OPENREWARD_API_KEY" in said
+    assert "orl-secret-key" not in said
+    assert "hush-hush" not in said
+
+
+def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.setenv("STAND_IN_GPUS", "1")
+    told = "it has no OPENREWARD_API_KEY in its environment"
+    config = elsewhere(working)
+    assert told in planned(capsys, python, "--model-args", "qwen3-0.6B", config=config)
+    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
+    assert told in capsys.readouterr().err
+    assert not (working / "runs/run/ray.log").exists()
+    monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
+    assert told not in planned(capsys, python, config=config)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_login_at_weights_and_biases_does_for_every_cluster(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert trained(python, working, "--model-args", "qwen3-0.6B", "--wandb-mode", "online") == 0
