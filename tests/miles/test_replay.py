@@ -49,7 +49,7 @@ def test_padding_of_a_batch_is_as_wide_as_its_siblings():
 
 
 async def test_an_evaluation_has_a_context_of_its_own_to_play_in(environment: str, checkpoint: Path, tmp_path: Path):
-    contexts = {"rollout_max_context_len": 100, "eval_max_context_len": 2000}
+    contexts: dict[str, Any] = {"rollout_max_context_len": 100, "eval_max_context_len": 2000}
     with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path), **contexts) as (host, server):
         (trained, evaluated), _ = host.groups
         try:
@@ -66,7 +66,7 @@ async def test_what_does_not_fit_its_ids_is_the_engines_fault_and_ends_a_run_tha
     environment: str, checkpoint: Path, tmp_path: Path
 ):
     ended = None
-    changes = REPLAY | {"num_layers": 2}
+    changes: dict[str, Any] = REPLAY | {"num_layers": 2}
     with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path), **changes) as (host, _):
         for number in range(17):
             try:

@@ -59,7 +59,7 @@ def hosting(
 
 def configuration(case: Case, environment: str) -> dict[str, Any]:
     """The `orl_config` of a case, a run of its own."""
-    config = episode.settings(environment) | {"openreward_run_name": uuid.uuid4().hex} | case.config
+    config: dict[str, Any] = {**episode.settings(environment), "openreward_run_name": uuid.uuid4().hex, **case.config}
     for one in config["environments"].values():
         one.update(case.environment)
     return config

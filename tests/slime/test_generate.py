@@ -213,7 +213,7 @@ async def test_a_sample_that_cannot_be_written_fails_and_the_third_ends_the_run(
 
 async def test_whatever_cannot_be_started_ends_the_run_with_an_error_of_ours(checkpoint: Path):
     args = arguments_of("http://127.0.0.1:9", checkpoint, episode.settings("http://127.0.0.1:9"))
-    del args.sglang_router_ip
+    delattr(args, "sglang_router_ip")
     with pytest.raises(OrlError, match="sglang_router_ip"):
         await generate(args, Sample(metadata={"env_name": "playground/GuessNumber"}), SAMPLING)
 
