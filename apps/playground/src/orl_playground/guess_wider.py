@@ -2,6 +2,7 @@
 
 It must not know who plays it, or how a model is trained on it. Words, tool and rules are GuessNumber's, so whoever can
 play the one can play the other, and the two can be mixed in one run; the ranges and the odds are its own.
+It is no subclass, because OpenReward's server would answer for both from one cache of tasks.
 """
 
 from __future__ import annotations
