@@ -71,6 +71,8 @@ def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment
     assert handed["orl_folder"] == str(folder)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
+    assert "seconds_per_step" not in summary, "of a step the trainer's hook knows the rollouts' seconds alone"
+    assert summary["rollout_seconds_per_step"] == 1.0
     assert (folder / "trainer.log").read_text(encoding="utf-8") == "trained\n"
     assert seen["environment"]["token"] == "hush-hush", "a value in the configuration reaches the workers"
     written = "".join(path.read_text("utf-8", "replace") for path in folder.iterdir() if path.name != "seen.json")

@@ -200,7 +200,8 @@ def _conclude(folder: Path) -> None:
         return
     page = write_report(folder)
     console = cli.console()
-    console.print(closing_table(record))
+    if (told := closing_table(record)).row_count:
+        console.print(told)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
     steps = max(point.step for point in record.points)

@@ -238,11 +238,14 @@ def _custom_config(run: Run) -> bytes:
 
 def _write_summary(run: Run, command: Command, ending: dict[str, Any]) -> None:
     rows = history.read(run.folder / "metrics.jsonl")
+    figures = history.figures(rows)
     summary = {
         "env": ", ".join(run.config.environments),
         "model": run.config.trainer.model,
         "steps": max((row["step"] for row in rows if row["kind"] == "train"), default=0),
-        **history.figures(rows),
+        # Its log hook tells a trainer's rollouts apart, not the training after them.
+        "rollout_seconds_per_step": figures.pop("seconds_per_step"),
+        **figures,
         "seconds_total": round(time.monotonic() - run.started, 1),
         "seed": run.config.trainer.seed,
         "command": command.words,
