@@ -94,6 +94,15 @@ def test_a_run_that_dies_of_memory_names_the_levers(
 
 
 @pytest.mark.usefixtures("cluster")
+def test_a_run_says_what_a_dry_run_would_have_said_of_it(
+    caplog: pytest.LogCaptureFixture, python: str, working: Path
+) -> None:
+    argv = ["--model-args", "qwen3-0.6B", "--num-rollout", "25", "--", "--eval-interval", "10"]
+    assert trained(python, working, *argv) == 0
+    assert "the last step is not evaluated" in caplog.text
+
+
+@pytest.mark.usefixtures("cluster")
 def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:

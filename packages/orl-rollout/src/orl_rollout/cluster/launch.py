@@ -7,6 +7,7 @@ trainer's workers by inherited environment alone (law L6).
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import time
@@ -31,6 +32,8 @@ from orl_rollout.cluster.python import find_python
 from orl_rollout.cluster.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
 from orl_rollout.cluster.request import Files, Layout, Request, given
 from orl_rollout.run import Run
+
+logger = logging.getLogger("orl")
 
 
 class Named(Struct, frozen=True, kw_only=True):
@@ -136,6 +139,8 @@ def run_to_end(command: Command, run: Run) -> None:
     """
     if command.problems:
         raise ConfigError(command.problems[0])
+    for note in command.notes:
+        logger.warning("%s", note)
     log = run.folder / "trainer.log"
     _handed_over(command.trainer.name, run).write_bytes(_custom_config(run))
     environment, needs = _environment(command, run), _needs(command, run)
@@ -231,6 +236,8 @@ def _handed_over(trainer: str, run: Run) -> Path:
 def _custom_config(run: Run) -> bytes:
     """What stands in it: the user's own keys, of a file named in the same way, and ours."""
     own = given(run.config.trainer, run.extra, CUSTOM_CONFIG)
+    if own == "":
+        raise ConfigError(f"{CUSTOM_CONFIG}: expected a file after it")
     tree = read(Path(own)) if own else {}
     merged = {**tree, "orl_config": run.config.public(), "orl_folder": str(run.folder.absolute())}
     return msgspec.json.format(msgspec.json.encode(merged), indent=2)

@@ -42,10 +42,13 @@ def assemble(request: Request, ours: Options) -> list[str]:
     """The options: ours, then the file's flags, then what stood after `--`, each without what a later one says.
 
     Raises:
-        ConfigError: the sizes of a batch do not fit together.
+        ConfigError: a word that is no option, `--colocate` where GPUs are divided, or sizes that do not fit together.
     """
+    _check_words(request.extra)
     flags = {name: value for name, value in request.trainer.flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = merge(ours, flags, without(request.extra, CUSTOM_CONFIG))
+    if request.trainer.asynchronous and value_of(argv, "--colocate") is not None:
+        raise ConfigError("--colocate: not together with --async, which trains and plays on GPUs of their own")
     _check_batch(argv)
     return argv
 
@@ -217,6 +220,15 @@ def tracking(trainer: TrainerConfig, project: str) -> Options:
         **({"--disable-wandb-random-suffix": ()} if trainer.wandb_run else {}),
         **({"--wandb-mode": (trainer.wandb_mode,)} if trainer.wandb_mode else {}),
     }
+
+
+def _check_words(extra: Sequence[str]) -> None:
+    """A parser that passes over what it does not know passes over these too."""
+    for place, word in enumerate(extra):
+        dashed = word.startswith("-") and word[1:2].isalpha()
+        if dashed or word == "--" or (place == 0 and not word.startswith("--")):
+            meant = f"; did you mean -{word}?" if dashed else ""
+            raise ConfigError(f"{word}: expected an option of the trainer, such as --eps-clip 0.2, after `--`{meant}")
 
 
 def _check_batch(argv: Sequence[str]) -> None:
