@@ -256,6 +256,16 @@ def test_a_run_begins_at_step_0_with_a_converted_model_and_goes_on_from_what_tra
         assert "load" not in plan.partition("\n# ")[2]
 
 
+def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    plan = planned(capsys, python, "--max-context-len", "9000", "--", "--max-tokens-per-gpu", "9216", "--save", "kept")
+    words = words_of(plan)
+    assert words[words.index("--rollout-max-context-len") + 1] == "9000"
+    assert words[words.index("--load") + 1] == str(working / "kept")
+    assert "--load" not in plan.partition("\n# ")[2]
+
+
 def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:

@@ -91,7 +91,7 @@ def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
 
 def _unsaved(argv: Sequence[str], load: str) -> str:
     """Why `--load` is no checkpoint of miles' own; the run's own, `--save`, need not be there yet."""
-    if load == value_of(argv, "--save") and not (Path(load) / TRACKER).is_file():
+    if probe.goes_on(argv) and not (Path(load) / TRACKER).is_file():
         return ""
     why = probe.no_checkpoint(load)
     return f"--load {load}: {why}" if why else ""

@@ -39,7 +39,7 @@ def _judged(argv: Sequence[str], root: str) -> str:
     read as they are.
     """
     load, reference = (value_of(argv, name) or "" for name in ("--load", "--ref-load"))
-    fresh = load == value_of(argv, "--save") and not _holds(load, TRACKER) and not _holds(load, "config.json")
+    fresh = probe.goes_on(argv) and not _holds(load, TRACKER) and not _holds(load, "config.json")
     name, begins = ("--ref-load", reference) if fresh else ("--load", load)
     if fresh and not Path(begins).exists():
         return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"

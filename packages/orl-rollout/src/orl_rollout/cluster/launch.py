@@ -86,7 +86,7 @@ def request_of(trainer: str, run: Run, layout: Layout) -> Request:
         task_data=run.task_data.absolute(),
         eval_data=run.eval_data.absolute() if run.eval_data else None,
         custom_config=_handed_over(trainer, run).absolute(),
-        save=Path(settings.save or run.folder / "checkpoint").absolute(),
+        save=Path(given(settings, run.extra, "--save") or settings.save or run.folder / "checkpoint").absolute(),
     )
     return Request(config=run.config, files=files, layout=layout, extra=run.extra, tracked=_tracked(settings))
 

@@ -22,7 +22,7 @@ RESPONSE_TOKENS, TOKENS_PER_GPU = 4096, 8192
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
 TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
 CUSTOM_CONFIG = "--custom-config-path"
-CONTEXT_PARALLEL = "--context-parallel-size"
+CONTEXT_PARALLEL, PER_GPU = "--context-parallel-size", "--max-tokens-per-gpu"
 
 # Options that orl must own, and what sets them.
 OWNED = {
@@ -155,12 +155,13 @@ def _context_tokens(request: Request, *, parallel: bool) -> int:
     """How long prompt and response may be together: as configured, within what the training GPUs take."""
     trainer = request.trainer
     gpus = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1
-    taken = (trainer.max_tokens_per_gpu or TOKENS_PER_GPU) * gpus
+    asked = number(request.value(PER_GPU), PER_GPU) or trainer.max_tokens_per_gpu
+    taken = (asked or TOKENS_PER_GPU) * gpus
     if (trainer.max_context_len or 0) > taken:
         beside = f", or {CONTEXT_PARALLEL} after `--`" if parallel else ""
         raise ConfigError(
-            f"--max-context-len {trainer.max_context_len} is more than the training GPUs take: --max-tokens-per-gpu "
-            f"{taken // gpus} x context parallel {gpus} is {taken} ids; raise --max-tokens-per-gpu{beside}"
+            f"--max-context-len {trainer.max_context_len} is more than the training GPUs take: {PER_GPU} "
+            f"{taken // gpus} x context parallel {gpus} is {taken} ids; raise {PER_GPU}{beside}"
         )
     return trainer.max_context_len or min(request.config.rollout.context_tokens, taken)
 
@@ -188,7 +189,7 @@ def packing(trainer: TrainerConfig) -> Options:
     """Sequences packed into micro-batches by their length."""
     return {
         "--use-dynamic-batch-size": (),
-        "--max-tokens-per-gpu": (str(trainer.max_tokens_per_gpu or TOKENS_PER_GPU),),
+        PER_GPU: (str(trainer.max_tokens_per_gpu or TOKENS_PER_GPU),),
     }
 
 

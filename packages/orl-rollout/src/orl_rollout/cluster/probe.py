@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct, field
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.cluster.argv import names_in, nearest
+from orl_rollout.cluster.argv import names_in, nearest, value_of
 from orl_rollout.cluster.options import TRACKER
 
 PACKAGES = ("torch", "ray", "sglang", "transformers", "megatron-core", "orl-core", "orl-rollout")
@@ -158,6 +158,12 @@ def finds(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def goes_on(argv: Sequence[str]) -> bool:
+    """Whether `--load` is `--save`: the run's own checkpoint, which need not be there yet."""
+    load, save = (value_of(argv, name) for name in ("--load", "--save"))
+    return bool(load and save) and Path(load or "").absolute() == Path(save or "").absolute()
 
 
 def no_checkpoint(folder: str) -> str:
