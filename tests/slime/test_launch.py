@@ -97,7 +97,11 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "eps-clip", "0.3"], "eps-clip: expected an option of the trainer"),
         (["--", "--eps-clip", "0.3", "--", "--lr", "1"], "--: expected an option of the trainer"),
         (["--", "--custom-config-path"], "expected a file"),
-        (["--async", "--actor-gpus", "4", "--rollout-gpus", "4", "--", "--colocate"], "not together with --async"),
+        (["--async", "--actor-gpus", "4", "--rollout-gpus", "4", "--", "--colocate"], "taken away by them"),
+        (["--", "--actor-num-nodes", "2"], "--actor-num-nodes is set by --actor-nodes"),
+        (["--", "--actor-num-gpus-per-node=8"], "else --num-gpus"),
+        (["--", "--num-gpus-per-node", "8"], "is set by --num-gpus"),
+        (["--", "--rollout-num-gpus", "8"], "is set by --rollout-gpus"),
         (["--task-data", "none.jsonl"], "none.jsonl: no such file; orl prepare writes one"),
         (["--n-sample", "4"], "did you mean --n-samples?"),
         (["--", "--gradient-checkpointing"], "--recompute-granularity full"),
@@ -146,13 +150,13 @@ def test_flags_in_the_file_and_on_the_command_line_give_one_command(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     flags = working / "flags.yaml"
-    told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--colocate": false, "--eps-clip": 0.3}'
+    told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--rollout-shuffle": false, "--eps-clip": 0.3}'
     text = Path(WHODUNIT).read_text(encoding="utf-8")
     flags.write_text(text.replace("  backend: slime\n", f"  backend: slime\n  {told}\n"), encoding="utf-8")
     filed = words_of(planned(capsys, python, config=str(flags)))
     given = words_of(planned(capsys, python, "--", "--use-kl-loss", "--kl-loss-coef", "0.01", "--eps-clip", "0.3"))
-    assert "--colocate" in given
-    assert filed == [word for word in given if word != "--colocate"]
+    assert "--rollout-shuffle" in given
+    assert filed == [word for word in given if word != "--rollout-shuffle"]
     over = words_of(planned(capsys, python, "--", "--eps-clip=0.4", config=str(flags)))
     assert [word for word in over if "eps-clip" in word] == ["--eps-clip=0.4"]
 

@@ -24,8 +24,13 @@ TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, 
 CUSTOM_CONFIG = "--custom-config-path"
 CONTEXT_PARALLEL, PER_GPU = "--context-parallel-size", "--max-tokens-per-gpu"
 
-# Options that orl must own, and what sets them.
+# Options that orl must own, and what sets them. It counts the GPUs: for those that are not there Ray waits for ever.
 OWNED = {
+    "--actor-num-nodes": "--actor-nodes",
+    "--actor-num-gpus-per-node": "--actor-gpus where GPUs are divided, else --num-gpus",
+    "--num-gpus-per-node": "--num-gpus",
+    "--rollout-num-gpus": "--rollout-gpus",
+    "--colocate": "leaving --async, --actor-gpus and --rollout-gpus out, and taken away by them",
     "--custom-generate-function-path": "orl's own rollout",
     "--prompt-data": "--task-data",
     "--group-rm": "`group_reward:` in the configuration, which scores groups after all rollouts",
@@ -42,13 +47,11 @@ def assemble(request: Request, ours: Options) -> list[str]:
     """The options: ours, then the file's flags, then what stood after `--`, each without what a later one says.
 
     Raises:
-        ConfigError: a word that is no option, `--colocate` where GPUs are divided, or sizes that do not fit together.
+        ConfigError: a word that is no option, or sizes that do not fit together.
     """
     _check_words(request.extra)
     flags = {name: value for name, value in request.trainer.flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = merge(ours, flags, without(request.extra, CUSTOM_CONFIG))
-    if request.trainer.asynchronous and value_of(argv, "--colocate") is not None:
-        raise ConfigError("--colocate: not together with --async, which trains and plays on GPUs of their own")
     _check_batch(argv)
     return argv
 
