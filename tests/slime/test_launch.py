@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,16 @@ def test_a_python_without_slime_or_without_the_adapter_is_one_line(
     lacking = str(make_environment(tmp_path / "lacking", adapter=False))
     line = refused(capsys, lacking)
     assert f"just install-into {lacking}" in line
+
+
+def test_a_python_is_named_by_any_path_or_by_its_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    """Its folder comes first on the trainer's PATH, wherever the trainer runs."""
+    whole = Path(os.path.relpath(python)).absolute()
+    assert words_of(planned(capsys, os.path.relpath(python)))[1] == str(whole)
+    monkeypatch.setenv("PATH", str(Path(python).parent), prepend=os.pathsep)
+    assert words_of(planned(capsys, "python3"))[1] == python
 
 
 def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
