@@ -162,6 +162,39 @@ def test_a_folder_that_lacks_a_file(tmp_path: Path, name: str) -> None:
     assert bool(outline.titles) == (name == "metrics.jsonl")
 
 
+def rewrite(folder: Path, *kept: tuple[str, int]) -> Path:
+    """Leave the folder of a run with the points of these kinds and steps alone."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    left = [json.dumps(row) + "\n" for row in rows if (row["kind"], row["step"]) in kept]
+    (folder / "metrics.jsonl").write_text("".join(left), encoding="utf-8")
+    return folder
+
+
+def test_one_evaluation_tells_no_change_and_training_is_not_called_held_out(tmp_path: Path) -> None:
+    folder = rewrite(make_run(tmp_path / "demo"), ("eval", 0), ("train", 1), ("train", 2))
+    page, _ = report_of(folder)
+    assert "success on its training tasks" in page
+    assert "held-out tasks, which it never trained on" not in page
+    assert "success in training" in page
+
+
+def test_one_step_of_training_compares_nothing(tmp_path: Path) -> None:
+    page, _ = report_of(rewrite(make_run(tmp_path / "demo"), ("train", 1)))
+    assert "There is nothing to compare yet" in page
+    assert "success in training" not in page
+
+
+def test_the_time_of_a_steps_rollouts_is_not_called_a_steps(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "demo")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert ">a step<" in report_of(folder)[0]
+    summary["rollout_seconds_per_step"] = summary.pop("seconds_per_step")
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    page, _ = report_of(folder)
+    assert ">a step<" not in page
+    assert ">a step's rollouts<" in page
+
+
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run here"):
         write_report(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,16 @@ def test_the_run_and_its_journal_read_back(run: Path) -> None:
     entries = list(read_journal(run))
     assert len(entries) == 6
     assert entries[0].trajectory.stop_reason is StopReason.FINISHED
+
+
+@pytest.mark.parametrize(("steps", "ends"), [(1, None), (2, (0.0, 1.0)), (3, (0.0, 2.0)), (30, (2.0, 27.0))])
+def test_before_and_after_of_training_share_no_step(
+    tmp_path: Path, steps: int, ends: tuple[float, float] | None
+) -> None:
+    rows = [{"step": step + 1, "kind": "train", "a/b/success": float(step)} for step in range(steps)]
+    rows.append({"step": 0, "kind": "eval", "a/b/success": 7.0})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert read_record(tmp_path).change("success") == ends
 
 
 def test_a_run_is_followed_while_it_is_written(tmp_path: Path) -> None:

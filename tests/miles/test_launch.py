@@ -234,8 +234,18 @@ def test_a_checkpoint_that_the_backend_cannot_read_keeps_the_run_from_starting(
     assert f"{starts} {other}: FSDP did not write" in planned(capsys, python, "--load", other)
     assert f"{starts} {hf}: name a Hugging Face checkpoint with --model" in planned(capsys, python, "--load", str(hf))
     assert starts not in planned(capsys, python, "--model", str(hf), "--load", str(hf))
-    assert "no checkpoint is there yet" not in planned(capsys, python)
-    assert f"# --load {working}/nowhere: no checkpoint is there yet" in planned(capsys, python, "--load", "nowhere")
+    assert starts not in planned(capsys, python)
+    for backend in ([], MEGATRON):
+        told = f"{starts} {working}/nowhere: no checkpoint is there"
+        assert told in planned(capsys, python, *backend, "--load", "nowhere")
+    inner = f"{ours}/iter_0000020"
+    assert f"{starts} {inner}: no checkpoint is there, training would start anew: did you mean {ours}?" in planned(
+        capsys, python, "--load", inner
+    )
+    lost = checkpoint(working / "lost", fsdp=True)
+    (working / "lost" / "latest_checkpointed_iteration.txt").write_text("40", encoding="utf-8")
+    for backend in ([], MEGATRON):
+        assert f"{starts} {lost}: its latest" in planned(capsys, python, *backend, "--load", lost)
     assert f"{starts} {ours}: FSDP wrote" in planned(capsys, python, *MEGATRON, "--load", ours)
     assert starts not in planned(capsys, python, *MEGATRON, "--load", other)
     converted = "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,16 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
     [
         (["--", "--use-kl-los"], "did you mean --use-kl-loss?"),
         (["--", "--lr-decay-stile=cosine"], "did you mean --lr-decay-style?"),
+        (["--", "-use-kl-loss"], "did you mean --use-kl-loss?"),
+        (["--", "eps-clip", "0.3"], "eps-clip: expected an option of the trainer"),
+        (["--", "--eps-clip", "0.3", "--", "--lr", "1"], "--: expected an option of the trainer"),
+        (["--", "--custom-config-path"], "expected a file"),
+        (["--async", "--actor-gpus", "4", "--rollout-gpus", "4", "--", "--colocate"], "taken away by them"),
+        (["--", "--actor-num-nodes", "2"], "--actor-num-nodes is set by --actor-nodes"),
+        (["--", "--actor-num-gpus-per-node=8"], "else --num-gpus"),
+        (["--", "--num-gpus-per-node", "8"], "is set by --num-gpus"),
+        (["--", "--rollout-num-gpus", "8"], "is set by --rollout-gpus"),
+        (["--task-data", "none.jsonl"], "none.jsonl: no such file; orl prepare writes one"),
         (["--n-sample", "4"], "did you mean --n-samples?"),
         (["--", "--gradient-checkpointing"], "--recompute-granularity full"),
         (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
@@ -117,17 +128,36 @@ def test_what_slime_would_ignore_or_trip_over_is_refused_with_what_is_right(
     assert told in refused(capsys, python, *argv)
 
 
+@pytest.mark.parametrize("value", ["0", "false", "-1"])
+def test_a_switch_with_a_value_which_slime_would_set_all_the_same_keeps_the_run_from_starting(
+    capsys: pytest.CaptureFixture[str], python: str, value: str
+) -> None:
+    told = "# it would not start on this machine: --use-tis is a switch and takes no value"
+    assert told in planned(capsys, python, "--", "--use-tis", value)
+    assert told not in planned(capsys, python, "--", "--use-tis", "--eps-clip", value)
+
+
+@pytest.mark.parametrize("name", ["", "--", "-x", "--eps-clip=0.3", "--eps-clip 0.3", "--prompt-data=x"])
+def test_a_flag_of_the_file_that_is_no_options_name_is_refused(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path, name: str
+) -> None:
+    path = working / "flags.yaml"
+    path.write_text(f"environments: {{Org/Env: {{}}}}\ntrainer: {{flags: {{'{name}': true}}}}\n", encoding="utf-8")
+    told = planning.refused(capsys, "slime", python, *ANY, config=str(path))
+    assert f"`trainer.flags` has `{name}`: expected a name" in told
+
+
 def test_flags_in_the_file_and_on_the_command_line_give_one_command(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     flags = working / "flags.yaml"
-    told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--colocate": false, "--eps-clip": 0.3}'
+    told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--rollout-shuffle": false, "--eps-clip": 0.3}'
     text = Path(WHODUNIT).read_text(encoding="utf-8")
     flags.write_text(text.replace("  backend: slime\n", f"  backend: slime\n  {told}\n"), encoding="utf-8")
     filed = words_of(planned(capsys, python, config=str(flags)))
     given = words_of(planned(capsys, python, "--", "--use-kl-loss", "--kl-loss-coef", "0.01", "--eps-clip", "0.3"))
-    assert "--colocate" in given
-    assert filed == [word for word in given if word != "--colocate"]
+    assert "--rollout-shuffle" in given
+    assert filed == [word for word in given if word != "--rollout-shuffle"]
     over = words_of(planned(capsys, python, "--", "--eps-clip=0.4", config=str(flags)))
     assert [word for word in over if "eps-clip" in word] == ["--eps-clip=0.4"]
 
@@ -148,6 +178,16 @@ def test_a_python_without_slime_or_without_the_adapter_is_one_line(
     lacking = str(make_environment(tmp_path / "lacking", adapter=False))
     line = refused(capsys, lacking)
     assert f"just install-into {lacking}" in line
+
+
+def test_a_python_is_named_by_any_path_or_by_its_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    """Its folder comes first on the trainer's PATH, wherever the trainer runs."""
+    whole = Path(os.path.relpath(python)).absolute()
+    assert words_of(planned(capsys, os.path.relpath(python)))[1] == str(whole)
+    monkeypatch.setenv("PATH", str(Path(python).parent), prepend=os.pathsep)
+    assert words_of(planned(capsys, "python3"))[1] == python
 
 
 def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
@@ -219,7 +259,8 @@ def test_a_run_begins_at_step_0_with_a_converted_model_and_goes_on_from_what_tra
 ) -> None:
     """slime takes a `--load` with a tracker for the run's own, which would skip the first step and evaluation."""
     tracker = working / "converted" / "latest_checkpointed_iteration.txt"
-    tracker.parent.mkdir()
+    for step in ("release", "iter_0000020"):
+        (tracker.parent / step).mkdir(parents=True)
     saved = str(working / "runs" / "run" / "checkpoint")
     for step, load in (("release", saved), ("20", str(tracker.parent))):
         tracker.write_text(step, encoding="utf-8")
@@ -228,6 +269,16 @@ def test_a_run_begins_at_step_0_with_a_converted_model_and_goes_on_from_what_tra
         assert words[words.index("--load") + 1] == load
         assert words[words.index("--ref-load") + 1] == str(tracker.parent)
         assert "load" not in plan.partition("\n# ")[2]
+
+
+def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    plan = planned(capsys, python, "--max-context-len", "9000", "--", "--max-tokens-per-gpu", "9216", "--save", "kept")
+    words = words_of(plan)
+    assert words[words.index("--rollout-max-context-len") + 1] == "9000"
+    assert words[words.index("--load") + 1] == str(working / "kept")
+    assert "--load" not in plan.partition("\n# ")[2]
 
 
 def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
@@ -239,8 +290,32 @@ def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
     assert "load " not in planned(capsys, python, "--model", model, *fresh, *shape).partition("\n# ")[2]
     told = f"# it would not start on this machine: --ref-load {other}: slime does not read"
     assert told in planned(capsys, python, "--model", other, *fresh, *shape)
-    plan = planned(capsys, python, "--model", model, "--load", "typo", *shape)
-    assert f"# --load {working}/typo: no checkpoint is there yet, training starts from {model}" in plan
+
+
+def test_a_folder_to_go_on_from_that_is_no_checkpoint_keeps_the_run_from_starting(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """slime would start anew, and end on the GPUs at a checkpoint that lacks its step."""
+    model = str(checkpoint(working / "model"))
+    saved = working / "runs" / "before" / "checkpoint"
+    (saved / "iter_0000003").mkdir(parents=True)
+    tracker = saved / "latest_checkpointed_iteration.txt"
+    tracker.write_text("3", encoding="utf-8")
+    (saved.parent / "config.json").write_text("{}", encoding="utf-8")
+    (working / "file").write_text("", encoding="utf-8")
+    argv = ["--model", model, "--model-args", "qwen3-0.6B", "--load"]
+    for load, told in (
+        ("typo", "name the folder that --save named"),
+        ("file", "name the folder that --save named"),
+        (str(saved.parent), f"did you mean {saved}?"),
+        (str(saved / "iter_0000003"), f"did you mean {saved}?"),
+    ):
+        (line,) = [line for line in planned(capsys, python, *argv, load).splitlines() if told in line]
+        assert line.startswith(f"# it would not start on this machine: --load {working / load}: no checkpoint is there")
+    assert "load " not in planned(capsys, python, *argv, str(saved)).partition("\n# ")[2]
+    for step in ("4", "rubbish", ""):
+        tracker.write_text(step, encoding="utf-8")
+        assert f"--load {saved}: its {tracker.name} names {step}" in planned(capsys, python, *argv, str(saved))
 
 
 def test_what_the_command_serves_itself_needs_no_key(

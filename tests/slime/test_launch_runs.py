@@ -71,6 +71,8 @@ def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment
     assert handed["orl_folder"] == str(folder)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
+    assert "seconds_per_step" not in summary, "of a step the trainer's hook knows the rollouts' seconds alone"
+    assert summary["rollout_seconds_per_step"] == 1.0
     assert (folder / "trainer.log").read_text(encoding="utf-8") == "trained\n"
     assert seen["environment"]["token"] == "hush-hush", "a value in the configuration reaches the workers"
     written = "".join(path.read_text("utf-8", "replace") for path in folder.iterdir() if path.name != "seen.json")
@@ -89,6 +91,15 @@ def test_a_run_that_dies_of_memory_names_the_levers(
     assert "CUDA out of memory" in told
     assert "--max-tokens-per-gpu" in told
     assert "error" in json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_says_what_a_dry_run_would_have_said_of_it(
+    caplog: pytest.LogCaptureFixture, python: str, working: Path
+) -> None:
+    argv = ["--model-args", "qwen3-0.6B", "--num-rollout", "25", "--", "--eval-interval", "10"]
+    assert trained(python, working, *argv) == 0
+    assert "the last step is not evaluated" in caplog.text
 
 
 @pytest.mark.usefixtures("cluster")

@@ -89,6 +89,9 @@ async def test_metrics_of_an_environment_are_in_wandbs_offline_files(
     environment: str, checkpoint: Path, tmp_path: Path
 ):
     await tracked(environment, checkpoint, tmp_path, **WANDB, wandb_dir=str(tmp_path / "tracked"))
+    importlib.import_module(
+        "wandb"
+    ).teardown()  # a run that is finished may not be written yet: W&B's own process does that
     files = list((tmp_path / "tracked").rglob("*.wandb"))
     rows = [row for file in files for row in rows_of(file)]
     (ours,) = [row for row in rows if OURS + "reward" in row]

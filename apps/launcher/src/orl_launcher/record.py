@@ -65,13 +65,19 @@ class Record(Struct, frozen=True, kw_only=True):
         ]
         return tuple(step for step, _ in found), tuple(value for _, value in found)
 
+    @property
+    def judged_on(self) -> Kind:
+        """The kind of points that tells a change: evaluations where there are two of them, else training."""
+        return "eval" if len(self.of_kind("eval")) >= 2 else "train"
+
     def change(self, name: str) -> tuple[float, float] | None:
-        """A metric before and after: the first and the last evaluation, else the ends of training; None if unknown."""
-        _, values = self.curve(name, "eval")
-        if len(values) >= 2:
-            return values[0], values[-1]
-        _, values = self.curve(name, "train")
-        return (fmean(values[:RECENT]), fmean(values[-RECENT:])) if values else None
+        """A metric before and after: the first and the last evaluation, else means over the ends of training.
+
+        The ends share no step. None where there are no two values.
+        """
+        _, values = self.curve(name, self.judged_on)
+        width = 1 if self.judged_on == "eval" else min(RECENT, len(values) // 2)
+        return (fmean(values[:width]), fmean(values[-width:])) if len(values) >= 2 else None
 
 
 def overall(metrics: dict[str, float], name: str) -> float | None:

@@ -76,9 +76,9 @@ def _opening(record: Record, name: str) -> Iterator[str]:
 def _sentence(record: Record) -> str:
     change = record.change("success")
     if change is None:
-        return "No step of training has been recorded yet."
+        return "There is nothing to compare yet: that takes two evaluations, or two steps of training."
     steps = max((point.step for point in record.points), default=0)
-    where = "held-out tasks, which it never trained on" if record.of_kind("eval") else "its training tasks"
+    where = "held-out tasks, which it never trained on" if record.judged_on == "eval" else "its training tasks"
     sentence = (
         f"In {steps} steps and {duration(_seconds(record))} the model went from {percent(change[0])} to "
         f"{percent(change[1])} success on {where}."
@@ -105,7 +105,7 @@ def _headline(record: Record) -> str:
         drawn += f'<i class="level" style="left:{100 * record.baseline:.1f}%"></i>'
         note += f", random player {percent(record.baseline)} (mark)"
     tiles = "".join(f'<div class="tile"><b>{value}</b><span>{label}</span></div>' for value, label in _tiles(record))
-    label = "success on held-out tasks" if record.of_kind("eval") else "success in training"
+    label = "success on held-out tasks" if record.judged_on == "eval" else "success in training"
     return (
         f'<div class="headline"><div class="card"><div class="figure"><span class="from">{percent(before)}</span> → '
         f'<span class="to">{percent(after)}</span></div><div class="muted">{label}</div>'
@@ -125,7 +125,11 @@ def _tiles(record: Record) -> Iterator[tuple[str, str]]:
             before, after = (shown(round(value, 2)) for value in change)
             yield (f"{before} → {after}" if before != after else after), label
     yield duration(_seconds(record)), "in total"
-    for name, label in (("seconds_per_step", "a step"), ("seconds_warm_start", "warm start")):
+    for name, label in (
+        ("seconds_per_step", "a step"),
+        ("rollout_seconds_per_step", "a step's rollouts"),
+        ("seconds_warm_start", "warm start"),
+    ):
         value = record.summary.get(name)
         if isinstance(value, int | float):
             yield duration(value), label

@@ -107,7 +107,8 @@ def _show_overview(path: Path, chosen: list[tuple[int, Entry]]) -> None:
     if path.is_dir():
         made = read_record(path)
         if made.points:
-            console.print(closing_table(made))
+            if (told := closing_table(made)).row_count:
+                console.print(told)
             console.print(curves_table(made))
     console.print(episodes_table(chosen))
     console.print(f"one of them: orl show {path} --episode N", style="dim", soft_wrap=True)

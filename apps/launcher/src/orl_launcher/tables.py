@@ -87,7 +87,7 @@ def closing_table(record: Record) -> Table:
     ):
         change = record.change(name)
         if change:
-            kind = "held-out" if len(record.curve(name, "eval")[1]) >= 2 else "training"
+            kind = "held-out" if record.judged_on == "eval" else "training"
             table.add_row(f"{label}, {kind}", *map(shown, change))
     if record.baseline is not None:
         table.add_row(Text("success of a consistent random player", style="dim"), "", percent(record.baseline))

@@ -174,16 +174,22 @@ def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
     from orl_launcher.prepare import print_prepared
 
     seed, given = config.trainer.seed, config.trainer.task_data
-    task_data = Path(given) if given else folder / "tasks.jsonl"
+    task_data = _task_data(config, folder)
     if not given:
         print_prepared(config, asyncio.run(prepare(config, task_data, seed=seed)), task_data)
-    elif not task_data.is_file():
-        raise ConfigError(f"--task-data {task_data}: no such file; orl prepare writes one")
     if not any(environment.eval_splits for environment in config.environments.values()):
         return task_data, None
     eval_data = folder / "eval_tasks.jsonl"
     asyncio.run(prepare(config, eval_data, max_tasks=config.eval.max_tasks, seed=seed, splits="eval_splits"))
     return task_data, eval_data
+
+
+def _task_data(config: RunConfig, folder: Path) -> Path:
+    """The tasks to train on: those that are given, else a file that is yet to be written."""
+    given = config.trainer.task_data
+    if given and not Path(given).is_file():
+        raise ConfigError(f"--task-data {given}: no such file; orl prepare writes one")
+    return Path(given) if given else folder / "tasks.jsonl"
 
 
 def _conclude(folder: Path) -> None:
@@ -200,7 +206,8 @@ def _conclude(folder: Path) -> None:
         return
     page = write_report(folder)
     console = cli.console()
-    console.print(closing_table(record))
+    if (told := closing_table(record)).row_count:
+        console.print(told)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
     steps = max(point.step for point in record.points)
@@ -222,7 +229,7 @@ def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Name
     made = Run(
         config=reachable(config),
         folder=folder,
-        task_data=Path(config.trainer.task_data or folder / "tasks.jsonl"),
+        task_data=_task_data(config, folder),
         eval_data=folder / "eval_tasks.jsonl" if held_out else None,
         extra=arguments.extra,
         python=arguments.python,

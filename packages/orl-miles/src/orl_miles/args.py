@@ -57,7 +57,6 @@ GONE: dict[Backend, dict[str, str]] = {
 }
 FULLY_ASYNC = "--fully-async"
 NOT_FULLY_ASYNC = (
-    "--colocate",
     "--partial-rollout",
     "--rollout-function-path",
     "--rollout-all-samples-process-path",

@@ -32,9 +32,8 @@ def findings(argv: Sequence[str]) -> probe.Findings:
     about = msgspec.structs.replace(found, features=_features(root) if found.root else ())
     if not argv:
         return about
-    judged = _fsdp_checkpoint(argv) if backend == "fsdp" else (_megatron_checkpoint(argv, root), "")
-    obstacle, note = judged
-    return msgspec.structs.replace(about, obstacles=(obstacle,) if obstacle else (), notes=(note,) if note else ())
+    obstacle = _fsdp_checkpoint(argv) if backend == "fsdp" else _megatron_checkpoint(argv, root)
+    return msgspec.structs.replace(about, obstacles=(obstacle,) if obstacle else ())
 
 
 def _features(root: Path) -> tuple[str, ...]:
@@ -58,32 +57,44 @@ def _logs_packed(source: str) -> bool:
     return any(node.name == "_log_rollout_data" for node in methods)
 
 
-def _fsdp_checkpoint(argv: Sequence[str]) -> tuple[str, str]:
-    """What keeps FSDP from reading `--load`, else what to know of it: what it cannot read it passes over in silence."""
+def _fsdp_checkpoint(argv: Sequence[str]) -> str:
+    """What keeps FSDP from reading `--load`: what it cannot read it passes over in silence."""
     load, model = value_of(argv, "--load") or "", value_of(argv, "--hf-checkpoint") or ""
     if load == model:
-        return "", ""
-    if (Path(load) / "config.json").is_file():
-        return f"--load {load}: name a Hugging Face checkpoint with --model; --load goes on from one of miles' own", ""
-    if not (Path(load) / TRACKER).is_file():
-        own = load == value_of(argv, "--save")
-        return "", "" if own else f"--load {load}: no checkpoint is there yet, training starts from {model}"
-    if not _is_fsdp(Path(load)):
-        return f"--load {load}: FSDP did not write this checkpoint and would start anew: --train-backend megatron", ""
-    return "", ""
+        return ""
+    if (Path(load) / "config.json").is_file() and not (Path(load) / "checkpoint" / TRACKER).is_file():
+        return f"--load {load}: name a Hugging Face checkpoint with --model; --load goes on from one of miles' own"
+    if why := _unsaved(argv, load):
+        return why
+    if (Path(load) / TRACKER).is_file() and not _is_fsdp(Path(load)):
+        return f"--load {load}: FSDP did not write this checkpoint and would start anew: --train-backend megatron"
+    return ""
 
 
 def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
     """What keeps Megatron from reading `--load`, or `--ref-load` where there is nothing yet."""
-    load, reference = Path(value_of(argv, "--load") or ""), value_of(argv, "--ref-load") or ""
-    if (load / TRACKER).is_file():
-        return f"--load {load}: FSDP wrote this checkpoint: --train-backend fsdp" if _is_fsdp(load) else ""
-    if (Path(reference) / TRACKER).is_file() or value_of(argv, "--megatron-to-hf-mode") == "bridge":
+    load, reference = value_of(argv, "--load") or "", value_of(argv, "--ref-load") or ""
+    if not (Path(load) / "config.json").is_file() and (why := _unsaved(argv, load)):
+        return why
+    if (Path(load) / TRACKER).is_file():
+        return f"--load {load}: FSDP wrote this checkpoint: --train-backend fsdp" if _is_fsdp(Path(load)) else ""
+    if (Path(reference) / TRACKER).is_file():
+        why = probe.no_checkpoint(reference)
+        return f"--ref-load {reference}: {why}" if why else ""
+    if value_of(argv, "--megatron-to-hf-mode") == "bridge":
         return ""
     return (
         f"--ref-load {reference}: Megatron reads its own format: convert it with {root}/tools/"
         "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt, or `-- --megatron-to-hf-mode bridge`"
     )
+
+
+def _unsaved(argv: Sequence[str], load: str) -> str:
+    """Why `--load` is no checkpoint of miles' own; the run's own, `--save`, need not be there yet."""
+    if probe.goes_on(argv) and not (Path(load) / TRACKER).is_file():
+        return ""
+    why = probe.no_checkpoint(load)
+    return f"--load {load}: {why}" if why else ""
 
 
 def _is_fsdp(load: Path) -> bool:

@@ -19,7 +19,7 @@ Kind = Literal["train", "eval"]
 
 
 def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:
-    """Add one line to the file at `path`. `seconds` is what the step, or the evaluation, took."""
+    """Add one line to the file at `path`. `seconds` is what the step or the evaluation took, as far as is known."""
     row = {"step": step, "kind": kind, "seconds": round(seconds, 3), **metrics}
     with path.open("ab") as file:
         file.write(msgspec.json.encode(row) + b"\n")

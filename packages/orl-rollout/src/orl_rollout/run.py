@@ -4,7 +4,8 @@ The folder of a run holds, whichever trainer made it:
 
     config.json       the resolved configuration, secrets left out
     tasks.jsonl       what was trained on; eval_tasks.jsonl what was held out
-    metrics.jsonl     one JSON object a line: `step`, `kind` ("train" or "eval"), `seconds`, and metrics by name
+    metrics.jsonl     one JSON object a line: `step`, `kind` ("train" or "eval"), `seconds`, and metrics by name;
+                      `seconds` are the whole step's, or its rollouts' alone where the trainer is on a cluster
     journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says which of them have been uploaded
     trainer.log       the output of a trainer that runs in a process of its own
     summary.json      the figures of the whole run

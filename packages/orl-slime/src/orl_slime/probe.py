@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from orl_core.errors import OrlError, boundary
 from orl_rollout.cluster import probe
 from orl_rollout.cluster.argv import value_of
 from orl_rollout.cluster.options import TRACKER
@@ -23,44 +24,51 @@ MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then ever
 def findings(argv: Sequence[str]) -> probe.Findings:
     """What this environment says of itself, and of `argv` where there is one."""
     found = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
-    obstacle, note = _judged(argv, found.root) if argv else ("", "")
+    obstacle = _judged(argv, found.root) if argv else ""
     return msgspec.structs.replace(
         found,
         features=("megatron",) if probe.finds("megatron.training") else (),
         obstacles=(obstacle,) if obstacle else (),
-        notes=(note,) if note else (),
     )
 
 
-def _judged(argv: Sequence[str], root: str) -> tuple[str, str]:
-    """What keeps slime from reading what it begins with, and what to know of that.
+def _judged(argv: Sequence[str], root: str) -> str:
+    """What keeps slime from reading what it begins with.
 
-    It is `--load`, where a checkpoint is there, else `--ref-load`. Some Hugging Face checkpoints are read as they are.
+    It is `--load`; where the run's own checkpoint is not there yet, `--ref-load`. Some Hugging Face checkpoints are
+    read as they are.
     """
     load, reference = (value_of(argv, name) or "" for name in ("--load", "--ref-load"))
-    there = any((Path(load) / file).is_file() for file in (TRACKER, "config.json"))
-    own = load == value_of(argv, "--save")
-    note = "" if there or own else f"--load {load}: no checkpoint is there yet, training starts from {reference}"
-    name, begins = ("--load", load) if there else ("--ref-load", reference)
-    if not Path(begins).exists():
-        return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model", note
-    if _reads(Path(begins)):
-        return "", note
+    fresh = probe.goes_on(argv) and not _holds(load, TRACKER) and not _holds(load, "config.json")
+    name, begins = ("--ref-load", reference) if fresh else ("--load", load)
+    if fresh and not Path(begins).exists():
+        return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
+    found = _holds(begins, TRACKER)
+    if not found and _holds(begins, "config.json") and _reads(begins):
+        return ""
+    if found or not (fresh or _holds(begins, "config.json")) or _holds(f"{begins}/checkpoint", TRACKER):
+        why = probe.no_checkpoint(begins)
+        return f"{name} {begins}: {why}" if why else ""
     return (
         f"{name} {begins}: slime does not read this checkpoint as it is: convert it with {root}/tools/"
-        "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt",
-        note,
+        "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt"
     )
 
 
-def _reads(load: Path) -> bool:
-    if (load / TRACKER).is_file() or not (load / "config.json").is_file():
-        return (load / TRACKER).is_file()
+def _holds(folder: str, file: str) -> bool:
+    return (Path(folder) / file).is_file()
+
+
+def _reads(load: str) -> bool:
     try:
         loader: Any = importlib.import_module("slime.backends.megatron_utils.hf_to_megatron")
     except ImportError:
         return True
-    return bool(loader.supports_hf_weight_loading(str(load)))
+    try:
+        with boundary(OrlError, "slime's look at the checkpoint"):
+            return bool(loader.supports_hf_weight_loading(load))
+    except OrlError:  # its config.json is no model's
+        return False
 
 
 if __name__ == "__main__":

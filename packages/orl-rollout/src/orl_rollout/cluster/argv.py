@@ -7,10 +7,12 @@ earlier one by the option's name, so that a flag in the file and the same flag o
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from orl_core.errors import ConfigError
 
+_NAME = re.compile(r"(--)?[A-Za-z0-9][\w.-]*")
 Options = Mapping[str, tuple[str, ...]]  # an option's name, and its values: none for a switch
 
 
@@ -33,7 +35,13 @@ def merge(ours: Options, flags: Mapping[str, str | float | bool | None], extra: 
 
 
 def option_name(name: str) -> str:
-    """`use-kl-loss`, `use_kl_loss` and `--use-kl-loss` are one option."""
+    """`use-kl-loss`, `use_kl_loss` and `--use-kl-loss` are one option.
+
+    Raises:
+        ConfigError: a flag of the file is no option's name; its value may stand in it.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"`trainer.flags` has `{name}`: expected a name, such as --lr, and after the colon its value")
     bare = name.removeprefix("--")
     return f"--{bare if name.startswith('--') else bare.replace('_', '-')}"
 

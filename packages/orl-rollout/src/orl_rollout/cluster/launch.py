@@ -7,6 +7,7 @@ trainer's workers by inherited environment alone (law L6).
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import time
@@ -31,6 +32,8 @@ from orl_rollout.cluster.python import find_python
 from orl_rollout.cluster.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
 from orl_rollout.cluster.request import Files, Layout, Request, given
 from orl_rollout.run import Run
+
+logger = logging.getLogger("orl")
 
 
 class Named(Struct, frozen=True, kw_only=True):
@@ -83,7 +86,7 @@ def request_of(trainer: str, run: Run, layout: Layout) -> Request:
         task_data=run.task_data.absolute(),
         eval_data=run.eval_data.absolute() if run.eval_data else None,
         custom_config=_handed_over(trainer, run).absolute(),
-        save=Path(settings.save or run.folder / "checkpoint").absolute(),
+        save=Path(given(settings, run.extra, "--save") or settings.save or run.folder / "checkpoint").absolute(),
     )
     return Request(config=run.config, files=files, layout=layout, extra=run.extra, tracked=_tracked(settings))
 
@@ -136,6 +139,8 @@ def run_to_end(command: Command, run: Run) -> None:
     """
     if command.problems:
         raise ConfigError(command.problems[0])
+    for note in command.notes:
+        logger.warning("%s", note)
     log = run.folder / "trainer.log"
     _handed_over(command.trainer.name, run).write_bytes(_custom_config(run))
     environment, needs = _environment(command, run), _needs(command, run)
@@ -231,6 +236,8 @@ def _handed_over(trainer: str, run: Run) -> Path:
 def _custom_config(run: Run) -> bytes:
     """What stands in it: the user's own keys, of a file named in the same way, and ours."""
     own = given(run.config.trainer, run.extra, CUSTOM_CONFIG)
+    if own == "":
+        raise ConfigError(f"{CUSTOM_CONFIG}: expected a file after it")
     tree = read(Path(own)) if own else {}
     merged = {**tree, "orl_config": run.config.public(), "orl_folder": str(run.folder.absolute())}
     return msgspec.json.format(msgspec.json.encode(merged), indent=2)
@@ -238,11 +245,14 @@ def _custom_config(run: Run) -> bytes:
 
 def _write_summary(run: Run, command: Command, ending: dict[str, Any]) -> None:
     rows = history.read(run.folder / "metrics.jsonl")
+    figures = history.figures(rows)
     summary = {
         "env": ", ".join(run.config.environments),
         "model": run.config.trainer.model,
         "steps": max((row["step"] for row in rows if row["kind"] == "train"), default=0),
-        **history.figures(rows),
+        # Its log hook tells a trainer's rollouts apart, not the training after them.
+        "rollout_seconds_per_step": figures.pop("seconds_per_step"),
+        **figures,
         "seconds_total": round(time.monotonic() - run.started, 1),
         "seed": run.config.trainer.seed,
         "command": command.words,

@@ -22,10 +22,15 @@ RESPONSE_TOKENS, TOKENS_PER_GPU = 4096, 8192
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
 TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
 CUSTOM_CONFIG = "--custom-config-path"
-CONTEXT_PARALLEL = "--context-parallel-size"
+CONTEXT_PARALLEL, PER_GPU = "--context-parallel-size", "--max-tokens-per-gpu"
 
-# Options that orl must own, and what sets them.
+# Options that orl must own, and what sets them. It counts the GPUs: for those that are not there Ray waits for ever.
 OWNED = {
+    "--actor-num-nodes": "--actor-nodes",
+    "--actor-num-gpus-per-node": "--actor-gpus where GPUs are divided, else --num-gpus",
+    "--num-gpus-per-node": "--num-gpus",
+    "--rollout-num-gpus": "--rollout-gpus",
+    "--colocate": "leaving --async, --actor-gpus and --rollout-gpus out, and taken away by them",
     "--custom-generate-function-path": "orl's own rollout",
     "--prompt-data": "--task-data",
     "--group-rm": "`group_reward:` in the configuration, which scores groups after all rollouts",
@@ -42,8 +47,9 @@ def assemble(request: Request, ours: Options) -> list[str]:
     """The options: ours, then the file's flags, then what stood after `--`, each without what a later one says.
 
     Raises:
-        ConfigError: the sizes of a batch do not fit together.
+        ConfigError: a word that is no option, or sizes that do not fit together.
     """
+    _check_words(request.extra)
     flags = {name: value for name, value in request.trainer.flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = merge(ours, flags, without(request.extra, CUSTOM_CONFIG))
     _check_batch(argv)
@@ -152,12 +158,13 @@ def _context_tokens(request: Request, *, parallel: bool) -> int:
     """How long prompt and response may be together: as configured, within what the training GPUs take."""
     trainer = request.trainer
     gpus = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1
-    taken = (trainer.max_tokens_per_gpu or TOKENS_PER_GPU) * gpus
+    asked = number(request.value(PER_GPU), PER_GPU) or trainer.max_tokens_per_gpu
+    taken = (asked or TOKENS_PER_GPU) * gpus
     if (trainer.max_context_len or 0) > taken:
         beside = f", or {CONTEXT_PARALLEL} after `--`" if parallel else ""
         raise ConfigError(
-            f"--max-context-len {trainer.max_context_len} is more than the training GPUs take: --max-tokens-per-gpu "
-            f"{taken // gpus} x context parallel {gpus} is {taken} ids; raise --max-tokens-per-gpu{beside}"
+            f"--max-context-len {trainer.max_context_len} is more than the training GPUs take: {PER_GPU} "
+            f"{taken // gpus} x context parallel {gpus} is {taken} ids; raise {PER_GPU}{beside}"
         )
     return trainer.max_context_len or min(request.config.rollout.context_tokens, taken)
 
@@ -185,7 +192,7 @@ def packing(trainer: TrainerConfig) -> Options:
     """Sequences packed into micro-batches by their length."""
     return {
         "--use-dynamic-batch-size": (),
-        "--max-tokens-per-gpu": (str(trainer.max_tokens_per_gpu or TOKENS_PER_GPU),),
+        PER_GPU: (str(trainer.max_tokens_per_gpu or TOKENS_PER_GPU),),
     }
 
 
@@ -217,6 +224,15 @@ def tracking(trainer: TrainerConfig, project: str) -> Options:
         **({"--disable-wandb-random-suffix": ()} if trainer.wandb_run else {}),
         **({"--wandb-mode": (trainer.wandb_mode,)} if trainer.wandb_mode else {}),
     }
+
+
+def _check_words(extra: Sequence[str]) -> None:
+    """A parser that passes over what it does not know passes over these too."""
+    for place, word in enumerate(extra):
+        dashed = word.startswith("-") and word[1:2].isalpha()
+        if dashed or word == "--" or (place == 0 and not word.startswith("--")):
+            meant = f"; did you mean -{word}?" if dashed else ""
+            raise ConfigError(f"{word}: expected an option of the trainer, such as --eps-clip 0.2, after `--`{meant}")
 
 
 def _check_batch(argv: Sequence[str]) -> None:

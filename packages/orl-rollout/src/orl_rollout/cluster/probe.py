@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
@@ -25,7 +26,8 @@ import msgspec
 from msgspec import Struct, field
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.cluster.argv import names_in, nearest
+from orl_rollout.cluster.argv import names_in, nearest, value_of
+from orl_rollout.cluster.options import TRACKER
 
 PACKAGES = ("torch", "ray", "sglang", "transformers", "megatron-core", "orl-core", "orl-rollout")
 ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes a minute on a slow disk
@@ -83,7 +85,7 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
 
     `last_parser` is the module that the trainer's parser loads last: where it is loaded, every parser has been asked.
     """
-    known: set[str] = set()
+    known: dict[str, bool] = {}
     why, refused = "", False
     try:
         with boundary(OrlError, f"the parser of {trainer}"), _recorded(known):
@@ -96,27 +98,38 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
         why, refused = f"the parser of {trainer}: {exc}", True
     asked = last_parser in sys.modules
     names = names_in(argv) if asked else []
+    switched = next(_given_values(argv, known), "") if asked else ""
     return Findings(
         versions=_versions(trainer),
         root=str(_root_of(trainer) or ""),
         gpus=_gpus(),
         unknown={name: nearest(name, known) for name in names if name not in known},
         complete=asked or refused,
-        why=why,
+        why=why or switched,
     )
 
 
+def _given_values(argv: Sequence[str], known: Mapping[str, bool]) -> Generator[str]:
+    """What is wrong with switches that stand before a value, `--use-kl-loss false`: a trainer would set them."""
+    for name, value in pairwise(argv):
+        if known.get(name) and not value.startswith("--"):
+            yield f"{name} is a switch and takes no value, such as {value!r}: give it alone, or leave it out"
+
+
 @contextlib.contextmanager
-def _recorded(known: set[str]) -> Generator[None]:
-    """Take down the option strings that any argparse parser registers; what it refuses is a SystemExit with a text."""
+def _recorded(known: dict[str, bool]) -> Generator[None]:
+    """Take down the option strings that any argparse parser registers, and which of them take no value.
+
+    What a parser refuses is a SystemExit with a text.
+    """
     add = argparse._ActionsContainer.add_argument  # pyright: ignore[reportPrivateUsage]
     error = argparse.ArgumentParser.error
 
     def recording(self: Any, *names: Any, **options: Any) -> argparse.Action:
-        known.update(name for name in names if isinstance(name, str) and name.startswith("--"))
-        if options.get("action") is argparse.BooleanOptionalAction:
-            known.update(f"--no-{name[2:]}" for name in names if name.startswith("--"))
-        return add(self, *names, **options)
+        action = add(self, *names, **options)
+        for name in (name for name in action.option_strings if name.startswith("--")):
+            known[name] = known.get(name, True) and action.nargs == 0
+        return action
 
     def refusing(self: argparse.ArgumentParser, message: str) -> NoReturn:
         raise SystemExit(message)
@@ -145,6 +158,31 @@ def finds(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def goes_on(argv: Sequence[str]) -> bool:
+    """Whether `--load` is `--save`: the run's own checkpoint, which need not be there yet."""
+    load, save = (value_of(argv, name) for name in ("--load", "--save"))
+    return bool(load and save) and Path(load or "").absolute() == Path(save or "").absolute()
+
+
+def no_checkpoint(folder: str) -> str:
+    """Why training cannot go on from `folder`, and where it could; "" where training, or a conversion, wrote it."""
+    tracker = Path(folder) / TRACKER
+    if not tracker.is_file():
+        return f"no checkpoint is there, training would start anew: {_meant(folder)}"
+    step = tracker.read_text(encoding="utf-8").strip()
+    place = f"iter_{int(step):07d}" if step.isdecimal() else step
+    if place and (Path(folder) / place).is_dir():
+        return ""
+    return f"its {TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
+
+
+def _meant(folder: str) -> str:
+    """The folder with a checkpoint that `folder`, a run's or one step's, was likely taken for."""
+    near = (place for place in (Path(folder) / "checkpoint", Path(folder).parent) if (place / TRACKER).is_file())
+    found = next(near, None)
+    return f"did you mean {found}?" if found else f"name the folder that --save named, which holds {TRACKER}"
 
 
 def _versions(trainer: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ It is only ever run, with the environment of this process: nothing is installed 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,16 +18,17 @@ _FIND = "import importlib.util, sys; sys.exit(0 if importlib.util.find_spec(sys.
 
 
 def find_python(package: str, given: str | None = None) -> str:
-    """The path of a Python that finds `package`: `given`, else $ORL_TRAINER_PYTHON, else the first fit on PATH.
+    """The whole path of a Python that finds `package`: `given`, else $ORL_TRAINER_PYTHON, else the first fit on PATH.
 
     Raises:
         ConfigError: the one that was named does not run or does not find the package; or none on PATH does.
     """
     named = given or os.environ.get(VARIABLE)
     if named:
-        if not _finds(named, package):
+        found = str(Path(shutil.which(named) or named).absolute())
+        if not _finds(found, package):
             raise ConfigError(f"{named}: this Python does not find `{package}`: name one that does with --python")
-        return named
+        return found
     for folder in os.get_exec_path():
         candidate = str(Path(folder) / "python3")
         if os.access(candidate, os.X_OK) and _finds(candidate, package):
