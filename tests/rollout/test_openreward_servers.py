@@ -67,12 +67,16 @@ async def test_a_server_that_redirects_what_names_no_variant_is_followed():
 
 
 @pytest.mark.parametrize("send_api_key", [False, True])
-async def test_no_request_follows_a_server_to_another_one(monkeypatch: pytest.MonkeyPatch, send_api_key: bool):
+@pytest.mark.parametrize("there", ["http://{}", "//{}", "/\t/{}"])
+async def test_no_request_follows_a_server_to_another_one(
+    monkeypatch: pytest.MonkeyPatch, there: str, send_api_key: bool
+):
     monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
     with envs.serve(envs.Echo) as other:
 
         class Moved(Answering):
-            answers = {"/call": (308, [(b"location", f"{other.url}/echo/call".encode())], b"")}
+            location = f"{there.format(other.url.removeprefix('http://'))}/echo/call"
+            answers = {"/call": (308, [(b"location", location.encode())], b"")}
 
         with envs.serve(envs.Echo, wrap=Moved) as served:
             async with Playing("Echo", served.url, send_api_key=send_api_key) as play:
