@@ -113,14 +113,17 @@ async def test_a_hung_close_is_bounded(gallery):
 
 
 async def test_a_cancelled_close_still_closes(gallery):
-    before = gallery.sessions
+    """However often, and by way of its teardown."""
+    before, torn_down = gallery.sessions, gallery.asked("/delete")
     async with Playing("Echo", gallery.url) as play:
         closing = asyncio.create_task(play.session.close())
-        await asyncio.sleep(0)
-        closing.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+            closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert gallery.sessions == before
+        assert gallery.asked("/delete") == torn_down + 1
 
 
 async def test_close_is_idempotent_and_needs_no_open(gallery):
