@@ -114,7 +114,7 @@ async def test_a_hung_close_is_bounded(gallery):
 
 async def test_a_cancelled_close_still_closes(gallery):
     """However often, and by way of its teardown."""
-    before, torn_down = gallery.sessions, gallery.asked("/delete")
+    before, deleted = gallery.sessions, [gallery.asked(path) for path in ("/delete", "/delete_session")]
     async with Playing("Echo", gallery.url) as play:
         closing = asyncio.create_task(play.session.close())
         for _ in range(3):
@@ -123,7 +123,7 @@ async def test_a_cancelled_close_still_closes(gallery):
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert gallery.sessions == before
-        assert gallery.asked("/delete") == torn_down + 1
+        assert [gallery.asked(path) - 1 for path in ("/delete", "/delete_session")] == deleted
 
 
 async def test_close_is_idempotent_and_needs_no_open(gallery):
