@@ -332,10 +332,14 @@ async def test_9_a_call_past_its_deadline_is_a_fault():
     assert len(trajectory.turns) == 1
 
 
-async def test_9_a_turn_past_its_deadline_is_a_fault_of_whom_it_waits_for():
-    trajectory = await play(ScriptedEngine([say(call())], pause=Hang), session_of(), turn_timeout=0.02)
+@pytest.mark.parametrize(("engine", "session", "words"), [(Hang, 0.0, "generating"), (0.0, Hang, "calling tool `act`")])
+async def test_9_a_turn_past_its_deadline_is_a_fault_of_whom_it_waits_for(engine: float, session: float, words: str):
+    async with asyncio.timeout(10):
+        trajectory = await play(
+            ScriptedEngine([say(call())], pause=engine), session_of(result(), pause=session), turn_timeout=0.05
+        )
     assert trajectory.stop_reason is StopReason.ERROR
-    assert "generating" in trajectory.error
+    assert words in trajectory.error
 
 
 @pytest.mark.parametrize("train", [False, True])
