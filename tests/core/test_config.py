@@ -71,6 +71,11 @@ BROKEN = {
     "no organisation": ("GeneralReasoning/WhoDunIt:", "WhoDunIt:", "$", "Organization/Environment"),
     "key twice": ("thinking: false", "thinking: false\nthinking: true", "thinking", "twice"),
     "not YAML": ("thinking: false", "thinking: [", "line", "not YAML"),
+    "a date that is none": ("thinking: false", "openreward_run_name: 2024-02-30", "train_config.yaml", "not YAML"),
+    "a tag's wrong text": ("thinking: false", "thinking: !!bool perhaps", "train_config.yaml", "not YAML"),
+    "a number of many digits": ("max_turns: 20", f"max_turns: {'1' * 5000}", "train_config.yaml", "not YAML"),
+    "nested too deep": ("thinking: false", f"thinking: {'[' * 3000 + ']' * 3000}", "train_config.yaml", "not YAML"),
+    "address without a scheme": ("max_turns: 20", "base_url: localhost:8080", ".base_url", "http"),
     "nothing trains": (
         "thinking: false",
         "rollout: {train_on: {text: false, calls: false, reasoning: false}}",

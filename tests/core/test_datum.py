@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from msgspec import structs
@@ -62,3 +64,11 @@ def test_a_policy_only_ever_lowers_the_mask(trajectory: Trajectory):
     for datum, free in zip(to_data(trajectory, reward=0.0), to_data(freely, reward=0.0), strict=True):
         assert all(bit <= most for bit, most in zip(datum.loss_mask, free.loss_mask, strict=True))
         assert structs.replace(datum, loss_mask=()) == structs.replace(free, loss_mask=())
+
+
+def test_a_reward_that_is_not_finite_takes_nothing_from_the_others_of_its_turn():
+    results = (ToolResult(name="t", reward=math.nan), ToolResult(name="t", reward=0.5))
+    paid = structs.replace(turn(), results=results)
+    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k")
+    (datum,) = to_data(Trajectory(job=job, turns=(paid,), stop_reason=StopReason.FINISHED), reward=0.0)
+    assert datum.rewards == ((4, 0.5),)

@@ -86,7 +86,7 @@ def environments(draw: st.DrawFn) -> dict[str, Any]:
         "max_reward": st.just(high),
         "max_turns": positive,
         "secrets": st.just({"KEY": None, "TOKEN": {"value": None, "hosts": ["example.org"]}}),
-        "base_url": st.none() | hostile,
+        "base_url": st.none() | hostile.map(lambda text: f"http://{text}"),
         "weight": st.floats(0.1, 10),
         "parallel_calls": st.booleans(),
         "call_timeout": st.none() | seconds,

@@ -57,6 +57,7 @@ class Foretold:
         for turn in range(1, MAX_TURNS + 1):
             self._heed_the_host()
             says = self._say()
+            self._heed_the_host()
             done = self._answer_text() if says.what == "text" else self._act(says)
             self._fail(turn < MAX_TURNS and any(does.what == "image" for does in done))  # 11: refused loudly
 
@@ -95,7 +96,7 @@ class Foretold:
             failed = [does.what == "refuses" for does in done] + [True] * (len(says.calls) - len(done))
         else:
             for call in says.calls:
-                self._heed_the_host()
+                self._heed_the_host()  # 7: before every call
                 if call == "good":
                     done.append(self._next())
                     self._call_one(done[-1])

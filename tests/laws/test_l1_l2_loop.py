@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.datum import Datum, to_data
@@ -192,7 +192,6 @@ def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first
 HALVES = tuple(TOKENIZER.encode(["😀漢"])[0][1:])  # the first character without its first byte
 
 
-@settings(max_examples=settings().max_examples // 5)  # of some thirty rollouts each
 @given(said=st.lists(st.integers(0, SIZE - 1), max_size=4), opens=st.sampled_from([(), (THINK,)]), renderer=renderers)
 def test_an_action_cut_at_every_id_is_kept_and_trained_and_not_acted_on(said, opens, renderer):
     ids = (*opens, *HALVES, *said, *CALL)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.render import Renderer, Tokenizer
@@ -173,7 +173,6 @@ async def through_sglang(turns: Turns, **limits: Any) -> tuple[SglangServer, lis
         return server, watching.contexts, await play(watching, turns, **limits)
 
 
-@settings(max_examples=25)
 @given(turns=any_turns)
 @example(turns=[("Hm.", 1, "ok")] * 8)
 def test_every_id_is_encoded_to_json_once(turns):
@@ -186,7 +185,6 @@ def test_every_id_is_encoded_to_json_once(turns):
     assert server.requests[-1].body["input_ids"] == shown_last
 
 
-@settings(max_examples=25)
 @given(turns=any_turns)
 def test_reasoning_that_is_stripped_is_never_encoded_and_the_rest_once(turns):
     server, contexts, trajectory = asyncio.run(through_sglang(turns, strip_reasoning=True))
@@ -198,7 +196,6 @@ def test_reasoning_that_is_stripped_is_never_encoded_and_the_rest_once(turns):
     assert server.requests[-1].body["input_ids"] == [*remains, *trajectory.turns[-1].observation]
 
 
-@settings(max_examples=25)
 @given(turns=any_turns)
 def test_prompt_logprobs_are_never_asked_for_and_one_key_leads_to_one_worker(turns):
     server, _, trajectory = asyncio.run(through_sglang(turns))

@@ -64,6 +64,12 @@ def test_a_rollout_in_the_platforms_form():
     assert {m["rolloutEventId"] for m in [*messages, last]} == {start["eventId"]}
 
 
+def test_what_is_known_is_told_also_where_nothing_was_said():
+    start, update = events(structs.replace(trajectory_of(), messages=(), turns=()))
+    assert (update["eventType"], update["eventId"]) == ("rollout_update", start["eventId"])
+    assert update["rollout_info"]["duration_ms"] == 2500
+
+
 def test_an_evaluation_is_told_from_training():
     trajectory = trajectory_of()
     evaluated = structs.replace(trajectory, job=structs.replace(trajectory.job, evaluation=True))

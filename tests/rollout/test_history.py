@@ -31,6 +31,18 @@ def test_a_line_torn_anywhere_costs_that_line_alone(path: Path) -> None:
         assert [row["step"] for row in read(path)] == [0, 1]
 
 
+def test_a_line_after_a_torn_one_is_a_line_of_its_own(path: Path) -> None:
+    append(path, "train", 2, {"A/é/reward": 0.5}, seconds=1.0)
+    whole = path.read_bytes()
+    last = whole.splitlines()[-1]
+    for kept in range(len(last)):
+        path.write_bytes(whole[: -len(last) - 1] + last[:kept])
+        append(path, "train", 3, {}, seconds=1.0)
+        assert [row["step"] for row in read(path)] == [0, 1, 1, 3]
+    path.write_bytes(b'{"A/\xff": 1}\n' + whole)
+    assert [row["step"] for row in read(path)] == [0, 1, 1, 2]
+
+
 def test_no_file_is_no_history(tmp_path: Path) -> None:
     assert read(tmp_path / "metrics.jsonl") == []
     assert figures([])["success_before"] is None

@@ -102,6 +102,29 @@ def test_what_is_torn_anywhere_costs_itself_alone(contents, data):
     assert found == whole
 
 
+class Growing(io.BytesIO):
+    """A file to which `more` is written as soon as a reader has met its end."""
+
+    more = b""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        if not data and self.more:
+            place = self.tell()
+            self.write(self.more)
+            self.more = b""
+            self.seek(place)
+        return data
+
+
+def test_a_frame_that_is_being_written_is_not_passed_over():
+    whole, half, next_one = (frame(content) for content in (b"first", b"second", b"third"))
+    file = Growing(whole + half[:-3])
+    file.more = half[-3:] + next_one
+    assert [one.content for one in read_frames(file, end=len(whole + half) - 3)] == [b"first"]
+    assert [one.content for one in read_frames(file, len(whole))] == [b"second", b"third"]
+
+
 @given(st.binary(max_size=100), st.data())
 def test_a_changed_byte_is_not_read_as_another_content(content, data):
     made = bytearray(frame(content))

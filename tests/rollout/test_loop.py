@@ -269,8 +269,11 @@ async def test_7_an_abort_that_nobody_asked_for_is_continued_in_the_same_turn():
     assert datum.logprobs == first.logprobs + rest.logprobs
 
 
-@pytest.mark.parametrize(("reads", "calls"), [(0, 0), (1, 0), (2, 1)])
-async def test_7_the_flag_is_read_before_every_turn_and_call(reads: int, calls: int):
+@pytest.mark.parametrize(
+    ("reads", "calls", "limits"),
+    [(0, 0, {}), (1, 0, {}), (2, 1, {}), (1, 0, {"parallel_calls": True}), (2, 2, {"parallel_calls": True})],
+)
+async def test_7_the_flag_is_read_before_every_turn_and_call(reads: int, calls: int, limits: dict[str, Any]):
     seen = 0
 
     def stopped() -> bool:
@@ -279,9 +282,15 @@ async def test_7_the_flag_is_read_before_every_turn_and_call(reads: int, calls: 
         return seen > reads
 
     session = session_of(result(), result())
-    trajectory = await play(ScriptedEngine([say(call(1) + call(2))]), session, stopped=stopped)
+    trajectory = await play(ScriptedEngine([say(call(1) + call(2))]), session, stopped=stopped, **limits)
     assert trajectory.stop_reason is StopReason.ABORTED
     assert len(session.calls) == calls
+
+
+async def test_7_the_flag_is_read_before_an_answer_in_text():
+    flag, session = iter([False, True]), session_of(result(finished=True), answers_in_text=True)
+    trajectory = await play(ScriptedEngine([say("The butler.")]), session, stopped=lambda: next(flag))
+    assert (trajectory.stop_reason, session.answers) == (StopReason.ABORTED, [])
 
 
 FAULTS = {
@@ -323,10 +332,14 @@ async def test_9_a_call_past_its_deadline_is_a_fault():
     assert len(trajectory.turns) == 1
 
 
-async def test_9_a_turn_past_its_deadline_is_a_fault_of_whom_it_waits_for():
-    trajectory = await play(ScriptedEngine([say(call())], pause=Hang), session_of(), turn_timeout=0.02)
+@pytest.mark.parametrize(("engine", "session", "words"), [(Hang, 0.0, "generating"), (0.0, Hang, "calling tool `act`")])
+async def test_9_a_turn_past_its_deadline_is_a_fault_of_whom_it_waits_for(engine: float, session: float, words: str):
+    async with asyncio.timeout(10):
+        trajectory = await play(
+            ScriptedEngine([say(call())], pause=engine), session_of(result(), pause=session), turn_timeout=0.05
+        )
     assert trajectory.stop_reason is StopReason.ERROR
-    assert "generating" in trajectory.error
+    assert words in trajectory.error
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -373,6 +386,14 @@ async def test_11_a_long_result_is_cut_with_a_visible_marker():
     await play(engine, session_of(result("word " * 5000), result(finished=True)), tool_result_tokens=50)
     grown = len(engine.requests[1].ids) - len(engine.requests[0].ids) - len(say(call()).ids)
     assert grown < 50 + 40
+    assert "cut here" in shown(engine, 1)
+
+
+async def test_11_the_blocks_of_a_result_share_its_budget():
+    engine = ScriptedEngine([say(call()), say(call())])
+    many = ToolResult(name="act", content=(TextBlock(text="word " * 10),) * 100)
+    await play(engine, session_of(many, result(finished=True)), tool_result_tokens=50)
+    assert len(engine.requests[1].ids) - len(engine.requests[0].ids) - len(say(call()).ids) < 50 + 40
     assert "cut here" in shown(engine, 1)
 
 

@@ -58,6 +58,15 @@ async def test_secrets_reach_their_environment_and_no_error_text(gallery, monkey
     assert caught.value.__cause__ is None
 
 
+async def test_an_environment_whose_tools_tell_a_secret_is_not_played(gallery, monkeypatch):
+    before = gallery.sessions
+    monkeypatch.setenv("PASSPHRASE", "Say the text again")  # as the description of Echo's tool has it
+    with pytest.raises(SessionError, match="a secret stands in its list of tools"):
+        async with Playing("Echo", gallery.url, secrets={"passphrase": None}):
+            pass
+    assert gallery.sessions == before
+
+
 async def test_secrets_without_a_value_or_hosts_are_refused(gallery, monkeypatch):
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
     monkeypatch.setenv("HAS_VALUE", "something-secret")

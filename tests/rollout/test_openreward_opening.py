@@ -9,6 +9,7 @@ from orl_core.errors import SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.wire import decode_listing
 from orl_rollout.testing import environments as envs
 
 from tests.rollout.episodes import Playing, config_of, task_of
@@ -42,6 +43,12 @@ async def test_a_terminal_tool_is_hidden_and_takes_the_answer(gallery):
     async with Playing("Echo", gallery.url) as play:
         with pytest.raises(SessionError, match="no plain answer"):
             await play.session.answer("right")
+
+
+def test_a_terminal_tool_is_hidden_also_where_the_server_lists_it():
+    tools = [{"name": "look", "input_schema": None}, {"name": "submit"}]
+    listing = decode_listing({"tools": tools, "terminal_tool": {"name": "submit", "arg": "answer"}})
+    assert [tool.name for tool in listing.specs()] == ["look"]
 
 
 async def test_a_conversation_is_kept_message_by_message(gallery):
@@ -113,14 +120,17 @@ async def test_a_hung_close_is_bounded(gallery):
 
 
 async def test_a_cancelled_close_still_closes(gallery):
-    before = gallery.sessions
+    """However often, and by way of its teardown."""
+    before, deleted = gallery.sessions, [gallery.asked(path) for path in ("/delete", "/delete_session")]
     async with Playing("Echo", gallery.url) as play:
         closing = asyncio.create_task(play.session.close())
-        await asyncio.sleep(0)
-        closing.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+            closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert gallery.sessions == before
+        assert [gallery.asked(path) - 1 for path in ("/delete", "/delete_session")] == deleted
 
 
 async def test_close_is_idempotent_and_needs_no_open(gallery):

@@ -67,12 +67,16 @@ async def test_a_server_that_redirects_what_names_no_variant_is_followed():
 
 
 @pytest.mark.parametrize("send_api_key", [False, True])
-async def test_no_request_follows_a_server_to_another_one(monkeypatch: pytest.MonkeyPatch, send_api_key: bool):
+@pytest.mark.parametrize("there", ["http://{}", "//{}", "/\t/{}"])
+async def test_no_request_follows_a_server_to_another_one(
+    monkeypatch: pytest.MonkeyPatch, there: str, send_api_key: bool
+):
     monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
     with envs.serve(envs.Echo) as other:
 
         class Moved(Answering):
-            answers = {"/call": (308, [(b"location", f"{other.url}/echo/call".encode())], b"")}
+            location = f"{there.format(other.url.removeprefix('http://'))}/echo/call"
+            answers = {"/call": (308, [(b"location", location.encode())], b"")}
 
         with envs.serve(envs.Echo, wrap=Moved) as served:
             async with Playing("Echo", served.url, send_api_key=send_api_key) as play:
@@ -198,3 +202,16 @@ async def test_one_client_holds_many_sessions_and_leaves_none(gallery: envs.Serv
         assert await asyncio.gather(*map(play, range(40))) == [f"Task {number}." for number in range(40)]
     assert gallery.sessions == before
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_calls_in_flight_have_no_limit(gallery: envs.Served):
+    """More of them than aiohttp has connections where it is not told otherwise."""
+    begun, tasks = len(envs.Hanging.started), [task_of("Hanging", number=number) for number in range(110)]
+    async with OpenRewardClient(config_of("Hanging", gallery.url)) as client, asyncio.timeout(60):
+        sessions = [client.session(task) for task in tasks]
+        await asyncio.gather(*(session.open(task) for session, task in zip(sessions, tasks, strict=True)))
+        calls = [asyncio.create_task(session.call(ToolCall(name="wait"))) for session in sessions]
+        while len(envs.Hanging.started) < begun + len(tasks):  # noqa: ASYNC110 - the server is on another thread
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*(session.close() for session in sessions))
+        await asyncio.gather(*calls, return_exceptions=True)

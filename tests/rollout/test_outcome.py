@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_core.reward import reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
@@ -38,6 +39,13 @@ def test_a_reward_function_takes_the_place_of_the_reduction_within_the_bounds():
     assert (outcome.reward, outcome.success) == (2.0, True)
     assert {datum.reward for datum in outcome.data} <= {2.0}
     assert outcome_of(played([5.0, 5.0]), environment(max_reward=0.5), function).reward == 0.5
+
+
+@pytest.mark.parametrize("reason", StopReason)
+def test_what_ended_in_error_is_no_success_whatever_the_bar(reason: StopReason):
+    outcome = outcome_of(structs.replace(played([5.0]), stop_reason=reason), environment(success_reward=-1.0))
+    assert outcome.success is (reason is not StopReason.ERROR)
+    assert outcome.reward == (0.0 if reason is StopReason.ERROR else 5.0)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError, RunAborted
-from orl_core.messages import ToolResult
+from orl_core.messages import TextBlock, ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
@@ -26,7 +27,8 @@ class Sessions:
     """An environment whose every episode ends after one call."""
 
     def session(self, task: Task) -> Session:
-        return ScriptedSession([ToolResult(name="act", reward=0.25, finished=True)])
+        said = (TextBlock(text=str(task.task_spec.get("says", ""))),)
+        return ScriptedSession([ToolResult(name="act", content=said, reward=0.25, finished=True)])
 
 
 def config_of(**fields: Any) -> RunConfig:
@@ -67,6 +69,15 @@ async def test_a_broken_reward_function_is_an_error_each_time_and_ends_the_run()
         await playing.play(TASK, key="last", engine=model, sampling={})
 
 
+async def test_a_rollout_that_echoes_a_secret_does_not_train():
+    playing = runtime(config_of(secrets={"pass": "correct horse"}))
+    for says, leaked in (("a horse", False), ("a correct horse", True)):
+        task = structs.replace(TASK, task_spec={"says": says})
+        outcome = await playing.play(task, key="k", engine=engine(1), sampling={})
+        assert (outcome.trajectory.stop_reason, outcome.trajectory.leaked) == (StopReason.FINISHED, leaked)
+        assert [(datum.trains, any(datum.loss_mask)) for datum in outcome.data] == [(not leaked, not leaked)]
+
+
 def test_what_the_process_or_the_model_cannot_do_is_refused_at_the_start():
     runtime(config_of(thinking="strip"))
     runtime(config_of(rollout={"train_on": {"reasoning": False}}), "qwen2_5")
@@ -82,3 +93,12 @@ def test_limits_carry_what_the_configuration_says_of_reasoning_and_masks():
     assert limits.strip_reasoning
     assert limits.train_on == config.rollout.train_on
     assert not limits_of(config_of(thinking="keep"), "A/B").strip_reasoning
+
+
+def test_the_trainers_context_wins_and_holds_the_rollout():
+    config = config_of(rollout={"context_tokens": 1000})
+    given, own = limits_of(config, "A/B", context_tokens=700), limits_of(config, "A/B")
+    assert (given.context_tokens, given.rollout_tokens) == (700, 700)
+    assert (own.context_tokens, own.rollout_tokens) == (1000, 1000)
+    config = config_of(rollout={"context_tokens": 1000, "rollout_tokens": 300})
+    assert limits_of(config, "A/B", context_tokens=700).rollout_tokens == 300

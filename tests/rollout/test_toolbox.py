@@ -58,6 +58,14 @@ def test_what_fits_can_be_made_and_what_is_not_listed_cannot():
     assert failure.message == "unknown tool `fly`; the tools are: act, look"
 
 
+def test_an_unknown_tool_of_any_name_is_answered_in_one_short_line():
+    failure = toolbox(SCHEMA).check(ToolCall(name="fly\n" * 10_000))
+    assert failure is not None
+    assert "\n" not in failure.message
+    assert len(failure.message) <= 500
+    assert failure.message.endswith("the tools are: act, look")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -119,10 +119,11 @@ def test_a_platform_that_stays_dead_holds_up_no_end(tmp_path, monkeypatch, caplo
     assert time.monotonic() - started < 30
 
 
-def test_a_ledger_that_is_broken_sends_everything_again_under_the_same_ids(tmp_path, platform, caplog):
+@pytest.mark.parametrize("ledger", [b'{"journal-1', b'{"\xff": {}}', b"\0\0\0"])
+def test_a_ledger_that_is_broken_sends_everything_again_under_the_same_ids(tmp_path, platform, caplog, ledger):
     write(tmp_path, *TRAJECTORIES)
     assert Uploader(tmp_path, config_of()).close(20)
-    (tmp_path / "uploads.json").write_text('{"journal-1')
+    (tmp_path / "uploads.json").write_bytes(ledger)
     with caplog.at_level(logging.WARNING):
         assert Uploader(tmp_path, config_of()).close(20)
     assert "everything is uploaded again" in caplog.text

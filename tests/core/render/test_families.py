@@ -265,6 +265,9 @@ def test_a_template_that_counts_calls_has_a_plan_for_every_number() -> None:
 def test_what_a_template_cannot_express_is_refused() -> None:
     with pytest.raises(RenderError, match="an action is followed by tool messages, not by user"):
         renderer("mistral_nemo").extend((), (USER,), calls_before=0)
+    for ids in ((), (7,), renderer("mistral_nemo").stop_ids):
+        assert not renderer("mistral_nemo").fits(ids, (USER,))
+        assert renderer("mistral_nemo").fits(ids, (KNIFE,))
     with pytest.raises(RenderError, match=r"cannot follow an action with tool, tool: .* single tool-calls"):
         renderer("llama3_1").extend((), (KNIFE, ALIBI), calls_before=0)
     (note,) = [note for note in renderer("mistral_nemo").certificate.notes if "user message" in note]

@@ -54,7 +54,7 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_turns: Positive = 20
     secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
     variant: str | None = None
-    base_url: str | None = None
+    base_url: Annotated[str, Meta(pattern="^https?://")] | None = None
     send_api_key: bool = False
     toolset: str | None = None
     weight: Annotated[float, Meta(gt=0)] = 1.0

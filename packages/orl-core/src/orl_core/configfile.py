@@ -72,5 +72,11 @@ def override(tree: dict[str, Any], text: str) -> None:
 def _parse(text: str, source: str) -> object:
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
-    except yaml.YAMLError as exc:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as exc:  # PyYAML's, for bad scalars
         raise ConfigError(f"{source}: not YAML: {' '.join(str(exc).split())}") from exc

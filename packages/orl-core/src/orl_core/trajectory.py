@@ -126,8 +126,8 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def reward(self) -> float | None:
-        """The sum of what the environment paid in this turn; None where it said nothing."""
-        paid = [result.reward for result in self.results if result.reward is not None]
+        """The sum of what the environment paid in this turn, finite numbers alone; None where it said none."""
+        paid = [result.reward for result in self.results if result.reward is not None and math.isfinite(result.reward)]
         return sum(paid) if paid else None
 
 

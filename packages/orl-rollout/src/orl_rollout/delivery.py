@@ -29,7 +29,7 @@ LONGEST_WAIT = 60.0
 LONGEST_GIVEN_WAIT = 600.0  # the longest that a Retry-After is heeded
 REQUEST_SECONDS = 60.0
 ANSWER_BYTES = 1 << 20  # an answer's body is read so far, to use the connection again
-AGAIN = frozenset({401, 408, 425, 429})  # of the 4xx: the key, or the time, is wrong, not the events
+AGAIN = frozenset({401, 404, 405, 407, 408, 425, 429})  # the key, the address or the time is wrong, not the events
 
 
 class Ended(OrlError):

@@ -26,12 +26,14 @@ def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
     rollout_id = str(uuid.uuid5(uuid.NAMESPACE_URL, clean(name)))
     stamp = {"timestamp": int(entry.time * 1000)}
     yield _wire({"eventType": "rollout", "eventId": rollout_id, **_start(entry, config), **stamp})
+    known = {"eventType": "rollout_update", "eventId": rollout_id, "rollout_info": _rollout_info(entry), **stamp}
     messages = list(_messages(entry))
+    if not messages:  # its session did not open
+        yield _wire(known)
     for index, message in enumerate(messages):
         last = index == len(messages) - 1
         if last:
-            info = _rollout_info(entry)
-            yield _wire({"eventType": "rollout_update", "eventId": rollout_id, "rollout_info": info, **stamp})
+            yield _wire(known)
         event = {
             "eventType": "message",
             "eventId": str(uuid.uuid5(uuid.UUID(rollout_id), str(index))),

@@ -7,6 +7,7 @@ a file. The module knows nothing of what the records hold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -31,9 +32,13 @@ def frame(content: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(content)
 
 
-def read_frames(file: BinaryIO, position: int = 0) -> Iterator[Frame]:
-    """The whole frames of `file` from `position` on, in order; a gap between two of them is what was torn."""
-    while position >= 0:
+def read_frames(file: BinaryIO, position: int = 0, *, end: float = math.inf) -> Iterator[Frame]:
+    """The whole frames of `file` from `position` on, in order; a gap between two of them is what was torn.
+
+    `end` is the size of a file that others write to. No frame is looked for behind it: the one before may be half
+    written, and would be taken for torn once the next one is there.
+    """
+    while 0 <= position < end:
         found = _frame_at(file, position)
         if found is None:
             position = _magic_after(file, position + 1)

@@ -7,6 +7,7 @@ that the process that plays may write it while another one reads.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +22,9 @@ Kind = Literal["train", "eval"]
 def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:
     """Add one line to the file at `path`. `seconds` is what the step or the evaluation took, as far as is known."""
     row = {"step": step, "kind": kind, "seconds": round(seconds, 3), **metrics}
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(row) + b"\n")
+    with path.open("a+b") as file:
+        torn = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
+        file.write(b"\n" * torn + msgspec.json.encode(row) + b"\n")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -31,7 +33,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         return []
     rows: list[dict[str, Any]] = []
     for line in path.read_bytes().splitlines():
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
             rows.append(msgspec.json.decode(line, type=dict[str, Any]))
     return rows
 

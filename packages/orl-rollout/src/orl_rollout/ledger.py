@@ -80,6 +80,6 @@ def _read(path: Path) -> dict[str, Place]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Place])
     except FileNotFoundError:
         return {}
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         logger.warning("%s is not read, so everything is uploaded again: %s", path, exc)
         return {}

@@ -153,6 +153,8 @@ class _Episode:
         """Do what the action says; the reason to stop, or the messages that answer it."""
         action = self.turns[-1].action
         results: list[ToolResult] = []
+        if self.stopped():
+            return StopReason.ABORTED, ()
         try:
             if action.calls:
                 return await self._call_all(action.calls, tools, results)
@@ -175,7 +177,7 @@ class _Episode:
             await self._call_side_by_side(checked, results)
         else:
             for call in checked:
-                if self.stopped():
+                if results and self.stopped():
                     return StopReason.ABORTED, ()
                 results.append(_refusal(call) if isinstance(call, ParseFailure) else await self._call(call))
                 if results[-1].finished:
@@ -238,13 +240,12 @@ class _Episode:
         self.turns[-1] = structs.replace(turn, hidden=hidden)
 
     def _cut(self, message: Message) -> Message:
-        """A result as the model reads it: its text cut to the budget, everything else as it is."""
-        budget = self.job.limits.tool_result_tokens
-        content = tuple(
-            TextBlock(text=self.renderer.cut(block.text, budget)) if isinstance(block, TextBlock) else block
-            for block in message.content
-        )
-        return structs.replace(message, content=content)
+        """A message as the model reads it: its text cut to the budget. One with an image is left to be refused."""
+        texts = [block.text for block in message.content if isinstance(block, TextBlock)]
+        if len(texts) < len(message.content):
+            return message
+        text = self.renderer.cut("\n".join(texts), self.job.limits.tool_result_tokens)
+        return structs.replace(message, content=(TextBlock(text=text),))
 
     async def _render(self, render: Callable[..., tuple[int, ...]], messages: tuple[Message, ...], *rest: Any) -> Any:
         """Encode on the loop where it is short, one rollout a round; on a thread where it is long."""

@@ -66,7 +66,8 @@ class Toolbox:
         """
         validator = self._validators.get(call.name)
         if validator is None:
-            message = f"unknown tool `{call.name}`; the tools are: {self.names}"
+            given = " ".join(call.name[:LONGEST_GIVEN].split())
+            message = f"unknown tool `{given}`; the tools are: {self.names}"
             return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message)
         with boundary(SessionError, f"reading the schema of tool `{call.name}`"):
             errors = cast("list[ValidationError]", list(validator.iter_errors(call.arguments)))  # pyright: ignore[reportUnknownMemberType]

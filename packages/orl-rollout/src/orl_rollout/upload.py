@@ -133,7 +133,7 @@ class Uploader:
             if size in (ledger.place(path.name).offset, self._sizes.get(path)):
                 continue
             with path.open("rb") as records:
-                for found in read_frames(records, ledger.place(path.name).offset):
+                for found in read_frames(records, ledger.place(path.name).offset, end=size):
                     self._send(found, ledger, path.name)
             self._sizes[path] = size
 

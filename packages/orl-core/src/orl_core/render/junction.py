@@ -40,7 +40,9 @@ class Junction:
         self.closing = frozenset[int]().union(*self._fits.values())
 
     def fits(self, action_ids: Sequence[int], role: Role) -> bool:
-        """Whether a message of this role may follow: no other role's closing was sampled."""
+        """Whether a message of this role may follow: the template can say it, and no other closing was sampled."""
+        if role not in self._fits:
+            return False
         if not action_ids or action_ids[-1] not in self.closing:
             return True
         return action_ids[-1] in self._fits[role]

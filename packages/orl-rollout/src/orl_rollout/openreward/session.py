@@ -35,6 +35,7 @@ from orl_rollout.openreward.wire import (
 )
 from orl_rollout.secrets import Scrubber
 from orl_rollout.session import Opening
+from orl_rollout.text import plain
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +134,10 @@ class OpenRewardSession:
             name, said = await remote.get("/messages", "/prompt")
             messages = messages_of(said) if name == "/messages" else prompt_of(said)
             self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
+            if self._terms.scrubber.find_in(
+                plain(self._listing)
+            ):  # it is shown to the model, and recorded as ids alone
+                raise SessionError("a secret stands in its list of tools")
             begun = True
         finally:
             if not begun:

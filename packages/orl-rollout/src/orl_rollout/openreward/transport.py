@@ -14,6 +14,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -187,7 +188,7 @@ def _send(
 def _moved(response: aiohttp.ClientResponse) -> str:
     """The path to ask instead, on the same server: so answer servers that are asked without a variant."""
     there = response.headers.get("Location", "")
-    return there if response.status in {307, 308} and there.startswith("/") and not there.startswith("//") else ""
+    return there if response.status in {307, 308} and there.startswith("/") and not urlsplit(there).netloc else ""
 
 
 async def _answer(response: aiohttp.ClientResponse) -> Any:
