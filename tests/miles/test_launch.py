@@ -258,7 +258,7 @@ def trained(python: str, working: Path, *argv: str) -> int:
     """The exit code of a run on no GPU at all, in the stand-in."""
     config = working / "elsewhere.yaml"
     config.write_text("environments: {Org/Env: {}}\n", encoding="utf-8")
-    (working / "tasks.jsonl").write_text("", encoding="utf-8")
+    (working / "tasks.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
     options = ["--config", str(config), "--task-data", "tasks.jsonl", "--model", "model", "--num-gpus", "1"]
     return main(["train", "miles", *options, "--python", python, "--name", "run", *argv])
 

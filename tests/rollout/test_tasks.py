@@ -34,9 +34,10 @@ async def test_the_same_seed_gives_the_same_bytes(gallery, tmp_path):
 
 async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):
     output = tmp_path / "tasks.jsonl"
-    await prepare(config_of(gallery.url, Echo={}), output)
+    config = config_of(gallery.url, Echo={})
+    await prepare(config, output)
     rows = [json.loads(line) for line in output.read_text().splitlines()]
-    tasks = list(read_tasks(output))
+    tasks = list(read_tasks(output, config))
     assert [row["prompt"] for row in rows] == [task.key for task in tasks]
     assert all(isinstance(row["metadata"], dict) and row["label"] == "" for row in rows)
     task = min(tasks, key=lambda task: task.index or 0)
@@ -53,10 +54,11 @@ async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):
 
 async def test_duplicates_are_left_out_and_replaced(gallery, tmp_path):
     output = tmp_path / "tasks.jsonl"
-    prepared = await prepare(config_of(gallery.url, Duplicates={}), output)
+    config = config_of(gallery.url, Duplicates={})
+    prepared = await prepare(config, output)
     assert (prepared.total, prepared.duplicates) == (4, 4)
-    prepared = await prepare(config_of(gallery.url, Duplicates={}), output, max_tasks=4)
-    keys = [task.key for task in read_tasks(output)]
+    prepared = await prepare(config, output, max_tasks=4)
+    keys = [task.key for task in read_tasks(output, config)]
     assert prepared.total == len(set(keys)) == 4
 
 
@@ -71,7 +73,7 @@ async def test_eval_splits_are_prepared_apart(gallery, tmp_path):
     config = config_of(gallery.url, Echo={"eval_splits": ["test"]}, Terminal={})
     prepared = await prepare(config, tmp_path / "eval.jsonl", splits="eval_splits")
     assert prepared.counts == {"gallery/Echo": 3, "gallery/Terminal": 0}
-    assert {task.split for task in read_tasks(tmp_path / "eval.jsonl")} == {"test"}
+    assert {task.split for task in read_tasks(tmp_path / "eval.jsonl", config)} == {"test"}
 
 
 async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):
@@ -167,15 +169,18 @@ async def test_no_task_at_all_is_refused(gallery, tmp_path):
 
 
 def test_a_bad_row_is_named_by_file_and_line(tmp_path):
-    path = tmp_path / "tasks.jsonl"
-    row = msgspec.json.encode(row_of(Task(env_name="a/b", deployment_name="a/b", index=1)))
+    path, config = tmp_path / "tasks.jsonl", config_of("http://127.0.0.1:1", Echo={})
+    row = msgspec.json.encode(row_of(Task(env_name="gallery/Echo", deployment_name="gallery/Echo", index=1)))
     path.write_bytes(row + b"\n" + row.replace(b'"metadata"', b'"metadatum"') + b"\n")
-    tasks = read_tasks(path)
+    tasks = read_tasks(path, config)
     assert next(tasks).index == 1
     with pytest.raises(ConfigError, match=r"tasks\.jsonl:2: .*metadat"):
         next(tasks)
+    path.write_bytes(row.replace(b'"gallery/Echo"', b'"gallery/Ecco"'))
+    with pytest.raises(ConfigError, match=r"tasks\.jsonl:1: the configuration has no environment `gallery/Ecco`"):
+        next(read_tasks(path, config))
     with pytest.raises(ConfigError, match=r"missing\.jsonl"):
-        next(read_tasks(tmp_path / "missing.jsonl"))
+        next(read_tasks(tmp_path / "missing.jsonl", config))
 
 
 @given(

@@ -223,6 +223,14 @@ def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     assert "no multiple" not in never
 
 
+def test_a_task_file_that_cannot_be_played_is_refused_before_any_gpu_is_asked_for(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    (working / "tasks.jsonl").write_text('{"prompt": "?", "label": "", "metadata": {"env_name": "a/B"}}\n')
+    told = refused(capsys, python, "--task-data", "tasks.jsonl")
+    assert "tasks.jsonl:1: its metadata is no task of `orl prepare`" in told
+
+
 def test_divided_gpus_are_counted_together(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:

@@ -33,7 +33,7 @@ def elsewhere(folder: Path) -> str:
     """A configuration whose environment needs no server: its tasks are given."""
     path = folder / "elsewhere.yaml"
     path.write_text("environments: {Org/Env: {}}\nsecrets: {token: hush-hush}\n", encoding="utf-8")
-    (folder / "tasks.jsonl").write_text("", encoding="utf-8")
+    (folder / "tasks.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
     return str(path)
 
 

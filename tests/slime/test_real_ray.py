@@ -138,7 +138,7 @@ def started(python: str, tmp_path: Path) -> Iterator[Callable[[str], subprocess.
     """`orl train` on a cluster of its own, marked by its name, with a trainer that waits."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
-    (tmp_path / "tasks.jsonl").write_text("", encoding="utf-8")
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
     (tmp_path / "config.yaml").write_text("environments: {Org/Env: {base_url: 'http://127.0.0.1:9'}}", encoding="utf-8")
     running: list[subprocess.Popen[bytes]] = []
 

@@ -99,7 +99,7 @@ def _tasks(config: RunConfig, folder: Path, given: Path | None, most: int | None
 
     if given is None:
         asyncio.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=config.trainer.seed))
-    tasks = tuple(islice(read_tasks(given or folder / "tasks.jsonl"), most))
+    tasks = tuple(islice(read_tasks(given or folder / "tasks.jsonl", config), most))
     if not tasks:
         raise ConfigError(f"{given}: there is no task in it")
     return tasks

@@ -230,19 +230,30 @@ def _shuffled(size: int, seed: str) -> array[int]:
     return order
 
 
-def read_tasks(path: str | Path) -> Iterator[Task]:
-    """The tasks of a file that `prepare` wrote.
+def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
+    """The tasks of a file that `prepare` wrote, each of an environment of `config`.
 
     Raises:
-        ConfigError: the file cannot be read, or a row is not a task's; names file and line.
+        ConfigError: the file cannot be read, a row is not a task's, or its environment is not configured; names file
+            and line.
     """
     decoder = msgspec.json.Decoder(TaskRow)
     try:
         with Path(path).open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 try:
-                    yield decoder.decode(line).metadata
-                except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+                    task = decoder.decode(line).metadata
+                    check_environment(task, config)
+                except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
                     raise ConfigError(f"{path}:{number}: {exc}") from exc
+                yield task
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
+
+
+def check_environment(task: Task, config: RunConfig) -> None:
+    """Raises ConfigError: the environment of `task` is none of `config`'s."""
+    if task.env_name not in config.environments:
+        raise ConfigError(
+            f"the configuration has no environment `{task.env_name}`, only {', '.join(config.environments)}"
+        )

@@ -68,15 +68,15 @@ def plan_of(run: Run, settings: GRPOConfig) -> Plan:
     """What is to be played.
 
     Raises:
-        ConfigError: the tasks cannot be read, or are fewer than one step takes.
+        ConfigError: the tasks cannot be read or played, or are fewer than one step takes.
     """
     config = run.config
-    tasks = {task.key: task for task in read_tasks(run.task_data)}
+    tasks = {task.key: task for task in read_tasks(run.task_data, config)}
     rows = settings.generation_batch_size or 0
     groups = rows // (settings.num_generations or 1)
     if len(tasks) < groups:
         raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups} (`rollout_batch_size`)")
-    held_out = tuple(read_tasks(run.eval_data)) if run.eval_data else ()
+    held_out = tuple(read_tasks(run.eval_data, config)) if run.eval_data else ()
     shared = {"max_new_tokens": config.trainer.max_response_len} if config.trainer.max_response_len else {}
     return Plan(
         tasks=tasks,

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import msgspec
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import OrlError, boundary
 from orl_core.messages import Message
 from orl_core.reward import group_rewards
-from orl_core.task import Task
 from orl_core.trajectory import Trajectory
 
+from orl_rollout.cluster.rows import task_of
 from orl_rollout.cluster.worker import config_of
 from orl_rollout.group import Group, conversation, metrics_of_groups, score_groups
 from orl_rollout.openreward import OpenRewardClient
@@ -28,31 +28,6 @@ logger = logging.getLogger("orl")
 
 OFFERED = "orl_conversation"  # in a sample's metadata: what the judge will be shown
 SCORED = "orl_group_score"  # and what it said: a number, or None where the group could not be scored
-
-
-def is_task(sample: Any) -> bool:
-    """Whether a row is a task of orl, or at least not one that the trainer could play alone."""
-    metadata = metadata_of(sample)
-    return metadata is None or "env_name" in metadata
-
-
-def metadata_of(sample: Any) -> dict[str, Any] | None:
-    """The metadata of `sample`; None where a data set holds something else there."""
-    given: object = sample.metadata
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else None
-
-
-def task_of(sample: Any) -> Task:
-    """The task in a sample's metadata, to which the trainer adds fields of its own.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    try:
-        known = {name: sample.metadata[name] for name in Task.__struct_fields__ if name in sample.metadata}
-        return msgspec.convert(known, Task)
-    except (msgspec.ValidationError, TypeError) as exc:
-        raise ConfigError(f"row {sample.index}: its metadata is no task of `orl prepare`: {exc}") from exc
 
 
 def offer(sample: Any, trajectory: Trajectory | None) -> None:

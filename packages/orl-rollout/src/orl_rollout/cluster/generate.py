@@ -16,7 +16,8 @@ from orl_core.datum import Datum
 from orl_core.errors import ConfigError, EngineError, OrlError, boundary
 from orl_core.trajectory import Generation
 
-from orl_rollout.cluster.compare import is_task, offer, task_of
+from orl_rollout.cluster.compare import offer
+from orl_rollout.cluster.rows import is_task, task_of
 from orl_rollout.cluster.samples import begin_anew, fail, fill, generations_of, split
 from orl_rollout.cluster.worker import Loop, context_tokens, run_of, this_loop
 from orl_rollout.outcome import Outcome

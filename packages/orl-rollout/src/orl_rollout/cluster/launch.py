@@ -31,6 +31,7 @@ from orl_rollout.cluster.probe import Findings
 from orl_rollout.cluster.python import find_python
 from orl_rollout.cluster.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
 from orl_rollout.cluster.request import Files, Layout, Request, given
+from orl_rollout.cluster.rows import check_rows
 from orl_rollout.run import Run
 
 logger = logging.getLogger("orl")
@@ -95,8 +96,10 @@ def checked(command: Command, run: Run) -> Command:
     """`command` with what the trainer's own parser, and this machine, say of it.
 
     Raises:
-        ConfigError: an option that no parser knows.
+        ConfigError: an option that no parser knows, or a row of the task file that cannot be played.
     """
+    if run.task_data.is_file():  # a dry run prepares none
+        check_rows(run.task_data, run.config, command.argv)
     with TemporaryDirectory() as folder:  # the run's own file need not be there yet
         written = Path(folder) / "custom.json"
         written.write_bytes(_custom_config(run))

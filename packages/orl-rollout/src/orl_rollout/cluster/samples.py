@@ -15,7 +15,8 @@ import msgspec
 from orl_core.datum import Datum
 from orl_core.trajectory import Generation, StopReason
 
-from orl_rollout.cluster.compare import metadata_of, offer
+from orl_rollout.cluster.compare import offer
+from orl_rollout.cluster.rows import metadata_of
 from orl_rollout.metrics import measure
 from orl_rollout.outcome import Outcome
 

@@ -1,0 +1,64 @@
+"""The file that a trainer's data source will read, judged before any GPU is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from orl_core.errors import ConfigError
+from orl_core.task import Task, row_of
+from orl_rollout.cluster.rows import check_rows
+
+from tests.rollout.episodes import config_of
+
+CONFIG = config_of("Echo", "http://127.0.0.1:1")
+ARGV = ["--input-key", "prompt", "--label-key", "label"]
+TASK: dict[str, Any] = msgspec.to_builtins(
+    row_of(Task(env_name="gallery/Echo", deployment_name="gallery/Echo", index=1))
+)
+
+
+def written(folder: Path, *rows: object) -> Path:
+    path = folder / "tasks.jsonl"
+    path.write_bytes(b"\n".join(row if isinstance(row, bytes) else msgspec.json.encode(row) for row in rows))
+    return path
+
+
+def test_tasks_and_rows_of_the_trainer_s_own_stand_side_by_side(tmp_path: Path) -> None:
+    added = {**TASK, "metadata": {**TASK["metadata"], "rm_type": "math"}, "more": 1}
+    plain = {"prompt": "What is 1 + 1?", "label": "2"}
+    chat = {"prompt": [{"role": "user", "content": "?"}], "label": None, "metadata": {"rm_type": "math"}}
+    check_rows(written(tmp_path, TASK, added, b"", plain, chat, {**plain, "metadata": None}), CONFIG, ARGV)
+
+
+def test_the_fields_are_those_that_the_options_name(tmp_path: Path) -> None:
+    path = written(tmp_path, {"question": "?", "orl": TASK["metadata"]})
+    check_rows(path, CONFIG, ["--input-key", "question", "--metadata-key", "orl"])
+    with pytest.raises(ConfigError, match="it has no `prompt`"):
+        check_rows(path, CONFIG, ARGV)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (b'{"prompt": ', "Input data was truncated"),
+        (b'{"prompt": "\xff", "label": ""}', "utf-8"),
+        ([], "Expected `object`, got `array`"),
+        ({"label": ""}, "it has no `prompt`"),
+        ({"prompt": "?"}, "it has no `label`"),
+        ({"prompt": "?", "label": "", "metadata": "gallery/Echo"}, "its `metadata` is no object"),
+        ({**TASK, "metadata": {"env_name": "gallery/Echo"}}, "deployment_name"),
+        ({**TASK, "metadata": {**TASK["metadata"], "index": "one"}}, r"\$\.index"),
+        ({**TASK, "metadata": {**TASK["metadata"], "env_name": "gallery/Ecco"}}, "no environment `gallery/Ecco`"),
+    ],
+)
+def test_a_row_that_cannot_be_played_is_named_by_file_and_line(tmp_path: Path, row: object, told: str) -> None:
+    with pytest.raises(ConfigError, match=rf"tasks\.jsonl:2: .*{told}"):
+        check_rows(written(tmp_path, TASK, row), CONFIG, ARGV)
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no row in it"):
+        check_rows(written(tmp_path, b"", b""), CONFIG, ARGV)
