@@ -1,5 +1,7 @@
 """The rollout loop keeps thirteen promises, each with a test of its name. To change one is to change training.
 
+Those of 7 to 10, how a rollout ends before its time, stand in test_loop_endings.py.
+
  1. A prompt over budget: no turn, MAX_TOKENS, the engine is not called.
  2. An action cut by length is kept and trained, not acted on: MAX_TOKENS.
  3. A parse failure, unknown tool or invalid argument is answered with the smallest helpful message; `max_invalid` in a
@@ -19,59 +21,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from orl_core.datum import to_data
-from orl_core.errors import EngineError, SessionError
-from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, ToolSpec
-from orl_core.render import Renderer
-from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
-from orl_rollout import loop
+from orl_core.errors import SessionError
+from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, text_of
+from orl_core.trajectory import Generation, Job, StopReason
 from orl_rollout.loop import rollout
 from orl_rollout.testing import ScriptedEngine, ScriptedSession
-from orl_rollout.testing.scripted import Hang
 
-from tests.tokenizers import tokenizer
-
-TOKENIZER = tokenizer()
-RENDERER = Renderer(TOKENIZER)
-SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-TOOLS = (ToolSpec(name="act", parameters=SCHEMA), ToolSpec(name="look"))
-TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
-
-
-def call(x: Any = 1, name: str = "act") -> str:
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {{"x": {x}}}}}\n</tool_call>'
-
-
-def say(text: str, reason: str = "stop") -> Generation:
-    """A generation of `text`, closed where it stops."""
-    ids = TOKENIZER.encode_joint(text + ("<|im_end|>" if reason == "stop" else ""))
-    return Generation(ids=tuple(ids), logprobs=(-0.5,) * len(ids), finish_reason=reason)  # type: ignore[arg-type]
-
-
-def result(text: str = "ok", **fields: Any) -> ToolResult:
-    return ToolResult(name="act", content=(TextBlock(text=text),), **fields)
-
-
-async def play(
-    engine: ScriptedEngine, session: ScriptedSession, stopped: Any = loop.never, **limits: Any
-) -> Trajectory:
-    job = Job(task=TASK, key="k", limits=Limits(**limits), sampling={"temperature": 0.7})
-    trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine, stopped=stopped)
-    assert session.closed == 1
-    return trajectory
-
-
-def session_of(*script: ToolResult | Exception, **options: Any) -> ScriptedSession:
-    return ScriptedSession(script, tools=TOOLS, **options)
-
-
-def shown(engine: ScriptedEngine, request: int) -> str:
-    """What the engine was shown in a request, as text."""
-    return TOKENIZER.decode(engine.requests[request].ids)
+from tests.rollout.loop_play import RENDERER, TASK, TOKENIZER, TOOLS, call, play, result, say, session_of, shown
 
 
 async def test_1_a_prompt_over_budget_is_max_tokens_without_a_turn():
@@ -194,10 +153,14 @@ async def test_4_side_by_side_only_on_request(parallel: bool):
 
 
 async def test_4_a_fault_beside_a_finished_call_does_not_undo_the_end():
-    session = session_of(result(finished=True, reward=1.0), SessionError("the episode is over"))
+    """Results stay with their calls: the platform and a judge of groups pair them by their places."""
+    session = session_of(SessionError("the episode is over"), result("won", finished=True, reward=1.0))
     trajectory = await play(ScriptedEngine([say(call(1) + call(2))]), session, parallel_calls=True)
     assert trajectory.stop_reason is StopReason.FINISHED
     assert trajectory.rewards == (1.0,)
+    lost, won = trajectory.turns[0].results
+    assert "the episode is over" in text_of(lost.content)
+    assert text_of(won.content) == "won"
 
 
 async def test_stripped_reasoning_is_not_shown_again_and_splits_the_data():
@@ -246,141 +209,6 @@ async def test_6_finished_keeps_its_reward_and_null_is_not_zero():
     assert trajectory.rewards == (0.25,)
 
 
-async def test_7_an_abort_under_the_hosts_flag_is_aborted_and_does_not_train():
-    flag = iter([False, True])
-    partial = Generation(ids=(5, 6), logprobs=(-1.0, -1.0), finish_reason="abort")
-    trajectory = await play(ScriptedEngine([partial]), session_of(), stopped=lambda: next(flag))
-    assert trajectory.stop_reason is StopReason.ABORTED
-    assert trajectory.turns[0].action_ids == (5, 6)
-    assert not trajectory.trains
-
-
-async def test_7_an_abort_that_nobody_asked_for_is_continued_in_the_same_turn():
-    whole = say(call())
-    first = Generation(ids=whole.ids[:3], logprobs=(-1.0,) * 3, finish_reason="abort", weight_version="1")
-    empty = Generation(ids=(), logprobs=(), finish_reason="abort")
-    rest = Generation(ids=whole.ids[3:], logprobs=(-2.0,) * (len(whole.ids) - 3), finish_reason="stop")
-    engine = ScriptedEngine([first, empty, rest])
-    trajectory = await play(engine, session_of(result(finished=True)))
-    assert trajectory.stop_reason is StopReason.FINISHED
-    assert [len(turn.generations) for turn in trajectory.turns] == [3]
-    assert engine.requests[2].ids == engine.requests[0].ids + whole.ids[:3]
-    (datum,) = to_data(trajectory, reward=0.0)
-    assert datum.logprobs == first.logprobs + rest.logprobs
-
-
-@pytest.mark.parametrize(
-    ("reads", "calls", "limits"),
-    [(0, 0, {}), (1, 0, {}), (2, 1, {}), (1, 0, {"parallel_calls": True}), (2, 2, {"parallel_calls": True})],
-)
-async def test_7_the_flag_is_read_before_every_turn_and_call(reads: int, calls: int, limits: dict[str, Any]):
-    seen = 0
-
-    def stopped() -> bool:
-        nonlocal seen
-        seen += 1
-        return seen > reads
-
-    session = session_of(result(), result())
-    trajectory = await play(ScriptedEngine([say(call(1) + call(2))]), session, stopped=stopped, **limits)
-    assert trajectory.stop_reason is StopReason.ABORTED
-    assert len(session.calls) == calls
-
-
-async def test_7_the_flag_is_read_before_an_answer_in_text():
-    flag, session = iter([False, True]), session_of(result(finished=True), answers_in_text=True)
-    trajectory = await play(ScriptedEngine([say("The butler.")]), session, stopped=lambda: next(flag))
-    assert (trajectory.stop_reason, session.answers) == (StopReason.ABORTED, [])
-
-
-FAULTS = {
-    "open": lambda: (ScriptedEngine([]), session_of(fails_to_open=OSError("refused"))),
-    "engine": lambda: (ScriptedEngine([EngineError("dead")]), session_of()),
-    "foreign engine error": lambda: (ScriptedEngine([OSError("dead")]), session_of()),
-    "engine later": lambda: (ScriptedEngine([say(call()), EngineError("dead")]), session_of(result())),
-    "call": lambda: (ScriptedEngine([say(call())]), session_of(OSError("dead"))),
-    "no ids": lambda: (ScriptedEngine([Generation(ids=(), logprobs=(), finish_reason="stop")]), session_of()),
-    "image": lambda: (
-        ScriptedEngine([say(call())]),
-        session_of(ToolResult(name="act", content=(ImageBlock(data="", mime_type="image/png"),))),
-    ),
-    "broken schema": lambda: (ScriptedEngine([]), ScriptedSession(tools=(ToolSpec(name="a", parameters={"type": 7}),))),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-async def test_8_a_fault_ends_in_error_and_is_never_trained(name: str):
-    engine, session = FAULTS[name]()
-    trajectory = await play(engine, session)
-    assert trajectory.stop_reason is StopReason.ERROR
-    assert trajectory.error
-    assert not trajectory.trains
-    assert len(session.calls) <= 1
-    assert all(not any(datum.loss_mask) for datum in to_data(trajectory, reward=0.0))
-
-
-async def test_8_more_ids_than_asked_for_are_the_engines_fault():
-    trajectory = await play(ScriptedEngine([say(call())]), session_of(), turn_tokens=3)
-    assert trajectory.stop_reason is StopReason.ERROR
-    assert "at most 3" in trajectory.error
-
-
-async def test_9_a_call_past_its_deadline_is_a_fault():
-    trajectory = await play(ScriptedEngine([say(call())]), session_of(result(), pause=Hang), call_timeout=0.02)
-    assert trajectory.stop_reason is StopReason.ERROR
-    assert "0.02 s" in trajectory.error
-    assert len(trajectory.turns) == 1
-
-
-@pytest.mark.parametrize(("engine", "session", "words"), [(Hang, 0.0, "generating"), (0.0, Hang, "calling tool `act`")])
-async def test_9_a_turn_past_its_deadline_is_a_fault_of_whom_it_waits_for(engine: float, session: float, words: str):
-    async with asyncio.timeout(10):
-        trajectory = await play(
-            ScriptedEngine([say(call())], pause=engine), session_of(result(), pause=session), turn_timeout=0.05
-        )
-    assert trajectory.stop_reason is StopReason.ERROR
-    assert words in trajectory.error
-
-
-@pytest.mark.parametrize("train", [False, True])
-async def test_9_a_rollout_past_its_deadline_is_a_timeout_with_its_turns(train: bool):
-    engine, session = ScriptedEngine([say(call())]), session_of(result(), pause=Hang)
-    trajectory = await play(engine, session, rollout_timeout=0.05, train_timeouts=train)
-    assert trajectory.stop_reason is StopReason.TIMEOUT
-    assert len(trajectory.turns) == 1
-    assert trajectory.trains is train
-
-
-@pytest.mark.parametrize("where", ["engine", "call"])
-async def test_10_cancellation_propagates_after_the_session_is_closed(where: str):
-    engine = ScriptedEngine([say(call())], pause=Hang if where == "engine" else 0.0)
-    session = session_of(result(), pause=Hang)
-    task = asyncio.create_task(play(engine, session))
-    await asyncio.sleep(0.02)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert session.closed == 1
-
-
-async def test_10_a_close_that_fails_or_hangs_changes_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loop, "CLOSE_SECONDS", 0.02)
-
-    class Stuck(ScriptedSession):
-        async def close(self) -> None:
-            await super().close()
-            await asyncio.Event().wait()
-
-    class Failing(ScriptedSession):
-        async def close(self) -> None:
-            await super().close()
-            raise OSError("gone")
-
-    for kind in (Stuck, Failing):
-        trajectory = await play(ScriptedEngine([say(call())]), kind([result(finished=True, reward=1.0)], tools=TOOLS))
-        assert trajectory.stop_reason is StopReason.FINISHED
-
-
 async def test_11_a_long_result_is_cut_with_a_visible_marker():
     engine = ScriptedEngine([say(call()), say(call())])
     await play(engine, session_of(result("word " * 5000), result(finished=True)), tool_result_tokens=50)
@@ -398,7 +226,8 @@ async def test_11_the_blocks_of_a_result_share_its_budget():
 
 
 async def test_11_an_image_is_refused_loudly():
-    trajectory = await play(*FAULTS["image"]())
+    image = ToolResult(name="act", content=(ImageBlock(data="", mime_type="image/png"),))
+    trajectory = await play(ScriptedEngine([say(call())]), session_of(image))
     assert "image" in trajectory.error
 
 

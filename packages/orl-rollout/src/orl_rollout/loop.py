@@ -190,21 +190,21 @@ class _Episode:
         return None, tuple(Message(role="tool", name=result.name, content=result.content) for result in results)
 
     async def _call_side_by_side(self, calls: Sequence[ToolCall | ParseFailure], results: list[ToolResult]) -> None:
-        """Run the valid calls at once; results in call order. A fault counts unless a sibling ended the episode."""
+        """Run the valid calls at once, a result for each. A fault counts unless a sibling ended the episode."""
+        faults: dict[int, SessionError] = {}
 
-        async def attempt(call: ToolCall | ParseFailure) -> ToolResult | SessionError:
+        async def attempt(place: int, call: ToolCall | ParseFailure) -> ToolResult:
             try:
                 return _refusal(call) if isinstance(call, ParseFailure) else await self._call(call)
             except SessionError as fault:
-                return fault
+                faults[place] = fault
+                return ToolResult(name=call.name, content=(TextBlock(text=f"Error: {fault}"),))
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(attempt(call)) for call in calls]
-        outcomes = [task.result() for task in tasks]
-        results.extend(outcome for outcome in outcomes if isinstance(outcome, ToolResult))
-        fault = next((outcome for outcome in outcomes if isinstance(outcome, SessionError)), None)
-        if fault is not None and not any(result.finished for result in results):
-            raise fault
+            tasks = [group.create_task(attempt(place, call)) for place, call in enumerate(calls)]
+        results.extend(task.result() for task in tasks)
+        if faults and not any(result.finished for result in results):
+            raise faults[min(faults)]
 
     async def _call(self, call: ToolCall) -> ToolResult:
         return await self._ask(f"calling tool `{call.name}`", self.session.call(call))

@@ -1,0 +1,53 @@
+"""Scripted episodes for the tests of the loop: two tools, a tokenizer of ours, and what an engine says in text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orl_core.messages import TextBlock, ToolResult, ToolSpec
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import Generation, Job, Limits, Trajectory
+from orl_rollout import loop
+from orl_rollout.loop import rollout
+from orl_rollout.testing import ScriptedEngine, ScriptedSession
+
+from tests.tokenizers import tokenizer
+
+TOKENIZER = tokenizer()
+RENDERER = Renderer(TOKENIZER)
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+TOOLS = (ToolSpec(name="act", parameters=SCHEMA), ToolSpec(name="look"))
+TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
+
+
+def call(x: Any = 1, name: str = "act") -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {{"x": {x}}}}}\n</tool_call>'
+
+
+def say(text: str, reason: str = "stop") -> Generation:
+    """A generation of `text`, closed where it stops."""
+    ids = TOKENIZER.encode_joint(text + ("<|im_end|>" if reason == "stop" else ""))
+    return Generation(ids=tuple(ids), logprobs=(-0.5,) * len(ids), finish_reason=reason)  # type: ignore[arg-type]
+
+
+def result(text: str = "ok", **fields: Any) -> ToolResult:
+    return ToolResult(name="act", content=(TextBlock(text=text),), **fields)
+
+
+async def play(
+    engine: ScriptedEngine, session: ScriptedSession, stopped: Any = loop.never, **limits: Any
+) -> Trajectory:
+    job = Job(task=TASK, key="k", limits=Limits(**limits), sampling={"temperature": 0.7})
+    trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine, stopped=stopped)
+    assert session.closed == 1
+    return trajectory
+
+
+def session_of(*script: ToolResult | Exception, **options: Any) -> ScriptedSession:
+    return ScriptedSession(script, tools=TOOLS, **options)
+
+
+def shown(engine: ScriptedEngine, request: int) -> str:
+    """What the engine was shown in a request, as text."""
+    return TOKENIZER.decode(engine.requests[request].ids)

@@ -1,0 +1,152 @@
+"""The loop's promises 7 to 10 (tests/rollout/test_loop.py lists them): aborts, faults, deadlines, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from orl_core.datum import to_data
+from orl_core.errors import EngineError
+from orl_core.messages import ImageBlock, ToolResult, ToolSpec
+from orl_core.trajectory import Generation, StopReason
+from orl_rollout import loop
+from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_rollout.testing.scripted import Hang
+
+from tests.rollout.loop_play import TOOLS, call, play, result, say, session_of
+
+
+async def test_7_an_abort_under_the_hosts_flag_is_aborted_and_does_not_train():
+    flag = iter([False, True])
+    partial = Generation(ids=(5, 6), logprobs=(-1.0, -1.0), finish_reason="abort")
+    trajectory = await play(ScriptedEngine([partial]), session_of(), stopped=lambda: next(flag))
+    assert trajectory.stop_reason is StopReason.ABORTED
+    assert trajectory.turns[0].action_ids == (5, 6)
+    assert not trajectory.trains
+
+
+async def test_7_an_abort_that_nobody_asked_for_is_continued_in_the_same_turn():
+    whole = say(call())
+    first = Generation(ids=whole.ids[:3], logprobs=(-1.0,) * 3, finish_reason="abort", weight_version="1")
+    empty = Generation(ids=(), logprobs=(), finish_reason="abort")
+    rest = Generation(ids=whole.ids[3:], logprobs=(-2.0,) * (len(whole.ids) - 3), finish_reason="stop")
+    engine = ScriptedEngine([first, empty, rest])
+    trajectory = await play(engine, session_of(result(finished=True)))
+    assert trajectory.stop_reason is StopReason.FINISHED
+    assert [len(turn.generations) for turn in trajectory.turns] == [3]
+    assert engine.requests[2].ids == engine.requests[0].ids + whole.ids[:3]
+    (datum,) = to_data(trajectory, reward=0.0)
+    assert datum.logprobs == first.logprobs + rest.logprobs
+
+
+@pytest.mark.parametrize(
+    ("reads", "calls", "limits"),
+    [(0, 0, {}), (1, 0, {}), (2, 1, {}), (1, 0, {"parallel_calls": True}), (2, 2, {"parallel_calls": True})],
+)
+async def test_7_the_flag_is_read_before_every_turn_and_call(reads: int, calls: int, limits: dict[str, Any]):
+    seen = 0
+
+    def stopped() -> bool:
+        nonlocal seen
+        seen += 1
+        return seen > reads
+
+    session = session_of(result(), result())
+    trajectory = await play(ScriptedEngine([say(call(1) + call(2))]), session, stopped=stopped, **limits)
+    assert trajectory.stop_reason is StopReason.ABORTED
+    assert len(session.calls) == calls
+
+
+async def test_7_the_flag_is_read_before_an_answer_in_text():
+    flag, session = iter([False, True]), session_of(result(finished=True), answers_in_text=True)
+    trajectory = await play(ScriptedEngine([say("The butler.")]), session, stopped=lambda: next(flag))
+    assert (trajectory.stop_reason, session.answers) == (StopReason.ABORTED, [])
+
+
+FAULTS = {
+    "open": lambda: (ScriptedEngine([]), session_of(fails_to_open=OSError("refused"))),
+    "engine": lambda: (ScriptedEngine([EngineError("dead")]), session_of()),
+    "foreign engine error": lambda: (ScriptedEngine([OSError("dead")]), session_of()),
+    "engine later": lambda: (ScriptedEngine([say(call()), EngineError("dead")]), session_of(result())),
+    "call": lambda: (ScriptedEngine([say(call())]), session_of(OSError("dead"))),
+    "no ids": lambda: (ScriptedEngine([Generation(ids=(), logprobs=(), finish_reason="stop")]), session_of()),
+    "image": lambda: (
+        ScriptedEngine([say(call())]),
+        session_of(ToolResult(name="act", content=(ImageBlock(data="", mime_type="image/png"),))),
+    ),
+    "broken schema": lambda: (ScriptedEngine([]), ScriptedSession(tools=(ToolSpec(name="a", parameters={"type": 7}),))),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_8_a_fault_ends_in_error_and_is_never_trained(name: str):
+    engine, session = FAULTS[name]()
+    trajectory = await play(engine, session)
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert trajectory.error
+    assert not trajectory.trains
+    assert len(session.calls) <= 1
+    assert all(not any(datum.loss_mask) for datum in to_data(trajectory, reward=0.0))
+
+
+async def test_8_more_ids_than_asked_for_are_the_engines_fault():
+    trajectory = await play(ScriptedEngine([say(call())]), session_of(), turn_tokens=3)
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert "at most 3" in trajectory.error
+
+
+async def test_9_a_call_past_its_deadline_is_a_fault():
+    trajectory = await play(ScriptedEngine([say(call())]), session_of(result(), pause=Hang), call_timeout=0.02)
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert "0.02 s" in trajectory.error
+    assert len(trajectory.turns) == 1
+
+
+@pytest.mark.parametrize(("engine", "session", "words"), [(Hang, 0.0, "generating"), (0.0, Hang, "calling tool `act`")])
+async def test_9_a_turn_past_its_deadline_is_a_fault_of_whom_it_waits_for(engine: float, session: float, words: str):
+    async with asyncio.timeout(10):
+        trajectory = await play(
+            ScriptedEngine([say(call())], pause=engine), session_of(result(), pause=session), turn_timeout=0.05
+        )
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert words in trajectory.error
+
+
+@pytest.mark.parametrize("train", [False, True])
+async def test_9_a_rollout_past_its_deadline_is_a_timeout_with_its_turns(train: bool):
+    engine, session = ScriptedEngine([say(call())]), session_of(result(), pause=Hang)
+    trajectory = await play(engine, session, rollout_timeout=0.05, train_timeouts=train)
+    assert trajectory.stop_reason is StopReason.TIMEOUT
+    assert len(trajectory.turns) == 1
+    assert trajectory.trains is train
+
+
+@pytest.mark.parametrize("where", ["engine", "call"])
+async def test_10_cancellation_propagates_after_the_session_is_closed(where: str):
+    engine = ScriptedEngine([say(call())], pause=Hang if where == "engine" else 0.0)
+    session = session_of(result(), pause=Hang)
+    task = asyncio.create_task(play(engine, session))
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert session.closed == 1
+
+
+async def test_10_a_close_that_fails_or_hangs_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loop, "CLOSE_SECONDS", 0.02)
+
+    class Stuck(ScriptedSession):
+        async def close(self) -> None:
+            await super().close()
+            await asyncio.Event().wait()
+
+    class Failing(ScriptedSession):
+        async def close(self) -> None:
+            await super().close()
+            raise OSError("gone")
+
+    for kind in (Stuck, Failing):
+        trajectory = await play(ScriptedEngine([say(call())]), kind([result(finished=True, reward=1.0)], tools=TOOLS))
+        assert trajectory.stop_reason is StopReason.FINISHED
