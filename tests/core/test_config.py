@@ -90,6 +90,12 @@ BROKEN = {
         "$.rollout",
         "nest",
     ),
+    "an environment's deadline beyond a turn's": (
+        "    max_turns: 20",
+        "    max_turns: 20\n    call_timeout: 301",
+        "$",
+        "is above `turn_timeout`, 300",
+    ),
 }
 
 

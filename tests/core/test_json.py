@@ -75,7 +75,7 @@ seconds = st.floats(0.01, 1e6)
 
 
 @st.composite
-def environments(draw: st.DrawFn) -> dict[str, Any]:
+def environments(draw: st.DrawFn, longest: float) -> dict[str, Any]:
     low, high = sorted((draw(bounds), draw(bounds)))
     optional = {
         "splits": st.lists(hostile, min_size=1, max_size=2),
@@ -89,7 +89,7 @@ def environments(draw: st.DrawFn) -> dict[str, Any]:
         "base_url": st.none() | hostile.map(lambda text: f"http://{text}"),
         "weight": st.floats(0.1, 10),
         "parallel_calls": st.booleans(),
-        "call_timeout": st.none() | seconds,
+        "call_timeout": st.none() | seconds.map(lambda timeout: min(timeout, longest)),
     }
     return draw(st.fixed_dictionaries({}, optional=optional))
 
@@ -115,7 +115,7 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
             {"backend": st.sampled_from(get_args(Backend)), "flags": st.dictionaries(hostile, bounds, max_size=2)}
         ),
     }
-    required = {"environments": st.dictionaries(names, environments(), min_size=1, max_size=3)}
+    required = {"environments": st.dictionaries(names, environments(min(deadlines[1], 300.0)), min_size=1, max_size=3)}
     return draw(st.fixed_dictionaries(required, optional=optional))
 
 

@@ -207,9 +207,11 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not self.environments:
             raise ValueError("`environments` is empty: name at least one, such as GeneralReasoning/WhoDunIt")
-        for name in self.environments:
+        for name, environment in self.environments.items():
             if not all(name.partition("/")):
                 raise ValueError(f"environment `{name}` is not of the form Organization/Environment")
+            if (environment.call_timeout or 0.0) > self.rollout.turn_timeout:
+                raise ValueError(f"`call_timeout` of {name} is above `turn_timeout`, {self.rollout.turn_timeout}")
         if self.system_prompt_template is not None:
             _check_template(self.system_prompt_template)
         if self.reward is not None and not _FUNCTION.fullmatch(self.reward):
@@ -236,11 +238,10 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     from orl_core import configfile
 
-    source = str(path)
     tree = configfile.read(Path(path))
     for override in overrides:
         configfile.override(tree, override)
-    return decode_config(tree, source)
+    return decode_config(tree, str(path))
 
 
 def decode_config(tree: object, source: str) -> RunConfig:
@@ -249,8 +250,7 @@ def decode_config(tree: object, source: str) -> RunConfig:
     Raises:
         ConfigError: the tree breaks the schema; the message opens with `source`.
     """
-    where = _non_finite(tree, "$")
-    if where:
+    if where := _non_finite(tree, "$"):
         raise ConfigError(f"{source}: numbers must be finite - at `{where}`")
     try:
         return msgspec.convert(tree, RunConfig)
