@@ -180,6 +180,7 @@ def test_a_name_is_never_used_twice(
     Path("runs/one").mkdir(parents=True)
     assert "--name" in fails(capsys, 2, *train_in("one", tasks, elsewhere))
     assert "without a path" in fails(capsys, 2, *train_in("../one", tasks, elsewhere))
+    assert "without a path" in fails(capsys, 2, *train_in("../one", tasks, elsewhere), "--dry-run")
 
 
 def test_an_interrupted_run_is_reported_and_exits_with_130(

@@ -184,6 +184,12 @@ def test_one_step_of_training_compares_nothing(tmp_path: Path) -> None:
     assert "success in training" not in page
 
 
+def test_a_run_that_went_on_from_another_counts_its_own_steps(tmp_path: Path) -> None:
+    kept = [("eval", 20), *(("train", step) for step in range(21, 31)), ("eval", 30)]
+    page, _ = report_of(rewrite(make_run(tmp_path / "demo"), *kept))
+    assert "In 10 steps (21 to 30) and" in page
+
+
 def test_the_time_of_a_steps_rollouts_is_not_called_a_steps(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "demo")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

@@ -54,6 +54,12 @@ class Record(Struct, frozen=True, kw_only=True):
         value = self.summary.get("random_consistent_baseline")
         return float(value) if isinstance(value, int | float) else None
 
+    @property
+    def steps(self) -> range:
+        """The steps of training that this run made; one that went on from a checkpoint begins above 1."""
+        made = [point.step for point in self.points if point.kind == "train"]
+        return range(min(made), max(made) + 1) if made else range(1, 1)
+
     def of_kind(self, kind: Kind) -> tuple[Point, ...]:
         """The points of one kind, in the order of their steps."""
         return tuple(sorted((point for point in self.points if point.kind == kind), key=lambda point: point.step))

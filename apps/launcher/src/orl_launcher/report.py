@@ -15,7 +15,7 @@ from orl_launcher.examples import Examples, examples_of
 from orl_launcher.page import LEGEND, charts_html, episode_html, flat, page, table, text
 from orl_launcher.pieces import Decoder, load_decoder
 from orl_launcher.record import Point, Record, read_record
-from orl_launcher.wording import duration, number, percent
+from orl_launcher.wording import count, duration, number, percent
 
 FOREMOST = ("environments", "trainer", "eval")  # settings that stand in sight
 
@@ -77,10 +77,9 @@ def _sentence(record: Record) -> str:
     change = record.change("success")
     if change is None:
         return "There is nothing to compare yet: that takes two evaluations, or two steps of training."
-    steps = max((point.step for point in record.points), default=0)
     where = "held-out tasks, which it never trained on" if record.judged_on == "eval" else "its training tasks"
     sentence = (
-        f"In {steps} steps and {duration(_seconds(record))} the model went from {percent(change[0])} to "
+        f"In {count(record.steps)} and {duration(_seconds(record))} the model went from {percent(change[0])} to "
         f"{percent(change[1])} success on {where}."
     )
     if record.baseline is not None:

@@ -122,9 +122,7 @@ def make_folder(name: str) -> Path:
     Raises:
         UsageError: the name is none, or taken.
     """
-    if name in ("", ".", "..") or Path(name).name != name:
-        raise cli.UsageError(f"--name {name!r}: expected a folder's name without a path")
-    folder = RUNS / name
+    folder = _folder(name)
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
@@ -132,6 +130,12 @@ def make_folder(name: str) -> Path:
     except OSError as exc:
         raise ConfigError(f"{folder}: {exc.strerror}") from exc
     return folder
+
+
+def _folder(name: str) -> Path:
+    if name in ("", ".", "..") or Path(name).name != name:
+        raise cli.UsageError(f"--name {name!r}: expected a folder's name without a path")
+    return RUNS / name
 
 
 def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argparse.Namespace) -> None:
@@ -197,7 +201,7 @@ def _conclude(folder: Path) -> None:
     from orl_launcher.record import read_record
     from orl_launcher.report import write_report
     from orl_launcher.tables import closing_table
-    from orl_launcher.wording import duration
+    from orl_launcher.wording import count, duration
 
     if not (folder / "config.json").is_file():
         return
@@ -210,8 +214,7 @@ def _conclude(folder: Path) -> None:
         console.print(told)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
-    steps = max(point.step for point in record.points)
-    console.print(f"{steps} steps{took}; the report: {page}", soft_wrap=True)
+    console.print(f"{count(record.steps)}{took}; the report: {page}", soft_wrap=True)
     console.print(f"the episodes: orl show {folder}", style="dim", soft_wrap=True)
 
 
@@ -224,7 +227,7 @@ def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Name
     from orl_launcher.page import flat
     from orl_launcher.tables import plain_table
 
-    folder = RUNS / name
+    folder = _folder(name)
     held_out = any(environment.eval_splits for environment in config.environments.values())
     made = Run(
         config=reachable(config),

@@ -32,6 +32,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def count(steps: range) -> str:
+    """30 steps; 8 steps (33 to 40) where the run went on from an earlier one."""
+    counted = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
+    return f"{counted} ({steps.start} to {steps[-1]})" if steps and steps.start > 1 else counted
+
+
 def call_of(call: ToolCall) -> str:
     """guess(number=7)"""
     arguments = (f"{name}={msgspec.json.encode(value).decode()}" for name, value in call.arguments.items())
