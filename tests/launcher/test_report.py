@@ -201,6 +201,14 @@ def test_the_time_of_a_steps_rollouts_is_not_called_a_steps(tmp_path: Path) -> N
     assert ">a step's rollouts<" in page
 
 
+def test_a_warm_start_that_was_made_earlier_is_not_shown_as_time_of_this_run(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "demo")
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    for cached, label in ((False, ">warm start<"), (True, ">warm start, made earlier<")):
+        (folder / "summary.json").write_text(json.dumps({**summary, "warm_start_cached": cached}), encoding="utf-8")
+        assert label in report_of(folder)[0]
+
+
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run here"):
         write_report(tmp_path)

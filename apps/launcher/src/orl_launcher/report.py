@@ -124,10 +124,11 @@ def _tiles(record: Record) -> Iterator[tuple[str, str]]:
             before, after = (shown(round(value, 2)) for value in change)
             yield (f"{before} → {after}" if before != after else after), label
     yield duration(_seconds(record)), "in total"
+    warm = "warm start, made earlier" if record.summary.get("warm_start_cached") else "warm start"
     for name, label in (
         ("seconds_per_step", "a step"),
         ("rollout_seconds_per_step", "a step's rollouts"),
-        ("seconds_warm_start", "warm start"),
+        ("seconds_warm_start", warm),
     ):
         value = record.summary.get(name)
         if isinstance(value, int | float):
