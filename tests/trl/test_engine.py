@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
-from orl_trl.engine import InProcessEngine
+from orl_trl.engine import BATCH_ROWS, InProcessEngine
 from orl_trl.loop_thread import LoopThread
 from transformers import Qwen3ForCausalLM
 
@@ -42,6 +42,17 @@ def test_concurrent_requests_share_batches_and_get_their_own_answers(model: Qwen
         assert len(generation.ids) == number + 1
         assert generation.finish_reason == "length"
         assert generation.weight_version == "7"
+
+
+def test_what_is_more_than_a_batch_holds_is_answered_by_the_next_one(model: Qwen3ForCausalLM):
+    engine = InProcessEngine(model)
+
+    async def ask() -> list[Generation]:
+        asked = [engine.generate((number % 9, 3), {"max_new_tokens": 1}, key="k") for number in range(BATCH_ROWS + 2)]
+        async with asyncio.timeout(60):
+            return await asyncio.gather(*asked)
+
+    assert [len(generation.ids) for generation in serve(engine, ask())] == [1] * (BATCH_ROWS + 2)
 
 
 def test_a_stop_id_ends_the_answer_and_is_part_of_it(model: Qwen3ForCausalLM):

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,12 +85,12 @@ class InProcessEngine:
         """Wait for a request, then for those that come close behind it."""
         batch: list[_Waiting] = []
         waiting = self._inbox.get()
-        while waiting is not None and len(batch) < BATCH_ROWS:
-            batch.append(waiting)
-            try:
+        with suppress(Empty):
+            while waiting is not None:
+                batch.append(waiting)
+                if len(batch) == BATCH_ROWS:
+                    break
                 waiting = self._inbox.get(timeout=WINDOW_SECONDS)
-            except Empty:
-                break
         return batch
 
     def _answer(self, batch: Sequence[_Waiting]) -> None:
