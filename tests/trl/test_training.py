@@ -109,6 +109,15 @@ def test_the_breaker_ends_training_and_loses_nothing(checkpoint: Path, tmp_path:
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 
+def test_a_bug_in_the_middle_leaves_no_summary_of_a_finished_run(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint)
+    script = lambda key: ZeroDivisionError("x") if key == "train/2/5" else by_row(key)  # noqa: E731
+    with pytest.raises(ZeroDivisionError):
+        train(run, Player(run.config, script).open)
+    assert summary(run)["steps"] == 1
+    assert "broke off" in summary(run)["error"]
+
+
 def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint)
 

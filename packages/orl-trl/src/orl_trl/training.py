@@ -42,11 +42,12 @@ class Training(TrainerCallback):
         """Train to the end. Checkpoint and summary are written on every path, also on Ctrl-C and from the breaker."""
         self._trainer = trainer
         trainer.add_callback(self)
-        ending: dict[str, Any] = {}
+        ending: dict[str, Any] = {"error": "it broke off; the traceback says where"}
         try:
             self._measure(0)
             trainer.train()
             self._measure(self._rollouts.step)
+            ending = {}
         except KeyboardInterrupt:
             ending = {"interrupted": True}
             raise
