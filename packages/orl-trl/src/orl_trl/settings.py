@@ -31,6 +31,7 @@ NAMES = frozenset(field.name for field in fields(GRPOConfig))
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
 
+_UNSAMPLED = "nothing: the engine samples by `temperature` and `top_p` alone"
 OWNED = {
     "output_dir": "the run's folder",
     "num_generations": "`n_samples`",
@@ -43,6 +44,12 @@ OWNED = {
     "save_steps": "`save_interval`",
     "report_to": "`wandb_mode` and WANDB_API_KEY",
     "use_vllm": "nothing: the engine runs in this process",
+    "max_completion_length": "`max_response_len`",
+    "top_k": _UNSAMPLED,
+    "min_p": _UNSAMPLED,
+    "repetition_penalty": _UNSAMPLED,
+    "generation_kwargs": _UNSAMPLED,
+    "resume_from_checkpoint": "`model`: the folder of a checkpoint, whose weights a new run begins with",
 }
 UNUSED = (
     *("num_gpus", "actor_gpus", "rollout_gpus", "actor_nodes", "tp", "train_backend", "advantage_estimator"),
@@ -68,6 +75,8 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     defaults = {**_defaults(parameters), **_shared(config), "output_dir": str(run.folder / "trainer")}
     defaults["report_to"] = ["wandb"] if tracks(config) else "none"
     merged = {**defaults, **_flags(config.flags, run.extra)}
+    if merged["temperature"] <= 0:
+        raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
     merged.update(_batches(config, merged))
     with boundary(ConfigError, "the settings for TRL"):
         return GRPOConfig(**merged)
