@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_trl.settings import grpo_config, unused_options, updates_per_step
+from orl_trl.tracking import tracking
 
 from tests.trl.fakes import make_run
 
@@ -59,6 +61,11 @@ def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
         ({}, ("stray",), "no `stray`"),
         ({"flags": {"beta": "much"}}, (), "beta: invalid float value: 'much'"),
         ({"flags": {"max_steps": 3}}, (), "`max_steps` is orl's own; what sets it is `num_rollout`"),
+        ({"flags": {"top_k": 20}}, (), "`top_k` is orl's own; what sets it is nothing: the engine samples by"),
+        ({}, ("--repetition-penalty", "1.1"), "`repetition_penalty` is orl's own"),
+        ({}, ("--max-completion-length", "64"), "what sets it is `max_response_len`"),
+        ({}, ("--resume-from-checkpoint", "runs/x"), "what sets it is `model`"),
+        ({}, ("--temperature", "0"), "`temperature` is 0.0"),
         ({"n_samples": 1}, (), "at least 2 generations"),
         ({"flags": {"per_device_train_batch_size": 3}}, (), "8 rollouts, which 2 passes of 3 rows do not make"),
         ({"flags": {"gradient_accumulation_steps": 4}}, (), "does not divide the 2 passes"),
@@ -83,3 +90,14 @@ def test_wandb_is_used_where_there_is_a_key_or_the_mode_asks_for_it(tmp_path: Pa
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     assert settings(tmp_path).report_to == ["wandb"]
     assert settings(tmp_path, wandb_mode="disabled").report_to == []
+
+
+def test_the_mode_that_the_environment_names_counts_where_the_configuration_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with tracking(make_run(tmp_path, "m")):
+        assert wandb.run is not None
+        assert wandb.run.settings.mode == "offline"

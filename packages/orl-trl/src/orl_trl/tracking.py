@@ -41,7 +41,7 @@ def tracking(run: Run) -> Generator[None]:
         tracked = wandb.init(
             project=config.wandb_project or "orl",
             name=config.wandb_run or run.folder.name,
-            mode=config.wandb_mode or "online",
+            mode=config.wandb_mode,  # None: as WANDB_MODE says, else online
             dir=str(run.folder),
             config=run.config.public(),
         )
