@@ -53,7 +53,8 @@ def test_a_row_is_a_datum_as_it_is_and_trl_can_hold_it(batch: list[Trajectory]):
         assert any(mask) == outcome.trajectory.trains
         assert reward in (None, outcome.reward)
         for datum in outcome.data:
-            assert tuple(map(tuple, row[:4])) == (datum.prompt, datum.response, datum.logprobs, datum.loss_mask)
+            whole = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask)
+            assert tuple(map(tuple, row[:4])) == (((0,), (0,), (0.0,), (0,)) if outcome.trajectory.leaked else whole)
 
 
 def test_rows_come_in_the_order_of_the_prompts_and_the_player_closes_after_them(
@@ -114,5 +115,16 @@ def test_a_player_that_does_not_open_is_the_callers_error(model: Qwen3ForCausalL
         yield
 
     with pytest.raises(SessionError, match="no way in"), Rollouts(plan(), InProcessEngine(model), closed):
+        pass
+    assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_player_that_does_not_close_leaves_no_thread_behind(model: Qwen3ForCausalLM):
+    @asynccontextmanager
+    async def stuck():
+        yield None
+        raise SessionError("no way out")
+
+    with pytest.raises(SessionError, match="no way out"), Rollouts(plan(), InProcessEngine(model), stuck):
         pass
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]

@@ -101,10 +101,12 @@ class Rollouts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(TimeoutError):
-            self._thread.submit(self._close()).result(STOP_SECONDS)
-            self._life.result(STOP_SECONDS)
-        self._thread.__exit__(kind, error, trace)
+        try:
+            with suppress(TimeoutError):
+                self._thread.submit(self._close()).result(STOP_SECONDS)
+                self._life.result(STOP_SECONDS)
+        finally:
+            self._thread.__exit__(kind, error, trace)
 
     def __call__(self, prompts: Sequence[str], trainer: object) -> dict[str, list[Any]]:
         """The rows of one training batch: `prompts` are task keys, one row each; columns as `columns_of` has them.
@@ -203,15 +205,16 @@ def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     """TRL's columns, one row for each outcome.
 
     `prompt_ids`, `completion_ids`, `logprobs` and `env_mask` (the loss mask) are a datum's; `reward` (None where the
-    row does not train) reaches `Rollouts.reward`. A rollout that the engine never answered gives the smallest row that
-    TRL can hold: two ids, masked. TRL leaves rows without a reward out of their group's mean and deviation and gives
-    them the advantage 0; their masks are all 0, so they add nothing to its token counts either.
+    row does not train) reaches `Rollouts.reward`. A rollout that the engine never answered, or whose text echoes a
+    secret (`log_completions` would write it down), gives the smallest row that TRL can hold: two ids, masked. TRL
+    leaves rows without a reward out of their group's mean and deviation and gives them the advantage 0; their masks
+    are all 0, so they add nothing to its token counts either.
     """
     columns: dict[str, list[Any]] = {
         name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")
     }
     for outcome in outcomes:
-        if outcome.data:
+        if outcome.data and not outcome.trajectory.leaked:
             (datum,) = outcome.data
             trains = datum.trains and any(datum.loss_mask)
             row = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask, outcome.reward if trains else None)
