@@ -163,7 +163,7 @@ def test_round_trip(turns: int, low: float, size: float):
     assert msgspec.json.decode(msgspec.json.encode(config), type=RunConfig) == config
 
 
-@pytest.mark.parametrize("name", ["wandb-key", "--wandb_key", "--wandb-key=hush-hush", "sglang-api-key"])
+@pytest.mark.parametrize("name", ["wandb-key", "--wandb_key", "--wandb-key=hush-hush", "sglang-api-key", "hub_token"])
 def test_a_secret_among_the_trainers_flags_is_refused_by_name_alone(cookbook: Path, name: str):
     flags = f"trainer: {{flags: {{'{name}': hush-hush}}}}"
     cookbook.write_text(COOKBOOK.replace("thinking: false", flags), encoding="utf-8")
@@ -173,6 +173,6 @@ def test_a_secret_among_the_trainers_flags_is_refused_by_name_alone(cookbook: Pa
 
 
 def test_flags_that_name_a_column_or_count_tokens_are_no_secrets(cookbook: Path):
-    flags = "trainer: {flags: {input-key: prompt, --label-key: label, max-tokens-per-gpu: 9}}"
+    flags = "trainer: {flags: {input-key: prompt, --label-key: label, max-tokens-per-gpu: 9, --pad-token: x}}"
     cookbook.write_text(COOKBOOK.replace("thinking: false", flags), encoding="utf-8")
-    assert len(load_config(cookbook).trainer.flags) == 3
+    assert len(load_config(cookbook).trainer.flags) == 4

@@ -28,7 +28,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_SECRET_FLAG = re.compile(r"(wandb|api|access|secret)[-_]key$|(password|secret)$")  # and not --input-key
+_SECRET_FLAG = re.compile(r"(wandb|api|access|secret)[-_]key$|(hub|hf|auth|access|api)[-_]token$|(password|secret)$")
 Backend = Literal["slime", "miles", "trl"]
 
 
