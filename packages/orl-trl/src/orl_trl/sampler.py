@@ -26,7 +26,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-BATCH_TOKENS = 65_536  # of padded prompts in one batch: bounds the memory of its prefill and of its key-value cache
+BATCH_TOKENS = 65_536  # of padded prompts in one batch: bounds the memory of its prefill, not of what it then samples
 
 
 class Request(Struct, frozen=True, kw_only=True):
