@@ -119,10 +119,10 @@ def test_a_player_that_does_not_open_is_the_callers_error(model: Qwen3ForCausalL
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_player_that_does_not_close_leaves_no_thread_behind(model: Qwen3ForCausalLM):
+def test_a_player_that_does_not_close_leaves_no_thread_behind(model: Qwen3ForCausalLM, tmp_path: Path):
     @asynccontextmanager
     async def stuck():
-        yield None
+        yield player(tmp_path, {})
         raise SessionError("no way out")
 
     with pytest.raises(SessionError, match="no way out"), Rollouts(plan(), InProcessEngine(model), stuck):

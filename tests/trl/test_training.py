@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts
 from orl_trl.settings import grpo_config
 from orl_trl.trainer import plan_of, quiet_trl, train, trainer_of
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trl.fakes import End, Player, make_run
 
@@ -151,6 +152,22 @@ def test_a_run_that_cannot_start_says_why(
     with pytest.raises(ConfigError) as refusal:
         train(run, Player(run.config, by_row).open)
     assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(("ends", "said"), [(True, ""), (False, "neither a `pad_token` nor an `eos_token`")])
+def test_a_tokenizer_without_padding_pads_with_its_end_or_says_what_it_lacks(
+    checkpoint: Path, tmp_path: Path, *, ends: bool, said: str
+):
+    bare = tmp_path / "bare"
+    AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").save_pretrained(bare)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    tokenizer.pad_token = None
+    tokenizer.eos_token = tokenizer.eos_token if ends else None
+    tokenizer.save_pretrained(bare)
+    run = make_run(tmp_path / "run", bare, num_rollout=1)
+    with nullcontext() if ends else pytest.raises(ConfigError, match=said):
+        train(run, Player(run.config, by_row).open)
+    assert (run.folder / "summary.json").is_file() == ends
 
 
 def test_importing_the_package_imports_no_torch():

@@ -109,8 +109,14 @@ async def runtime_of(run: Run, model: str) -> AsyncGenerator[Player]:
 
 
 def trainer_of(model: PreTrainedModel, name: str, settings: GRPOConfig, rollouts: Rollouts) -> GRPOTrainer:
-    """TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`."""
+    """TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`.
+
+    Raises:
+        ConfigError: TRL refuses the settings, or has nothing to pad with.
+    """
     tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+    if tokenizer.pad_token is None and tokenizer.eos_token is None:
+        raise ConfigError(f"the tokenizer of `{name}` has neither a `pad_token` nor an `eos_token`: TRL pads with one")
     with boundary(ConfigError, "preparing TRL's trainer"):
         trainer = GRPOTrainer(
             model=model,
