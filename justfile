@@ -65,7 +65,7 @@ bench *arguments:
     uv run --extra trl --group dev python -m benchmarks "$@"
 
 # what has to be green before and after every change
-check: lint types test
+check: lint types (test "-n" "auto" "--dist" "worksteal")
 
 # the slime adapter against slime itself: PYTHONPATH=/path/to/slime just test-slime
 test-slime *arguments:
