@@ -47,6 +47,13 @@ def _train_until_aborted(run: Run) -> None:
     raise RunAborted("the engine is gone")
 
 
+def _train_until_broken(run: Run) -> None:
+    """As if the trainer ran out of memory."""
+    _write_metrics(run, 2)
+    raise MemoryError("the GPU is full")
+
+
 train_well = Adapter(_train_well)
 train_until_interrupted = Adapter(_train_until_interrupted)
 train_until_aborted = Adapter(_train_until_aborted)
+train_until_broken = Adapter(_train_until_broken)

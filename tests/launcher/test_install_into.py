@@ -46,3 +46,5 @@ def test_what_cannot_stand_beside_the_environments_versions_is_not_installed(
 def test_a_python_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["install-into", str(tmp_path / "nowhere")]) == 1
     assert "cannot be run" in capsys.readouterr().err
+    assert main(["install-into", "true"]) == 1
+    assert "is no Python" in capsys.readouterr().err

@@ -200,6 +200,15 @@ def test_a_run_that_fails_is_reported_and_says_why(
     assert Path("runs/three/report.html").is_file()
 
 
+def test_a_trainers_own_exception_is_kept_and_the_run_reported(
+    fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
+) -> None:
+    fake_adapter("train_until_broken")
+    with pytest.raises(MemoryError, match="the GPU is full"):
+        main(train_in("five", tasks, elsewhere))
+    assert Path("runs/five/report.html").is_file()
+
+
 def test_tasks_that_are_not_there(
     capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path, elsewhere: Path
 ) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_launcher.cli import UsageError
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
+from orl_launcher.rollout import make_folder
 from orl_rollout.journal import read_journal
 from orl_rollout.testing import SglangServer
 from transformers import PreTrainedTokenizerFast
@@ -81,7 +87,83 @@ def test_tasks_are_played_against_an_engine_and_measured(
     assert point["playground/GuessNumber/pass@1"] == pytest.approx(rate)
     capsys.readouterr()
     assert main([*argv, "--output", str(out)]) == 2
-    assert "holds a journal already" in capsys.readouterr().err
+    assert "holds a run already" in capsys.readouterr().err
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> PreTrainedTokenizerFast:
+    tokenizer = build(template("qwen3_instruct_2507"))
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tokenizer
+
+
+def words(tmp_path: Path, url: str, *more: str) -> list[str]:
+    wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
+    to = ["--engine", url, "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
+    return ["rollout", "--config", LOCAL, *to, *wide, *more]
+
+
+def test_what_an_engine_never_answered_counts_for_nothing_and_fails(
+    capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast
+) -> None:
+    with engine(guessing(model)) as url:
+        assert main(words(tmp_path, f"{url}/v1", "--max-tasks", "3")) == 1
+    shown = capsys.readouterr().out
+    assert "3 ended in ERROR" in shown
+    assert "404" in shown
+    point = json.loads((tmp_path / "out" / "metrics.jsonl").read_text(encoding="utf-8"))
+    assert point["playground/GuessNumber/rollouts"] == 3
+    assert not {"playground/GuessNumber/success", "playground/GuessNumber/reward"} & point.keys()
+
+
+def test_an_interrupted_run_keeps_its_episodes_and_what_an_upload_needs(
+    tmp_path: Path, model: PreTrainedTokenizerFast
+) -> None:
+    out = tmp_path / "out"
+    with engine(guessing(model)) as url:
+        argv = words(tmp_path, url, "--samples", "100000", "--concurrency", "2", "--set", f"rollout.journal={tmp_path}")
+        with subprocess.Popen(
+            [sys.executable, "-c", "from orl_launcher.main import main; exit(main())", *argv]
+        ) as child:
+            deadline = time.monotonic() + 60
+            while not (out.is_dir() and any(True for _ in read_journal(out))) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            child.send_signal(signal.SIGINT)
+            assert child.wait(60) == 130
+    assert any(True for _ in read_journal(out))
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert config["rollout"]["journal"] is None  # `orl upload` looks where the episodes are
+    assert main(["show", str(out)]) == 0
+
+
+def test_a_folder_that_holds_something_else_is_not_written_into(
+    capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast
+) -> None:
+    model.save_pretrained(tmp_path / "out")
+    (tmp_path / "out" / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
+    assert main(words(tmp_path, "http://127.0.0.1:1")) == 2
+    assert "--output" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="--output"):
+        make_folder(tmp_path / "out", fresh=True)
+    assert json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8")) == {"model_type": "qwen3"}
+
+
+def test_what_cannot_be_written_is_one_line(capsys: Capture, tmp_path: Path) -> None:
+    argv = ["prepare", "--config", LOCAL, "--max-tasks", "2", "--output"]
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    for output in (tmp_path / "folder", tmp_path / "file" / "tasks.jsonl"):
+        assert main([*argv, str(output)]) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_the_configuration_is_not_overwritten_with_tasks(capsys: Capture, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_bytes(Path(LOCAL).read_bytes())
+    assert main(["prepare", "--config", str(config), "--output", str(config), "--max-tasks", "2"]) == 2
+    assert "the configuration itself" in capsys.readouterr().err
+    assert config.read_bytes() == Path(LOCAL).read_bytes()
 
 
 def test_prepare_counts_and_a_wrong_split_leaves_the_old_file(capsys: Capture, tmp_path: Path) -> None:

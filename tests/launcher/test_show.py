@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from orl_launcher.main import main
 from orl_launcher.pieces import load_decoder
 from orl_launcher.progress import following
 from orl_launcher.record import read_record
+from orl_launcher.report import write_report
 from orl_launcher.tables import BARS, episode_view, sparkline
 from orl_launcher.wording import duration, number
 from orl_rollout.journal import Entry, read_journal
@@ -69,10 +73,52 @@ def test_an_episode_without_a_tokenizer_shows_what_was_parsed(capsys: Capture, r
     assert "<|im_start|>" not in page
 
 
-@pytest.mark.parametrize("episode", ["0", "7", "-7"])
+@pytest.mark.parametrize("episode", ["0", "7", "-7", "-99999999999999999999"])
 def test_an_episode_that_is_not_there(capsys: Capture, run: Path, episode: str) -> None:
     assert main(["show", str(run), "--episode", episode]) == 2
     assert f"there is no episode {episode}" in capsys.readouterr().err
+
+
+def test_brackets_and_colons_in_a_path_are_no_markup(capsys: Capture, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "[bold]:key:[" / "b]")
+    assert f"orl show {run} --episode N" in shown(capsys, str(run))
+
+
+def test_a_terminal_that_has_no_bars_and_arrows_is_shown_others(run: Path) -> None:
+    program = "from orl_launcher.main import main; exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "show", str(run)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"success, held-out" in done.stdout
+
+
+def test_a_journal_elsewhere_is_found_by_the_runs_configuration(capsys: Capture, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (run / JOURNAL).rename(tmp_path / "elsewhere" / JOURNAL)
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    config["rollout"]["journal"] = str(tmp_path / "elsewhere")
+    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert "GuessNumber/test/" in shown(capsys, str(run))
+    assert "One episode, before and after" in write_report(run).read_text(encoding="utf-8")
+
+
+def test_a_journal_without_episodes_says_so(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).touch()
+    assert shown(capsys, str(tmp_path)) == "no such episodes\n"
+
+
+def test_bytes_that_are_no_text_are_no_point(run: Path) -> None:
+    points = read_record(run).points
+    with (run / "metrics.jsonl").open("ab") as lines:
+        lines.write(b'{"step": 31, "kind": "train", "n": "\xff"}\n')
+    (run / "summary.json").write_bytes(b'{"n": "\xff"}')
+    again = read_record(run)
+    assert (again.points, again.summary) == (points, {})
 
 
 def test_a_folder_or_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_rollout.ledger import Ledger
 
 from tests.launcher.synthetic import make_run
 from tests.rollout.collector import Collector
@@ -25,10 +27,11 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Generator[Collector]:
 
 def test_what_a_run_left_over_is_sent_once(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
     run = str(make_run(tmp_path / "demo"))
-    assert main(["upload", run]) == 0
+    argv = ["upload", run, "--set", "rollout.upload=true"]
+    assert main(argv) == 0
     assert capsys.readouterr().out == "6 rollouts sent\n"
     assert len(set(platform.finished())) == 6
-    assert main(["upload", run]) == 0
+    assert main(argv) == 0
     assert capsys.readouterr().out == "0 rollouts sent\n"
     assert len(platform.finished()) == 6
 
@@ -36,8 +39,28 @@ def test_what_a_run_left_over_is_sent_once(capsys: Capture, tmp_path: Path, plat
 def test_refusals_and_an_end_before_all_was_sent(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
     run = str(make_run(tmp_path / "demo"))
     platform.answers = [200, 200, 400, *([(503, {"Retry-After": "5"})] * 20)]
-    assert main(["upload", run, "--seconds", "1"]) == 1
+    assert main(["upload", run, "--seconds", "1", "--set", "rollout.upload=true"]) == 1
     assert capsys.readouterr().out == "1 rollouts sent, 1 refused by the platform; not all of them\n"
+
+
+def test_what_the_command_served_itself_is_not_the_platforms(
+    capsys: Capture, tmp_path: Path, platform: Collector
+) -> None:
+    assert main(["upload", str(make_run(tmp_path / "demo"))]) == 1
+    assert "rollout.upload=true" in capsys.readouterr().err
+    assert platform.asked == 0
+
+
+def test_two_at_once_send_once(
+    capsys: Capture, caplog: pytest.LogCaptureFixture, tmp_path: Path, platform: Collector
+) -> None:
+    run = make_run(tmp_path / "demo")
+    with ExitStack() as held:
+        assert Ledger.take(run, held) is not None
+        assert main(["upload", str(run), "--set", "rollout.upload=true"]) == 1
+    assert "another process" in caplog.text
+    assert capsys.readouterr().out == "0 rollouts sent; not all of them\n"
+    assert platform.asked == 0
 
 
 def test_what_cannot_be_sent_says_why(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

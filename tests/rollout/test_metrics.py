@@ -29,8 +29,8 @@ def test_every_rate_is_a_share_and_a_measure_survives_json(batch: list[Trajector
     for name in {one.environment for one in measures}:
         assert metrics[f"{name}/rollouts"] == sum(one.environment == name for one in measures)
         assert abs(sum(metrics[f"{name}/stop/{reason.value}"] for reason in StopReason) - 1) < 1e-9
-        assert all(metrics[f"{name}/{rate}"] >= 0 for rate in RATES)
-        assert all(metrics[f"{name}/{rate}"] <= 1 for rate in RATES if rate != "cache_hits")
+        assert all(metrics.get(f"{name}/{rate}", 0.0) >= 0 for rate in RATES)
+        assert all(metrics.get(f"{name}/{rate}", 0.0) <= 1 for rate in RATES if rate != "cache_hits")
 
 
 def test_cache_hits_are_a_share_of_all_that_was_sent_in_prompts():
@@ -62,3 +62,4 @@ def test_a_fault_is_not_the_policys_and_several_environments_are_also_told_toget
     assert (metrics["A/B/reward"], metrics["A/B/success"], metrics["A/B/rollouts"]) == (1.0, 1.0, 2.0)
     assert (metrics["C/D/success"], metrics["all/success"], metrics["all/rollouts"]) == (0.0, 0.5, 3.0)
     assert "all/success" not in metrics_of([won, failed])
+    assert not {"A/B/reward", "A/B/success", "A/B/turns"} & metrics_of([failed]).keys()

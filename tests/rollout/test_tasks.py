@@ -163,6 +163,24 @@ async def test_a_server_that_dies_midway_leaves_the_old_file(tmp_path):
     assert output.read_text() == "old"
 
 
+class Bare(envs.Endless):
+    """Has no task, and none at any index."""
+
+    @classmethod
+    async def num_tasks(cls, split):
+        return 0
+
+    @classmethod
+    async def get_task_range(cls, split, start=None, stop=None):
+        raise IndexError(start)
+
+
+async def test_an_environment_that_lists_nothing_leaves_the_others(tmp_path):
+    with envs.serve(envs.Echo, Bare) as served:
+        prepared = await prepare(config_of(served.url, Bare={}, Echo={}), tmp_path / "tasks.jsonl")
+    assert prepared.counts == {"gallery/Bare": 0, "gallery/Echo": 6}
+
+
 async def test_no_task_at_all_is_refused(gallery, tmp_path):
     with pytest.raises(ConfigError, match="`eval_splits` name none"):
         await prepare(config_of(gallery.url, Echo={}), tmp_path / "eval.jsonl", splits="eval_splits")

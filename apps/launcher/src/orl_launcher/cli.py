@@ -108,4 +108,4 @@ def console() -> Console:
     """The terminal, standard output."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, markup=False, emoji=False)  # names and paths may hold brackets and colons

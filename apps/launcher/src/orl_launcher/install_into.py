@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import tempfile
 from importlib.metadata import version
@@ -42,21 +43,22 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Install, and say what came and that nothing else moved."""
-    before = installed(arguments.python)
+    python = str(Path(shutil.which(arguments.python) or arguments.python).absolute())  # uv has other ideas of a name
+    before = installed(python)
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         kept = {name: at for name, at in before.items() if not name.lower().startswith("orl-")}
         constraints.write_text("".join(f"{name}=={at}\n" for name, at in sorted(kept.items())), encoding="utf-8")
         names = [*SHARED, f"orl-{arguments.trainer}"]
         again = [word for name in names for word in ("--reinstall-package", name)]
-        _uv("pip", "install", "--python", arguments.python, "--constraint", str(constraints), *again,
+        _uv("pip", "install", "--python", python, "--constraint", str(constraints), *again,
             *_wanted(names, Path(folder)))  # fmt: skip
-    after = installed(arguments.python)
+    after = installed(python)
     moved = sorted(name for name, at in kept.items() if after.get(name) != at)
     if moved:
-        raise ConfigError(f"{arguments.python}: these packages changed, which they must not: {', '.join(moved)}")
+        raise ConfigError(f"{python}: these packages changed, which they must not: {', '.join(moved)}")
     came = ", ".join(f"{name} {at}" for name, at in sorted(after.items()) if name not in kept)
-    cli.console().print(f"{arguments.python} has {came}; no other version changed", soft_wrap=True)
+    cli.console().print(f"{python} has {came}; no other version changed", soft_wrap=True)
     return 0
 
 
@@ -72,7 +74,10 @@ def installed(python: str) -> dict[str, str]:
         raise ConfigError(f"{python}: cannot be run: {exc}") from exc
     if asked.returncode:
         raise ConfigError(f"{python}: cannot say what it has: {asked.stderr.strip()[-200:]}")
-    found: dict[str, str | None] = json.loads(asked.stdout)
+    try:
+        found: dict[str, str | None] = json.loads(asked.stdout)
+    except ValueError:
+        raise ConfigError(f"{python}: is no Python, or says more than it is asked: {asked.stdout[:200]!r}") from None
     return {name: at for name, at in found.items() if name and at}
 
 

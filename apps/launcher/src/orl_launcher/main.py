@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 the command line is wrong, 130 interrupted.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -91,6 +92,8 @@ def _guarded(words: list[str]) -> int:
 
     from orl_launcher import cli
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # not every terminal has our bars and arrows
     for name, value in LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
     if threading.current_thread() is threading.main_thread():  # no other thread may

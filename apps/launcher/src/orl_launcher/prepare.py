@@ -38,7 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the file, print what it holds."""
     from orl_rollout.tasks import prepare
 
-    with playground(cli.config_of(arguments)) as config:
+    given = cli.config_of(arguments)
+    if arguments.output.exists() and arguments.output.samefile(arguments.config):
+        raise cli.UsageError(f"--output {arguments.output} is the configuration itself, which would be lost")
+    with playground(given) as config:
         prepared = asyncio.run(prepare(config, arguments.output, max_tasks=arguments.max_tasks, seed=arguments.seed))
     print_prepared(config, prepared, arguments.output)
     return 0

@@ -44,6 +44,11 @@ class Record(Struct, frozen=True, kw_only=True):
         return tuple(self.config.get("environments", {}))
 
     @property
+    def journal(self) -> Path:
+        """Where the run's journal is: its folder, or what the configuration names."""
+        return Path(self.config.get("rollout", {}).get("journal") or self.folder)
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return bool(self.summary) and not self.summary.keys() & {"interrupted", "error"}
@@ -125,7 +130,7 @@ def has_journal(path: Path) -> bool:
 def _json(path: Path) -> dict[str, Any]:
     try:
         tree = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
 
@@ -147,7 +152,7 @@ def point_of(line: bytes) -> Point | None:
         head = {name: tree[name] for name in ("step", "kind", "seconds") if name in tree}
         metrics = {name: float(value) for name, value in tree.items() if name not in head and _is_number(value)}
         return msgspec.convert({**head, "metrics": metrics}, Point)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
         return None
 
 

@@ -31,7 +31,7 @@ def write_report(folder: Path) -> Path:
     if charts:
         write_png(charts, folder / "curve.png", f"{', '.join(record.environments) or folder.name}")
     path = folder / "report.html"
-    path.write_text(render(record, charts, _examples(folder), load_decoder(folder)), encoding="utf-8")
+    path.write_text(render(record, charts, _examples(record), load_decoder(folder)), encoding="utf-8")
     return path
 
 
@@ -56,10 +56,10 @@ def render(record: Record, charts: tuple[Chart, ...], examples: Examples | None,
     return page(f"{name} · orl", parts)
 
 
-def _examples(folder: Path) -> Examples | None:
+def _examples(record: Record) -> Examples | None:
     from orl_rollout.journal import read_journal
 
-    return examples_of(read_journal(folder))
+    return examples_of(read_journal(record.journal))
 
 
 def _opening(record: Record, name: str) -> Iterator[str]:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError
 
 from orl_launcher import cli
 from orl_launcher.options import quoted
 from orl_launcher.playground import playground, warm_model
-from orl_launcher.record import has_journal
+from orl_launcher.record import is_run
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -46,9 +46,13 @@ EXAMPLES = """\
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to play: `samples` rollouts of each task, `concurrency` at once, everything written to `folder`."""
+    """What to play: `samples` rollouts of each task, `concurrency` at once, everything written to `folder`.
+
+    `config` has every environment within reach; as it was `given` it is written down.
+    """
 
     config: RunConfig
+    given: RunConfig
     tasks: tuple[Task, ...]
     samples: int
     concurrency: int
@@ -77,21 +81,39 @@ def run(arguments: argparse.Namespace) -> int:
     config = cli.config_of(arguments, model)
     if not config.trainer.model:
         raise cli.UsageError("no model: give --model, or trainer.model in the file")
+    config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output is where it goes
     default = Path("runs") / f"{config.openreward_run_name}-rollout-{datetime.now():%Y%m%d-%H%M%S}"
     folder: Path = arguments.output or default
-    if has_journal(folder):
-        raise cli.UsageError(f"{folder} holds a journal already: choose another --output")
+    if is_run(folder):
+        raise cli.UsageError(f"{folder} holds a run already: choose another --output")
     with playground(warm_model(config)[0]) as reachable:
+        make_folder(folder, fresh=arguments.output is None)
         plan = Plan(
             config=reachable,
+            given=config,
             tasks=_tasks(reachable, folder, arguments.task_data, arguments.max_tasks),
             samples=arguments.samples,
             concurrency=arguments.concurrency,
             folder=folder,
         )
+        cli.console().print(f"rollouts {folder}", style="bold", soft_wrap=True)
         outcomes = _against(arguments.engine, plan) if arguments.engine else _in_process(plan)
-    _conclude(config, outcomes, folder)
-    return 0
+    return _conclude(config, outcomes, folder)
+
+
+def make_folder(folder: Path, *, fresh: bool) -> None:
+    """Make the folder of the rollouts; a `fresh` one is nobody else's.
+
+    Raises:
+        UsageError: a fresh one is there already, or a file of that name.
+        ConfigError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=not fresh)
+    except FileExistsError:
+        raise cli.UsageError(f"{folder} is there already: choose another --output") from None
+    except OSError as exc:
+        raise ConfigError(f"{folder}: {exc.strerror}") from exc
 
 
 def _tasks(config: RunConfig, folder: Path, given: Path | None, most: int | None) -> tuple[Task, ...]:
@@ -146,6 +168,8 @@ async def play(plan: Plan, engine: Engine) -> list[Outcome]:
     breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=plan.samples)
     console = cli.console()
     with Uploader(plan.folder, config), Journal(plan.folder, config) as journal:
+        written = msgspec.json.format(msgspec.json.encode(plan.given.public()), indent=2)
+        (plan.folder / "config.json").write_bytes(written)
         async with OpenRewardClient(config) as client:
             runtime = Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
             with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -181,10 +205,13 @@ def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException
             yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _conclude(config: RunConfig, outcomes: Sequence[Outcome], folder: Path) -> None:
+def _conclude(config: RunConfig, outcomes: Sequence[Outcome], folder: Path) -> int:
+    """Print and write what came of it; the exit code, a failure where every rollout ended in ERROR."""
     from orl_rollout.metrics import measure, metrics_of
+    from orl_rollout.secrets import Scrubber
 
     from orl_launcher.pass_at_k import mean_pass_at_k
+    from orl_launcher.pieces import visible
     from orl_launcher.tables import metrics_table, plain_table
 
     metrics = metrics_of(map(measure, outcomes))
@@ -204,5 +231,9 @@ def _conclude(config: RunConfig, outcomes: Sequence[Outcome], folder: Path) -> N
     pass_metrics = {f"{name}/pass@{k}": rate for name, rates in passes.items() for k, rate in rates.items()}
     point: dict[str, Any] = {"step": 0, "kind": "eval", "seconds": 0.0, **metrics, **pass_metrics}
     (folder / "metrics.jsonl").write_bytes(msgspec.json.encode(point) + b"\n")
-    (folder / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
+    errors = [outcome.trajectory.error for outcome in outcomes if outcome.trajectory.error]
+    if errors:
+        latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split())))
+        console.print(f"{len(errors)} ended in ERROR and count for nothing; the latest: {latest}", soft_wrap=True)
     console.print(f"{len(outcomes)} episodes: orl show {folder}", soft_wrap=True)
+    return cli.EXIT_FAILED if len(errors) == len(outcomes) else 0

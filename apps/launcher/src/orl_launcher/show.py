@@ -7,6 +7,7 @@ files may also be read with `zstdcat`: each holds lines of JSON.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -49,19 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_launcher.pieces import load_decoder
 
     path: Path = arguments.path
-    if path.is_dir():
-        record.read_record(path)
-    if not record.has_journal(path):
-        raise ConfigError(f"{path}: no such journal")
+    journal = record.read_record(path).journal if path.is_dir() else path
+    if not record.has_journal(journal):
+        raise ConfigError(f"{journal}: no such journal")
     decoder = load_decoder(path if path.is_dir() else path.parent)
     if arguments.html:
-        chosen = _chosen(path, arguments, ARTICLES)
+        chosen = _chosen(journal, arguments, ARTICLES)
         _write_page(arguments.html, path, chosen, decoder)
         cli.console().print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
     elif arguments.episode is not None:
-        _show_episodes(_chosen(path, arguments, 1), decoder)
+        _show_episodes(_chosen(journal, arguments, 1), decoder)
     else:
-        _show_overview(path, _chosen(path, arguments, ROWS))
+        _show_overview(path, _chosen(journal, arguments, ROWS))
     return 0
 
 
@@ -83,7 +83,7 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
     if wanted is None:
         return list(deque(numbered, maxlen=most))
     if wanted < 0:
-        found = list(deque(numbered, maxlen=-wanted))
+        found = list(deque(numbered, maxlen=min(-wanted, sys.maxsize)))
         found = found[:1] if len(found) == -wanted else []
     else:
         found = list(islice((one for one in numbered if one[0] == wanted), 1))
@@ -110,6 +110,9 @@ def _show_overview(path: Path, chosen: list[tuple[int, Entry]]) -> None:
             if (told := closing_table(made)).row_count:
                 console.print(told)
             console.print(curves_table(made))
+    if not chosen:
+        console.print("no such episodes")
+        return
     console.print(episodes_table(chosen))
     console.print(f"one of them: orl show {path} --episode N", style="dim", soft_wrap=True)
 

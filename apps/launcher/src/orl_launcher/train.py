@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from orl_core.config import Backend
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError
 
 from orl_launcher import cli, options
 from orl_launcher.playground import baseline, playground, reachable, served_here, warm_model
@@ -93,13 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder = make_folder(name)
     try:
         _train(config, adapter, folder, arguments)
-    except KeyboardInterrupt:
+    finally:
         _conclude(folder)
-        raise
-    except OrlError:
-        _conclude(folder)
-        raise
-    _conclude(folder)
     return 0
 
 

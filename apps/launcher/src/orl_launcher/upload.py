@@ -35,9 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_core.errors import ConfigError
     from orl_rollout.upload import Uploader, uploads
 
+    from orl_launcher.playground import reachable
     from orl_launcher.record import has_journal
 
-    config = load_config(arguments.run / "config.json", arguments.overrides)
+    config = reachable(load_config(arguments.run / "config.json", arguments.overrides))
     folder = Path(config.rollout.journal or arguments.run)
     if not has_journal(folder):
         raise ConfigError(f"{folder}: no journal here")

@@ -73,7 +73,7 @@ def metrics_of(measures: Iterable[Measure]) -> dict[str, float]:
     """Metrics of a batch, per environment (`GeneralReasoning/WhoDunIt/reward`) and, of several, together (`all/...`).
 
     Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` leave out rollouts in
-    ERROR.
+    ERROR, and are missing where there are no others.
     """
     batch = list(measures)
     names = sorted({member.environment for member in batch})
@@ -89,11 +89,14 @@ def metrics_of(measures: Iterable[Measure]) -> dict[str, float]:
 def _metrics(batch: Sequence[Measure]) -> dict[str, float]:
     sound = [member for member in batch if member.stop_reason is not StopReason.ERROR]
     calls = sum(member.calls for member in batch)
-    metrics = {
-        "rollouts": float(len(batch)),
+    judged = {
         "reward": _mean(member.reward for member in sound),
         "success": _mean(float(member.success) for member in sound),
         "turns": _mean(float(member.turns) for member in sound),
+    }
+    metrics = {
+        "rollouts": float(len(batch)),
+        **(judged if sound else {}),
         "action_tokens": _mean(float(member.action_tokens) for member in batch),
         "valid_calls": _share(sum(m.valid_turns for m in batch), sum(m.turns for m in batch)),
         "calls": float(calls),

@@ -21,7 +21,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.task import Task, TaskRow
 
 from orl_rollout.openreward import OpenRewardClient
@@ -75,7 +75,8 @@ async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> L
                 raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
             try:
                 size = await remote.num_tasks(split)
-                await remote.get_task_range(split, 0, 1)
+                if size:  # what has no task need not have a first one
+                    await remote.get_task_range(split, 0, 1)
             except aiohttp.ClientResponseError as exc:
                 if exc.status not in {404, 405}:
                     raise
@@ -155,6 +156,7 @@ async def prepare(
     Raises:
         ConfigError: an environment or split does not exist, or there is no task at all; `output` is as before.
         SessionError: a server cannot be reached or fails; `output` is as before.
+        OrlError: `output` cannot be written.
     """
     async with OpenRewardClient(config) as client:
         listings = [
@@ -165,16 +167,15 @@ async def prepare(
         shares = _shares(config, listings, max_tasks)
         if not sum(shares):
             raise ConfigError(f"there is no task: the environments' `{splits}` name none")
-        output = Path(output)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with Spool(output.parent) as spool:
-            for listing, share in zip(listings, shares, strict=True):
-                await _draw(client, listing, share, spool, f"{seed} {listing.env_name} {listing.split}")
-            order = _shuffled(len(spool), str(seed))
-            spool.write(output, order)
-            return PreparedTasks(
-                counts={name: spool.counts.get(name, 0) for name in config.environments}, duplicates=spool.duplicates
-            )
+        with boundary(OrlError, f"writing {output}"):
+            output = Path(output)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with Spool(output.parent) as spool:
+                for listing, share in zip(listings, shares, strict=True):
+                    await _draw(client, listing, share, spool, f"{seed} {listing.env_name} {listing.split}")
+                spool.write(output, _shuffled(len(spool), str(seed)))
+        counts = {name: spool.counts.get(name, 0) for name in config.environments}
+        return PreparedTasks(counts=counts, duplicates=spool.duplicates)
 
 
 def _shares(config: RunConfig, listings: Sequence[Listing], max_tasks: int | None) -> list[int]:

@@ -117,6 +117,8 @@ class Uploader:
                         if ledger is not None:
                             self._send_all(ledger)
                             self.finished = last
+                        elif last:
+                            self._say_once(f"another process is sending {self._folder}")
                 except Ended:
                     raise
                 except OrlError as fault:
