@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,8 @@ def test_a_python_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], t
     assert "cannot be run" in capsys.readouterr().err
     assert main(["install-into", "true"]) == 1
     assert "is no Python" in capsys.readouterr().err
+
+
+def test_the_checkouts_own_python_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install-into", sys.executable]) == 2
+    assert "by its path" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from orl_launcher.pieces import load_decoder
 from orl_launcher.progress import following
 from orl_launcher.record import read_record
 from orl_launcher.report import write_report
-from orl_launcher.tables import BARS, episode_view, sparkline
+from orl_launcher.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.wording import duration, number
 from orl_rollout.journal import Entry, read_journal
 from rich.console import Console
@@ -95,6 +95,17 @@ def test_a_terminal_that_has_no_bars_and_arrows_is_shown_others(run: Path) -> No
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"success, held-out" in done.stdout
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_cuts_the_task_and_folds_the_rest(run: Path, width: int) -> None:
+    out = io.StringIO()
+    Console(file=out, width=width).print(episodes_table(enumerate(read_journal(run), start=1)))
+    cells = out.getvalue()
+    assert max(map(len, cells.splitlines())) <= width
+    assert cells.count("won") == 3
+    assert cells.count("…") == 6
+    assert cells.count("finished") == (6 if width == 60 else 0)
 
 
 def test_a_journal_elsewhere_is_found_by_the_runs_configuration(capsys: Capture, run: Path, tmp_path: Path) -> None:

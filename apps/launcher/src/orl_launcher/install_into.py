@@ -10,6 +10,7 @@ import argparse
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +21,7 @@ from orl_launcher import cli
 
 TRAINERS = ("slime", "miles")
 SHARED = ("orl-core", "orl-rollout")
+ROOT = Path(__file__).parents[4]  # of the checkout, where there is one
 DESCRIPTION = """\
 Install orl-core, orl-rollout and one adapter beside a trainer, under the versions that are there. None of them changes.
 """
@@ -43,7 +45,12 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Install, and say what came and that nothing else moved."""
-    python = str(Path(shutil.which(arguments.python) or arguments.python).absolute())  # uv has other ideas of a name
+    given: str = arguments.python
+    python = str(Path(shutil.which(given) or given).absolute())  # uv has other ideas of a name
+    if Path(python).parent == Path(sys.executable).parent and (ROOT / "packages").is_dir():
+        raise cli.UsageError(
+            f"{python} is this checkout's own: name the Python that has {arguments.trainer} by its path"
+        )
     before = installed(python)
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
@@ -83,11 +90,10 @@ def installed(python: str) -> dict[str, str]:
 
 def _wanted(names: list[str], folder: Path) -> list[str]:
     """The wheels to install: built here from the checkout, else their names in this version."""
-    root = Path(__file__).parents[4]
-    if not (root / "packages" / names[-1]).is_dir():
+    if not (ROOT / "packages" / names[-1]).is_dir():
         return [f"{name}=={version('orl-launcher')}" for name in names]
     for name in names:
-        _uv("build", "--quiet", "--wheel", "--package", name, "--out-dir", str(folder), str(root))
+        _uv("build", "--quiet", "--wheel", "--package", name, "--out-dir", str(folder), str(ROOT))
     return sorted(str(wheel) for wheel in folder.glob("*.whl"))
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     import argparse
@@ -92,8 +92,8 @@ def _guarded(words: list[str]) -> int:
 
     from orl_launcher import cli
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # not every terminal has our bars and arrows
+    if isinstance(cast("object", sys.stdout), io.TextIOWrapper):
+        cast("io.TextIOWrapper[Any]", sys.stdout).reconfigure(errors="replace")  # terminals may lack bars and arrows
     for name, value in LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
     if threading.current_thread() is threading.main_thread():  # no other thread may

@@ -97,7 +97,7 @@ def closing_table(record: Record) -> Table:
 def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:
     """One row for each episode."""
     table = plain_table("", "step", "", "reward", "turns", "stopped", "task")
-    table.columns[-1].justify, table.columns[-1].no_wrap = "left", True
+    table.columns[-1].justify = "left"
     for place, entry in numbered:
         word, trajectory = verdict(entry), entry.trajectory
         kind = " eval" if trajectory.job.evaluation else ""
@@ -108,7 +108,7 @@ def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:
             number(entry.reward),
             str(len(trajectory.turns)),
             trajectory.stop_reason.value,
-            Text(visible(_short(trajectory.job.task.key))),
+            Text(visible(_short(trajectory.job.task.key)), no_wrap=True, overflow="ellipsis"),
         )
     return table
 
