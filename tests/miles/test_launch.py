@@ -58,10 +58,7 @@ def flashless(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and none of the machine's own keys, proxies and clusters."""
-    monkeypatch.chdir(tmp_path)
-    for name in (*planning.MACHINE, "MILES_USE_LEGACY_ROLLOUT_V1"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
+    return planning.alone(monkeypatch, tmp_path, "MILES_USE_LEGACY_ROLLOUT_V1")
 
 
 def planned(capsys: pytest.CaptureFixture[str], python: str, *argv: str, config: str = WHODUNIT) -> str:

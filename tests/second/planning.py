@@ -6,6 +6,7 @@ import shlex
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
@@ -19,6 +20,14 @@ MACHINE = (
     *("ORL_TRAINER_PYTHON", "PYTHONPATH", "MASTER_ADDR", "MILES_HOST_IP"),
     *(name for proxy in ("no_proxy", "http_proxy", "https_proxy", "all_proxy") for name in (proxy, proxy.upper())),
 )
+
+
+def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, *others: str) -> Path:
+    """Work in `folder`, without what a machine may have set, nor the variables `others`."""
+    monkeypatch.chdir(folder)
+    for name in (*MACHINE, *others):
+        monkeypatch.delenv(name, raising=False)
+    return folder
 
 
 def planned(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv: str, config: str = WHODUNIT) -> str:

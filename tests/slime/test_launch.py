@@ -59,10 +59,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and none of the machine's own keys and clusters."""
-    monkeypatch.chdir(tmp_path)
-    for name in planning.MACHINE:
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
+    return planning.alone(monkeypatch, tmp_path)
 
 
 def planned(capsys: pytest.CaptureFixture[str], python: str, *argv: str, config: str = WHODUNIT) -> str:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# What PyYAML raises, the last four for scalars that it cannot make and for nesting beyond Python's stack.
+_REFUSALS = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+
+
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep=True)
@@ -72,11 +76,5 @@ def override(tree: dict[str, Any], text: str) -> None:
 def _parse(text: str, source: str) -> object:
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
-    except (
-        yaml.YAMLError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-    ) as exc:  # PyYAML's, for bad scalars
+    except _REFUSALS as exc:
         raise ConfigError(f"{source}: not YAML: {' '.join(str(exc).split())}") from exc
