@@ -43,12 +43,14 @@ def _judged(argv: Sequence[str], root: str) -> str:
     name, begins = ("--ref-load", reference) if fresh else ("--load", load)
     if fresh and not Path(begins).exists():
         return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
-    found = _holds(begins, TRACKER)
-    if not found and _holds(begins, "config.json") and _reads(begins):
-        return ""
-    if found or not (fresh or _holds(begins, "config.json")) or _holds(f"{begins}/checkpoint", TRACKER):
+    if _holds(begins, TRACKER):
         why = probe.no_checkpoint(begins)
         return f"{name} {begins}: {why}" if why else ""
+    of_run = _holds(f"{begins}/checkpoint", TRACKER)  # a run's folder: its config.json is orl's
+    if of_run or not (fresh or _holds(begins, "config.json")):
+        return f"{name} {begins}: {probe.no_checkpoint(begins)}"
+    if _holds(begins, "config.json") and _reads(begins):
+        return ""
     return (
         f"{name} {begins}: slime does not read this checkpoint as it is: convert it with {root}/tools/"
         "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt"
