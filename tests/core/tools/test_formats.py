@@ -11,10 +11,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall, ToolSpec
-from orl_core.render.calls import detect_format
+from orl_core.render.call_check import CallCheck
 from orl_core.render.controls import Controls
 from orl_core.render.plan import Plans
-from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, parse_marked, read_marked
+from orl_core.tools import (
+    TOOL_FORMATS,
+    Mark,
+    Marked,
+    ToolFormat,
+    delimiters,
+    parse,
+    parse_marked,
+    read_marked,
+    thinking,
+)
 from orl_core.tools.marked import mark
 from orl_rollout.tokenizer import HFTokenizer
 
@@ -57,7 +67,10 @@ FRAGMENTS = (
         " to=a",
     ),
     *("[a(x=", "'''", '"""', "'", '"', "{", "}", "[", "]", "(", ")", ",", ":", ";", ">", "\\", "\n", "1", "</｜DSML｜"),
+    *("call:a{x:", '<|"|>a<|"|>', "<function=a>", "a(x=1)", '{"tool_name": "a", "parameters": {'),
     *('<｜DSML｜invoke name="a">', "<｜DSML｜function_calls>", '"a">', "a>", "=", "true"),
+    *("<tool_call>", "</tool_call>", '<invoke name="a">', "</invoke>", "<a>", "</a>", "<item>", "</item>"),
+    *("tools", 'call tool="a" index="1"', 'argument key="a" type="number"', "json", "call", "argument", "response"),
 )
 SOUP = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=14).map("".join)
 
@@ -119,13 +132,12 @@ ESCAPING = [wire for wire in WIRES.values() if wire.hostile]
 LITERAL = [wire for wire in WIRES.values() if not wire.hostile]
 
 
-@given(
-    any_calls, quiet_calls, st.sampled_from(["", "Let me see.\n"]), st.sampled_from(["", "<think>\nHm.\n</think>\n\n"])
-)
-def test_what_is_written_is_read(escaped: list[ToolCall], quiet: list[ToolCall], said: str, thought: str) -> None:
+@given(any_calls, quiet_calls, st.sampled_from(["", "Let me see.\n"]), st.booleans())
+def test_what_is_written_is_read(escaped: list[ToolCall], quiet: list[ToolCall], said: str, thinks: bool) -> None:
     for wire, calls in (*((wire, escaped) for wire in ESCAPING), *((wire, quiet) for wire in LITERAL)):
-        reasons = "" if wire.format in {"mistral", "gpt_oss"} else thought  # which have other tags for it
-        bare = wire.before + wire.call(calls[0], 0)[:1] in {"{", "["} or wire.before == "["
+        opening, closing = thinking(wire.format)
+        reasons = f"{opening}\nHm.\n{closing}\n\n" if thinks and wire.format != "gpt_oss" else ""
+        bare = wire.before == "["
         spoken = "" if bare or wire.format == "gpt_oss" else said  # nothing but their place says that they are calls
         action = parse(reasons + spoken + wire.text(calls), wire.format, tools=tools_for(calls))
         assert repr(action.calls) == repr(tuple(calls)), wire.format  # 1, 1.0 and True differ
@@ -184,7 +196,7 @@ def test_golden_texts_cut_at_every_character_are_actions(tool_format: ToolFormat
 def test_a_call_of_one_format_is_no_call_in_another(calls: list[ToolCall]) -> None:
     for wire in WIRES.values():
         for reader in TOOL_FORMATS:
-            if reader != wire.format:
+            if reader != wire.format and {reader, wire.format} != {"pythonic", "lfm2_5"}:
                 found = parse(wire.text(calls), reader, tools=tools_for(calls)).calls
                 assert not [call for call in found if isinstance(call, ToolCall)], (wire.format, reader)
 
@@ -195,15 +207,16 @@ def test_a_spelled_delimiter_that_is_not_marked_is_text(calls: list[ToolCall]) -
         text = wire.text(calls)
         action = parse_marked(Marked(text=text), wire.format, tools=tools_for(calls))
         if wire.before not in {"", "["} or not text.startswith("{"):
-            bare = wire.before == "["
+            bare = wire.before == "[" or wire.format == "llama3"
             assert bool(action.calls) == bare, wire.format
             assert bare or action.text == text.strip(), wire.format
 
 
 @given(SOUP)
 def test_a_value_may_spell_delimiters_that_the_vocabulary_holds(value: str) -> None:
-    for wire in LITERAL:
-        _check_value(wire, value)
+    for name, wire in WIRES.items():
+        if not wire.hostile and name != "kimi_k3, JSON" and wire.format != "lfm2_5":  # JSON escapes; no delimiters
+            _check_value(wire, value)
 
 
 def _check_value(wire: Wire, value: str) -> None:
@@ -224,6 +237,12 @@ VALUE_ENDS = {
     "minimax": "</parameter>",
     "glm45": "</arg_value>",
     "deepseek": "</｜DSML｜parameter>",
+    "kimi_k3": "<|close|>argument<|sep|>",
+    "minimax_m3": "]<]minimax[>[</x>",
+    "hy3": "</arg_value:opensource>",
+    "hy3_preview": "</arg_value>",
+    "gemma4": '<|"|>}',
+    "seed_oss": "</parameter>",
 }
 
 
@@ -240,7 +259,7 @@ def _check_parts(tool_format: ToolFormat, text: str, *, opened: bool) -> None:
     parts = {span.part for span in spans}
     assert bool(action.calls) <= ("calls" in parts)
     assert bool(action.reasoning) <= ("reasoning" in parts)
-    if tool_format != "gpt_oss":  # its headers belong to no part where they open text
+    if tool_format not in {"gpt_oss", "kimi_k3", "cohere"}:  # their headers belong to no part where they open text
         left = "".join(text[start:end] for start, end in zip(borders[::2], borders[1::2], strict=True))
         assert "".join(action.text.split()) == "".join(left.split())
 
@@ -255,7 +274,8 @@ def _check_parts(tool_format: ToolFormat, text: str, *, opened: bool) -> None:
         ("llama3_1", "llama3"),
         ("llama3_2", "llama3"),
         ("gptoss", "gpt_oss"),
-        ("lfm2_2_5", "pythonic"),
+        ("lfm2_v2", "pythonic"),
+        ("lfm2_2_5", "lfm2_5"),
     ],
 )
 def test_a_published_template_tells_its_format(name: str, tool_format: ToolFormat) -> None:
@@ -263,4 +283,15 @@ def test_a_published_template_tells_its_format(name: str, tool_format: ToolForma
     hf = build(template(name), (*QWEN3_ADDED, *stops))
     stop_ids = [hf.get_vocab()[text] for text in stops]
     tok = HFTokenizer(hf, stop_ids=stop_ids)
-    assert detect_format(Plans(tok, Controls(tok))) == tool_format
+    assert CallCheck(Plans(tok, Controls(tok))).detect_format() == tool_format
+
+
+@pytest.mark.parametrize(
+    "rest", ["', q1=[]), look0()]<|tool_call_end|>", "', q1=[])", "', q1=[])]<|tool_call_start|>[look()]"]
+)
+def test_a_list_of_lfm2_5_that_text_follows_is_cut_too_early(rest: str) -> None:
+    for text, number in (("[look1(p1='x')]", 1), ("[look0(), look1(p1='x')]", 2)):
+        calls = parse(f"<|tool_call_start|>{text}{rest}", "lfm2_5").calls[:number]
+        assert [call.name for call in calls] == ["look0", "look1"][-number:]
+        assert isinstance(calls[-1], ParseFailure)
+        assert (calls[-1].kind == FailureKind.MALFORMED) == rest.endswith("end|>")

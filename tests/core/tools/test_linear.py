@@ -88,3 +88,11 @@ def test_a_long_turn_of_nothing_but_delimiters_is_read_in_time(tool_format: Tool
         started = time.monotonic()
         parse(unit * 5_000, tool_format, tools=TOOLS)
         assert time.monotonic() - started < 10, unit
+
+
+@pytest.mark.parametrize("element", ["call", "argument"])
+def test_a_long_word_in_an_attribute_of_kimi_k3_is_read_once(element: str) -> None:
+    before = '<|open|>tools<|sep|><|open|>call tool="f"<|sep|>' if element == "argument" else "<|open|>tools<|sep|>"
+    started = time.monotonic()
+    parse(f"{before}<|open|>{element} {'a' * 200_000}<|sep|>", "kimi_k3")
+    assert time.monotonic() - started < 10

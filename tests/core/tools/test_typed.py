@@ -55,7 +55,13 @@ RULES: list[tuple[str, Any, Any]] = [
     ("None", {"type": "boolean"}, "None"),
     # objects and arrays: strict JSON, typed by itself
     ('{"a": ["1", 1]}', {"type": "object"}, {"a": ["1", 1]}),
-    ("{'a': 1}", {"type": "object"}, "{'a': 1}"),
+    ("{'a': 1}", {"type": ["object", "string"]}, "{'a': 1}"),
+    # in Python's spelling, where no string is allowed
+    ("{'a': [True, None, 2.0]}", {"type": "object"}, {"a": [True, None, 2.0]}),
+    (" ['it\\'s', {}] ", {"type": "array"}, ["it's", {}]),
+    ("{'a': 1} and more", {"type": "object"}, "{'a': 1} and more"),
+    ("'a'", {"type": "object"}, "'a'"),
+    ("+5", {"type": "integer"}, "+5"),
     ('{"a": 1, "a": 2}', {"type": "object"}, '{"a": 1, "a": 2}'),
     ("[1] and more", {"type": "array"}, "[1] and more"),
     ("[1]", {"type": "object"}, "[1]"),
@@ -96,6 +102,22 @@ RULES: list[tuple[str, Any, Any]] = [
 def test_rule(text: str, schema: Any, expected: Any) -> None:
     root = {"$defs": {"Five": {"type": "integer"}, "Tree": TREE, "a/b": {"type": "integer"}}}
     assert repr(read(text, schema, root)) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "expected"),
+    [
+        ("None", {"type": ["string", "null"]}, None),
+        ("null", {"type": ["string", "null"]}, None),
+        ("None", {"type": "string"}, "None"),
+        ("None", {"type": ["string", "null"], "enum": ["None", None]}, "None"),
+        (" None", {"type": ["string", "null"]}, " None"),
+    ],
+)
+def test_none_is_null_where_a_template_prints_python(text: str, schema: Any, expected: Any) -> None:
+    tool = ToolSpec(name="f", parameters={"type": "object", "properties": {"x": schema}})
+    call = f"<seed:tool_call><function=f><parameter=x>{text}</parameter></function></seed:tool_call>"
+    assert parse(call, "seed_oss", tools=[tool]).calls[0].arguments == {"x": expected}  # type: ignore[union-attr]
 
 
 def test_parameters_are_found_in_every_branch_of_a_tools_schema() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -98,6 +99,70 @@ def _minimax(call: ToolCall, number: int) -> str:
     return _tags(call, f'<invoke name="{call.name}">', '<parameter name="%s">', "</parameter>", "</invoke>")
 
 
+def _minimax_m3(call: ToolCall, number: int) -> str:
+    """Objects and lists as JSON, which the parser takes too; how the template writes them has a test of its own."""
+    values = "".join(f"{_NS}<{name}>{_text(value)}{_NS}</{name}>" for name, value in call.arguments.items())
+    return f'{_NS}<invoke name="{call.name}">{values}{_NS}</invoke>\n'
+
+
+def _hy3(suffix: str) -> Callable[[ToolCall, int], str]:
+    def write(call: ToolCall, number: int) -> str:
+        pairs = [
+            f"<arg_key{suffix}>{name}</arg_key{suffix}>\n<arg_value{suffix}>{_text(value)}</arg_value{suffix}>\n"
+            for name, value in call.arguments.items()
+        ]
+        return f"<tool_call{suffix}>{call.name}<tool_sep{suffix}>\n{''.join(pairs)}</tool_call{suffix}>\n"
+
+    return write
+
+
+def _lfm2_5(call: ToolCall, number: int) -> str:
+    values = (f"'{value}'" if isinstance(value, str) else repr(value) for value in call.arguments.values())
+    return f"{call.name}({', '.join(map('='.join, zip(call.arguments, values, strict=True)))})"
+
+
+def _olmo3(call: ToolCall, number: int) -> str:
+    return f"{call.name}({', '.join(f'{name}={_json(value)}' for name, value in call.arguments.items())})"
+
+
+def _seed_oss(text: Callable[[Any], str]) -> Callable[[ToolCall, int], str]:
+    def write(call: ToolCall, number: int) -> str:
+        values = [f"<parameter={name}>{text(value)}</parameter>\n" for name, value in call.arguments.items()]
+        return f"<seed:tool_call>\n<function={call.name}>\n{''.join(values)}</function>\n</seed:tool_call>"
+
+    return write
+
+
+def _kimi_k3(call: ToolCall, number: int) -> str:
+    values: list[str] = []
+    for name, value in call.arguments.items():
+        header = f'<|open|>argument key="{name}" type="{_XTML.get(type(value), "null")}"<|sep|>'
+        values.append(f"{header}{_text(value)}<|close|>argument<|sep|>")
+    opening = f'<|open|>call tool="{call.name}" index="{number + 1}"<|sep|>'
+    return f"{opening}{''.join(values)}<|close|>call<|sep|>"
+
+
+_NS = "]<]minimax[>["
+_XTML = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+
+
+def _gemma4(call: ToolCall, number: int) -> str:
+    return f"<|tool_call>call:{call.name}{_gemma4_value(call.arguments)}<tool_call|>"
+
+
+def _gemma4_value(value: Any) -> str:
+    match value:
+        case str():
+            return f'<|"|>{value}<|"|>'
+        case dict():
+            keys = [key if re.fullmatch(r"[\w-]+", key) else _gemma4_value(key) for key in value]
+            return f"{{{','.join(f'{key}:{_gemma4_value(of)}' for key, of in zip(keys, value.values(), strict=True))}}}"
+        case list():
+            return f"[{','.join(map(_gemma4_value, value))}]"
+        case _:
+            return _json(value)
+
+
 _CALLS, _CALL, _SEP = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _CALL_END, _CALLS_END = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
 WIRES = {
@@ -178,6 +243,72 @@ WIRES = {
         call=_named("arguments"),
         between=", ",
         after="]<|tool_call_end|>",
+    ),
+    "kimi_k3": Wire(
+        format="kimi_k3",
+        before="<|open|>tools<|sep|>",
+        call=_kimi_k3,
+        after="<|close|>tools<|sep|><|close|>message<|sep|>",
+        hostile=False,
+    ),
+    "kimi_k3, JSON": Wire(
+        format="kimi_k3",
+        before="<|open|>tools<|sep|>",
+        call=lambda c, n: (
+            f'<|open|>call tool="{c.name}" index="{n + 1}"<|sep|><|open|>json type="object"<|sep|>'
+            f"{_json(c.arguments)}<|close|>json<|sep|><|close|>call<|sep|>"
+        ),
+        after="<|close|>tools<|sep|>",
+        hostile=False,
+    ),
+    "minimax_m3": Wire(
+        format="minimax_m3",
+        before=f"{_NS}<tool_call>\n",
+        call=_minimax_m3,
+        after=f"{_NS}</tool_call>",
+        hostile=False,
+    ),
+    "minimax_m1": Wire(
+        format="minimax_m1", before="<tool_calls>\n", call=_named("arguments"), between="\n", after="\n</tool_calls>"
+    ),
+    "minimax_m1, Hunyuan": Wire(
+        format="minimax_m1", before="<tool_calls>[", call=_named("arguments"), between=", ", after="]</tool_calls>"
+    ),
+    "hy3": Wire(
+        format="hy3",
+        before="<tool_calls:opensource>\n",
+        call=_hy3(":opensource"),
+        after="</tool_calls:opensource>",
+        hostile=False,
+    ),
+    "hy3_preview": Wire(
+        format="hy3_preview", before="<tool_calls>\n", call=_hy3(""), after="</tool_calls>", hostile=False
+    ),
+    "json_array": Wire(format="json_array", before="[", call=_named("arguments"), between=", ", after="]"),
+    "cohere": Wire(
+        format="cohere",
+        before="<|START_ACTION|>[\n    ",
+        call=lambda c, n: f'{{"tool_call_id": "{n}", "tool_name": "{c.name}", "parameters": {_json(c.arguments)}}}',
+        between=",\n    ",
+        after="\n]<|END_ACTION|>",
+    ),
+    "gemma4": Wire(format="gemma4", call=_gemma4, hostile=False),
+    "olmo3": Wire(format="olmo3", before="<function_calls>", call=_olmo3, between="\n", after="</function_calls>"),
+    "seed_oss": Wire(format="seed_oss", call=_seed_oss(_text), between="\n", hostile=False),
+    "seed_oss, as Python": Wire(format="seed_oss", call=_seed_oss(str), between="\n", hostile=False),
+    "lfm2_5": Wire(
+        format="lfm2_5",
+        before="<|tool_call_start|>[",
+        call=_lfm2_5,
+        between=", ",
+        after="]<|tool_call_end|>",
+        hostile=False,
+    ),
+    "opened_array, Granite 3": Wire(
+        format="opened_array", before="<|tool_call|>[", call=_named("arguments"), between=", ", after="]"
+    ),
+    "opened_array, Nemotron Nano v2": Wire(
+        format="opened_array", before="<TOOLCALL>[", call=_named("arguments"), between=", ", after="]</TOOLCALL>"
     ),
 }
 

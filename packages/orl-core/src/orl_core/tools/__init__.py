@@ -12,16 +12,27 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from orl_core.errors import RenderError
 from orl_core.tools import (
+    cohere,
     deepseek,
+    gemma4,
     glm45,
     gpt_oss,
     hermes,
+    hy3,
+    json_array,
     kimi_k2,
+    kimi_k3,
+    lfm2_5,
     llama3,
     minimax,
+    minimax_m1,
+    minimax_m3,
     mistral,
+    olmo3,
+    opened_array,
     pythonic,
     qwen3_coder,
+    seed_oss,
 )
 from orl_core.tools.marked import Mark, Marked, mark
 from orl_core.tools.strict_json import without_surrogates
@@ -44,6 +55,18 @@ ToolFormat = Literal[
     "gpt_oss",
     "minimax",
     "pythonic",
+    "cohere",
+    "gemma4",
+    "olmo3",
+    "seed_oss",
+    "kimi_k3",
+    "minimax_m3",
+    "minimax_m1",
+    "hy3",
+    "hy3_preview",
+    "json_array",
+    "lfm2_5",
+    "opened_array",
 ]
 TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
@@ -83,8 +106,24 @@ _FORMATS: Mapping[ToolFormat, _WireFormat] = {
     "gpt_oss": gpt_oss,
     "minimax": minimax,
     "pythonic": pythonic,
+    "cohere": cohere,
+    "gemma4": gemma4,
+    "olmo3": olmo3,
+    "seed_oss": seed_oss,
+    "kimi_k3": kimi_k3,
+    "minimax_m3": minimax_m3,
+    "minimax_m1": minimax_m1,
+    "hy3": hy3.RELEASED,
+    "hy3_preview": hy3.PREVIEW,
+    "json_array": json_array,
+    "lfm2_5": lfm2_5,
+    "opened_array": opened_array,
 }
-_CARRIES_TEXTS: frozenset[ToolFormat] = frozenset({"qwen3_coder", "glm45", "minimax"})
+_CARRIES_TEXTS: frozenset[ToolFormat] = frozenset(
+    {"qwen3_coder", "glm45", "minimax", "minimax_m3", "hy3", "hy3_preview", "seed_oss"}
+)
+_PYTHON: frozenset[ToolFormat] = frozenset({"seed_oss", "qwen3_coder"})
+_NESTED: frozenset[ToolFormat] = frozenset({"minimax_m3"})
 
 
 def parse(
@@ -127,7 +166,9 @@ def read_marked(
 ) -> Parsed:
     """What `parse_marked` gives, and the places of its parts in the marked text."""
     action, spans = _FORMATS[format].parse(marked, reasoning_opened=reasoning_opened)
-    return typed(action, tools) if action.calls and format in _CARRIES_TEXTS else action, spans
+    if action.calls and format in _CARRIES_TEXTS:
+        action = typed(action, tools, nested=format in _NESTED, python=format in _PYTHON)
+    return action, spans
 
 
 def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002

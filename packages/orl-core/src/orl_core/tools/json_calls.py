@@ -53,7 +53,23 @@ def read_body(scan: Scan, stops: Collection[str], closing: Collection[str], *, t
     return Body(value=value, text=text, complaint=complaint, cut=cut, closed=closed)
 
 
-def read_array(scan: Scan, stops: Collection[str], keys: tuple[str, ...], example: str) -> None:
+def read_calls(scan: Scan, stops: Collection[str], keys: tuple[str, ...], example: str, *, named: str = "name") -> None:
+    """Read the JSON array of calls that stands here, or one object alone; anything else is a failure."""
+    if scan.text.startswith("[", skip_space(scan.text, scan.at)):
+        read_array(scan, stops, keys, example, named=named)
+        return
+    start = scan.at
+    try:
+        value, end = read_value(scan.text, start)
+    except NotJson as exc:
+        scan.go(start, stops)
+        scan.calls.append(broken(str(exc), scan.text[start : scan.at].strip(), example, closed=not exc.cut))
+        return
+    scan.jump(end)
+    scan.calls.append(call_of(value, scan.text[start:end].strip(), keys, example, named=named))
+
+
+def read_array(scan: Scan, stops: Collection[str], keys: tuple[str, ...], example: str, *, named: str = "name") -> None:
     """The calls of a JSON array whose `[` stands here, each on its own: a broken one ends the array at a stop."""
     text = scan.text
     place = skip_space(text, scan.at) + 1
@@ -69,7 +85,7 @@ def read_array(scan: Scan, stops: Collection[str], keys: tuple[str, ...], exampl
             scan.go(place, stops)
             scan.calls.append(broken(str(exc), text[place : scan.at].strip(), example, closed=not exc.cut))
             return
-        scan.calls.append(call_of(value, text[place:end].strip(), keys, example))
+        scan.calls.append(call_of(value, text[place:end].strip(), keys, example, named=named))
         scan.jump(after + len(separator))
         if separator != ",":
             return
@@ -86,8 +102,10 @@ def broken(complaint: str, text: str, example: str, *, closed: bool, missing: st
     return ParseFailure(kind=kind, message=one_line(message), text=text, name=name)
 
 
-def call_of(value: Any, text: str, keys: tuple[str, ...], example: str) -> ToolCall | ParseFailure:
-    """The call that an object with `name` and, under the first of `keys` that it has, arguments makes.
+def call_of(
+    value: Any, text: str, keys: tuple[str, ...], example: str, *, named: str = "name"
+) -> ToolCall | ParseFailure:
+    """The call that an object with a name, under `named`, and, under the first of `keys` that it has, arguments makes.
 
     Arguments may be left out where the object has nothing but a name; other keys are ignored.
     """
@@ -95,9 +113,9 @@ def call_of(value: Any, text: str, keys: tuple[str, ...], example: str) -> ToolC
         message = f"a tool call is one JSON object, not {kind_of(value)}; write {example}"
         return ParseFailure(kind=FailureKind.NOT_AN_OBJECT, message=message, text=text)
     members = cast("dict[str, Any]", value)
-    name = members.get("name")
+    name = members.get(named)
     if not isinstance(name, str) or not name:
-        message = f"the tool call has no `name`; write {example}"
+        message = f"the tool call has no `{named}`; write {example}"
         return ParseFailure(kind=FailureKind.MISSING_NAME, message=message, text=text)
     key = next((key for key in keys if key in members), keys[0])
     return named_call(name, members.get(key, {} if len(members) == 1 else ...), text, example, key=key)

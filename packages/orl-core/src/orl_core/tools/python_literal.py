@@ -1,9 +1,10 @@
 """Python literals from a model: one value from a place in a text, or a NotLiteral that says what is wrong.
 
 It must not know calls or tags, and evaluates nothing. Read are strings (one prefix-less literal, single, double or
-triple quoted), integers and decimal numbers with a sign, True, False, None and their JSON spellings, lists, tuples as
-lists, and dicts with string keys. Refused, as in `strict_json`: names, sets, bytes, other prefixes, arithmetic, a key
-twice, numbers out of range, nesting deeper than MAX_DEPTH. Lone surrogates become U+FFFD.
+triple quoted, a line break inside allowed: LFM2's templates write it so), integers and decimal numbers with a sign,
+True, False, None and their JSON spellings, lists, tuples as lists, and dicts with string keys. Refused, as in
+`strict_json`: names, sets, bytes, other prefixes, arithmetic, a key twice, numbers out of range, nesting deeper than
+MAX_DEPTH. Lone surrogates become U+FFFD.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": Fal
 _STRINGS = {
     '"""': re.compile(r'"""((?:[^"\\]++|\\.|"(?!""))*+)"""', re.DOTALL),
     "'''": re.compile(r"'''((?:[^'\\]++|\\.|'(?!''))*+)'''", re.DOTALL),
-    '"': re.compile(r'"((?:[^"\\\n]++|\\.)*+)"', re.DOTALL),
-    "'": re.compile(r"'((?:[^'\\\n]++|\\.)*+)'", re.DOTALL),
+    '"': re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL),
+    "'": re.compile(r"'((?:[^'\\]++|\\.)*+)'", re.DOTALL),
 }
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _ESCAPED = {
@@ -72,8 +73,7 @@ def _string(text: str, place: int, quote: str) -> tuple[str, int]:
         quote *= 3
     found = _STRINGS[quote].match(text, place)
     if found is None:
-        open_end = len(quote) == 3 or text.find("\n", place) < 0
-        raise NotLiteral("a string does not end", text, len(text) if open_end else place)
+        raise NotLiteral("a string does not end", text, len(text))
     body = found.group(1)
     value = _ESCAPE.sub(_unescaped, body) if "\\" in body else body
     return without_surrogates(value), found.end()

@@ -103,11 +103,13 @@ def read(
     reasoning_opened: bool,
     thinking: tuple[str, str] = THINKING,
     bare: Callable[[Scan], None] | None = None,
+    frames: Collection[str] = (),
 ) -> Parsed:
     """Everything in `marked`, in order: text, reasoning between the tags `thinking`, and what the readers find.
 
     `reasoning_opened`: the prompt has already opened the reasoning. `bare` reads calls that no delimiter opens; it is
-    tried where the text begins, with and after reasoning, and reads nothing where there is no call.
+    tried where the text begins, with and after reasoning, and reads nothing where there is no call. `frames` are
+    delimiters that stand around text: they say nothing and belong to no part.
     """
     scan = Scan(marked)
     if reasoning_opened:
@@ -123,6 +125,8 @@ def read(
                 _calls(scan, bare)
         elif delimiter in readers:
             _calls(scan, readers[delimiter])
+        elif delimiter in frames:
+            scan.say_to_mark()
         else:
             scan.index += 1
     return scan.parsed()

@@ -1,4 +1,4 @@
-"""Calls in tags, a value in a tag of its own: the machine behind the formats of Qwen3-Coder, MiniMax and DeepSeek V3.2.
+"""Calls in tags, a value in a tag of its own: how Qwen3-Coder, MiniMax, DeepSeek V3.2, Hy3 and Kimi K3 write them.
 
 A dialect says which tag stands at a mark; the order of tags is read here, once for all of them:
 
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from msgspec import Struct
 
 from orl_core.messages import FailureKind, ToolCall
-from orl_core.tools.strict_json import NotJson, read_all, read_value, skip_space
+from orl_core.tools.strict_json import MAX_DEPTH, NotJson, read_all, read_value, skip_space
 
 if TYPE_CHECKING:
     from orl_core.tools.marked import Mark
@@ -33,7 +33,8 @@ Kind = Literal["open", "close", "call", "called", "key", "value end"]
 class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tag at `text[start:end]`. `name` is that of the tool or the parameter; `is_json`: its value is JSON.
 
-    `closes_itself`: it is a call without arguments, and nothing follows that belongs to it.
+    `closes_itself`: it is a call without arguments, and nothing follows that belongs to it. `is_body`: its value is
+    not one argument, but the JSON object of all.
     """
 
     kind: Kind
@@ -42,13 +43,15 @@ class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
     is_json: bool = False
     closes_itself: bool = False
+    is_body: bool = False
 
 
 class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to write the tags. `tag` reads the tag at a mark; four others spell tags for messages.
 
     `strips_newline`: the format writes a value on lines of its own, so that one newline at either end is not its.
-    `json_body`: all arguments may stand as one JSON object where the first value would.
+    `json_body`: all arguments may stand as one JSON object where the first value would. `item`: values may hold
+    values, each ends with a tag of its own name, and `item` is the name of a list's elements.
     """
 
     tag: Callable[[Scan, Mark], Tag | None]
@@ -58,6 +61,7 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     value_end: str
     strips_newline: bool = False
     json_body: bool = False
+    item: str = ""
 
 
 def named_tag(kinds: Mapping[str, Kind], name: re.Pattern[str], scan: Scan, mark: Mark) -> Tag | None:
@@ -136,17 +140,63 @@ def _arguments(scan: Scan, dialect: Dialect) -> dict[str, Any]:
             raise _Malformed(f"text stands where {dialect.key} should")
         if tag.kind == "called":
             return arguments
-        if tag.kind != "key":
-            raise _Malformed("a value ends that has not begun")
-        if not tag.name:
-            raise _Malformed(f"a parameter has no name: write {dialect.key}")
-        if tag.name in arguments:
-            raise _Malformed(f"the parameter `{tag.name}` appears twice")
-        unfinished = f"the parameter `{tag.name}` has no {dialect.value_end}"
-        end = _next(scan, dialect, unfinished)
-        if end.kind != "value end":
-            raise _Malformed(unfinished)
-        arguments[tag.name] = _value(scan.text[tag.end : end.start], tag, dialect)
+        _add(arguments, tag, _value(scan, tag, dialect))
+
+
+def _add(members: dict[str, Any], tag: Tag, value: Any) -> None:
+    """Add the value of `tag` to an object, or to the arguments."""
+    if tag.is_body:
+        if not isinstance(value, dict) or members:
+            raise _Malformed("its arguments are not one JSON object")
+        members.update(cast("dict[str, Any]", value))
+        return
+    if tag.name in members:
+        raise _Malformed(f"the parameter `{tag.name}` appears twice")
+    members[tag.name] = value
+
+
+def _value(scan: Scan, key: Tag, dialect: Dialect, depth: int = 0) -> Any:
+    """The value of `key`, which has just been passed; its end is passed too."""
+    if key.kind != "key":
+        raise _Malformed("a value ends that has not begun")
+    if not key.name:
+        raise _Malformed(f"a parameter has no name: write {dialect.key}")
+    if depth == MAX_DEPTH:
+        raise _Malformed(f"nested deeper than {MAX_DEPTH} levels")
+    tag = _next(scan, dialect, _unfinished(key, dialect))
+    if dialect.item and tag.kind == "key":
+        return _members(scan, key, tag, dialect, depth)
+    if not _ends(tag, key, dialect):
+        raise _Malformed(_unfinished(key, dialect))
+    return _leaf(scan.text[key.end : tag.start], key, dialect)
+
+
+def _members(scan: Scan, key: Tag, first: Tag, dialect: Dialect, depth: int) -> Any:
+    """The list or the object that is the value of `key`; the tag of its first member has just been passed."""
+    pairs: list[tuple[Tag, Any]] = []
+    place, tag = key.end, first
+    while True:
+        if scan.text[place : tag.start].strip():
+            raise _Malformed(f"text stands among the members of `{key.name}`")
+        if _ends(tag, key, dialect):
+            break
+        pairs.append((tag, _value(scan, tag, dialect, depth + 1)))
+        place = scan.at
+        tag = _next(scan, dialect, _unfinished(key, dialect))
+    if all(tag.name == dialect.item for tag, _ in pairs):
+        return [value for _, value in pairs]
+    members: dict[str, Any] = {}
+    for tag, value in pairs:
+        _add(members, tag, value)
+    return members
+
+
+def _ends(tag: Tag, key: Tag, dialect: Dialect) -> bool:
+    return tag.kind == "value end" and (not dialect.item or tag.name == key.name)
+
+
+def _unfinished(key: Tag, dialect: Dialect) -> str:
+    return f"the parameter `{key.name}` has no {dialect.value_end.replace('a_name', key.name)}"
 
 
 def _body(scan: Scan) -> dict[str, Any]:
@@ -177,7 +227,7 @@ def _next(scan: Scan, dialect: Dialect, complaint: str) -> Tag:
     return tag
 
 
-def _value(text: str, tag: Tag, dialect: Dialect) -> Any:
+def _leaf(text: str, tag: Tag, dialect: Dialect) -> Any:
     if dialect.strips_newline:
         text = text.removeprefix("\n").removesuffix("\n")
     if not tag.is_json:

@@ -9,8 +9,9 @@ The rules, the first that applies:
 3. Where only strings are allowed, a text stays as it is, whatever it looks like.
 4. A text that is strict JSON (`strict_json`) of an allowed type other than string is that value; what it holds inside
    is typed by itself. A number without a fraction is an integer (`3.0`, `1e3`) where only integers are allowed.
-5. Where no string is allowed, `True`, `False` and `None` count as well: chat templates print them so.
-6. Anything else stays a string.
+5. Where no string is allowed, Python's `True`, `False`, `None`, lists and dicts count as well: chat templates that turn
+   an argument into a text without `tojson` print them so.
+6. Where null is allowed, `None` is null in a format whose template prints it so. Anything else stays a string.
 
 Allowed are the types of `type` (one or several), of the members of `enum` and `const`, of any branch of `anyOf` and
 `oneOf`, of all branches of `allOf`, of what a local `$ref` names, and null with `nullable`. A schema that says nothing
@@ -24,29 +25,37 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import structs
 
 from orl_core.messages import Action, ToolCall
+from orl_core.tools.python_literal import NotLiteral, after_space, read_literal
 from orl_core.tools.strict_json import NotJson, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from orl_core.messages import ToolSpec
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 _TEXT = frozenset({"string"})
-_WORDS = {"True": True, "False": False, "None": None}
 _COMBINING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _KINDS: dict[type[object], str] = {
     **{type(None): "null", bool: "boolean", str: "string", int: "integer", float: "number"},
     **{dict: "object", list: "array"},
 }
+_EMPTY: dict[str, Callable[[], Any]] = {"array": list, "object": dict, "null": lambda: None}
 _DEPTH = 32  # how far `$ref`, `anyOf` and the like are followed; a schema that goes on allows everything
 
 
-def typed(action: Action, tools: Sequence[ToolSpec]) -> Action:
-    """`action` with the arguments of its calls, all of them strings, as `tools` state their types. Total."""
+def typed(action: Action, tools: Sequence[ToolSpec], *, nested: bool = False, python: bool = False) -> Action:
+    """Give the arguments of the calls, all of them texts, the types that `tools` state. Total.
+
+    `nested`: a format that writes objects and lists as such, and no null. Their members are texts, each is typed by its
+    own schema. Where no string is allowed, an empty text is an empty list, an empty object or null; where one is
+    allowed, `null` is that text. `python`: a format whose template prints null as `None`, also beside strings.
+    """
     schemas = {tool.name: tool.parameters for tool in tools}
     calls = tuple(
-        structs.replace(call, arguments=_Schema(schemas[call.name]).arguments(call.arguments))
+        structs.replace(
+            call, arguments=_Schema(schemas[call.name], nested=nested, python=python).arguments(call.arguments)
+        )
         if isinstance(call, ToolCall) and call.name in schemas
         else call
         for call in action.calls
@@ -57,38 +66,64 @@ def typed(action: Action, tools: Sequence[ToolSpec]) -> Action:
 class _Schema:
     """One tool's schema. What a part of it allows is worked out once, so that no schema is slow, round or not."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, *, nested: bool = False, python: bool = False) -> None:
         self._root = root
+        self._nested = nested
+        self._python = python
         self._known: dict[int, frozenset[str]] = {}
 
     def arguments(self, texts: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the schema types them."""
-        return {name: self._value(text, self._parameter(name)) for name, text in texts.items()}
+        return {name: self._value(text, self._member(name, self._root)) for name, text in texts.items()}
 
-    def _parameter(self, name: str) -> Any:
-        """The schema of one parameter, looked for in every branch of the tool's."""
+    def _member(self, name: str, schema: Any) -> Any:
+        """The schema of one member of an object, looked for in every branch of the object's."""
         additional: Any = True
-        for branch in self._branches(self._root):
+        for branch in self._branches(schema):
             properties = branch.get("properties")
             if isinstance(properties, dict) and name in properties:
                 return cast("dict[str, Any]", properties)[name]
             additional = branch.get("additionalProperties", additional)
         return additional
 
-    def _value(self, text: str, schema: Any) -> Any:
+    def _element(self, place: int, schema: Any) -> Any:
+        """The schema of one element of a list, looked for in every branch of the list's."""
+        for branch in self._branches(schema):
+            first = _list(branch.get("prefixItems"))
+            if place < len(first):
+                return first[place]
+            if "items" in branch:
+                return branch["items"]
+        return True
+
+    def _value(self, written: Any, schema: Any) -> Any:
+        if isinstance(written, dict):
+            members = cast("dict[str, Any]", written)
+            return {name: self._value(part, self._member(name, schema)) for name, part in members.items()}
+        if isinstance(written, list):
+            parts = cast("list[Any]", written)
+            if len(parts) == 1 and "array" not in self._types(schema, 0):  # an object whose only member is `item`
+                return {"item": self._value(parts[0], self._member("item", schema))}
+            return [self._value(part, self._element(place, schema)) for place, part in enumerate(parts)]
+        return self._scalar(written, schema)
+
+    def _scalar(self, text: str, schema: Any) -> Any:
         listed = [member for branch in self._branches(schema) for member in _listed(branch) or ()]
         allowed = self._types(schema, 0)
         if allowed == _TEXT or text in listed:
             return text
+        if self._python and text == "None" and "null" in allowed:
+            return None
+        if self._nested and not text and "string" not in allowed:
+            return next((empty() for kind, empty in _EMPTY.items() if kind in allowed), text)
         try:
             value = read_all(text)
         except NotJson:
-            word = text.strip()
-            if "string" in allowed or word not in _WORDS:
-                return text
-            value = _WORDS[word]
+            value = text if "string" in allowed else _python(text)
         if isinstance(value, float) and "number" not in allowed and value.is_integer():
             value = int(value)
+        if self._nested and value is None and "string" in allowed:
+            return text
         return value if _kind(value) in allowed and not isinstance(value, str) else text
 
     def _branches(self, schema: Any) -> Iterable[dict[str, Any]]:
@@ -151,6 +186,16 @@ class _Schema:
                 return True
             value = cast("dict[str, Any]", value)[key]
         return value
+
+
+def _python(text: str) -> Any:
+    """Return the boolean, None, list or dict that `text` spells in Python, or `text` itself."""
+    try:
+        value, end = read_literal(text, 0)
+    except NotLiteral:
+        return text
+    whole = after_space(text, end) == len(text)
+    return cast("Any", value) if whole and isinstance(value, bool | list | dict | None) else text
 
 
 def _listed(schema: dict[str, Any]) -> list[Any] | None:

@@ -1,0 +1,105 @@
+"""The wire format of Kimi K3: elements between control tokens, `<|open|>NAME key="…"<|sep|>…<|close|>NAME<|sep|>`.
+
+An action is `think`, then `response`, then `tools`; the prompt opens the first of them that the action has:
+
+    <|open|>tools<|sep|><|open|>call tool="NAME" index="1"<|sep|>
+    <|open|>argument key="x" type="number"<|sep|>1<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>
+
+The module must not know tools, schemas or tokens. The checkpoint publishes an encoder in Python and no template. It
+escapes `&` and `"` in attributes, and nothing in values. `tagged` reads the calls. Where the encoder is silent:
+
+- An argument of type `string`, or of no type, is its text. Any other type is strict JSON, whatever type it states.
+- All arguments may stand in one `json` element, as one JSON object. The attribute `index` is not read.
+- `response` and `message` frame text and belong to no part. Unknown elements are text, and MALFORMED inside a call.
+- `<|end_of_msg|>`, and any element that holds text or reasoning, end a call: it is UNCLOSED.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orl_core.tools.marked import Mark, Marked
+from orl_core.tools.scan import read
+from orl_core.tools.tagged import Dialect, Kind, Tag, read_block
+
+if TYPE_CHECKING:
+    from orl_core.tools.scan import Parsed, Scan
+
+OPEN, CLOSE, SEPARATOR, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
+DELIMITERS = (OPEN, CLOSE, SEPARATOR, END)
+THINKING = (f"{OPEN}think{SEPARATOR}", f"{CLOSE}think{SEPARATOR}")
+TOOLS = f"{OPEN}tools{SEPARATOR}"
+_FRAMES = frozenset({END, f"{CLOSE}tools{SEPARATOR}"}).union(
+    f"{edge}{name}{SEPARATOR}" for edge in (OPEN, CLOSE) for name in ("response", "message")
+)
+_KINDS: dict[str, Kind] = {
+    **dict.fromkeys((*_FRAMES, *THINKING, TOOLS), "open"),  # what ends a call from outside
+    f"{CLOSE}tools{SEPARATOR}": "close",
+    f"{OPEN}call{SEPARATOR}": "call",
+    f"{CLOSE}call{SEPARATOR}": "called",
+    f"{OPEN}argument{SEPARATOR}": "key",
+    f"{CLOSE}argument{SEPARATOR}": "value end",
+    f"{OPEN}json{SEPARATOR}": "key",
+    f"{CLOSE}json{SEPARATOR}": "value end",
+}
+_NAME = re.compile(r"[\w-]*+")
+_ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)="([^"]*+)\"""")
+
+
+def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
+    """Read everything in `marked`, in order. `reasoning_opened`: the prompt has opened the `think` element."""
+    readers = {TOOLS: partial(read_block, dialect=_DIALECT)}
+    return read(_elements(marked), readers, reasoning_opened=reasoning_opened, thinking=THINKING, frames=_FRAMES)
+
+
+def _elements(marked: Marked) -> Marked:
+    """Join each edge of an element with its header and separator to one mark, which names the element.
+
+    An edge after which the text ends is text. Other control tokens stay marks of their own.
+    """
+    marks: list[Mark] = []
+    waiting: Mark | None = None
+    for mark in marked.marks:
+        if waiting is not None and mark.delimiter == SEPARATOR:
+            name = _NAME.match(marked.text, waiting.end, mark.start)
+            delimiter = f"{waiting.delimiter}{name.group() if name else ''}{SEPARATOR}"
+            marks.append(Mark(start=waiting.start, end=mark.end, delimiter=delimiter))
+            waiting = None
+            continue
+        if waiting is not None:
+            marks.append(waiting)
+        waiting = mark if mark.delimiter in {OPEN, CLOSE} else None
+        if waiting is None:
+            marks.append(mark)
+    return Marked(text=marked.text, marks=tuple(marks))
+
+
+def _tag(scan: Scan, mark: Mark) -> Tag:
+    kind = _KINDS.get(mark.delimiter)
+    if kind not in {"call", "key"}:
+        return Tag(kind=kind or "key", start=mark.start, end=mark.end)
+    found = {key: _unescaped(value) for key, value in _ATTRIBUTE.findall(scan.text, mark.start, mark.end)}
+    whole = mark.delimiter == f"{OPEN}json{SEPARATOR}"
+    return Tag(
+        kind=kind,
+        start=mark.start,
+        end=mark.end,
+        name="json" if whole else found.get("tool" if kind == "call" else "key", ""),
+        is_json=whole or found.get("type", "string") != "string",
+        is_body=whole,
+    )
+
+
+def _unescaped(value: str) -> str:
+    return value.replace("&quot;", '"').replace("&amp;", "&")
+
+
+_DIALECT = Dialect(
+    tag=_tag,
+    call=f'{OPEN}call tool="a_tool" index="1"{SEPARATOR}',
+    called=f"{CLOSE}call{SEPARATOR}",
+    key=f'{OPEN}argument key="a_name" type="string"{SEPARATOR}',
+    value_end=f"{CLOSE}argument{SEPARATOR}",
+)
