@@ -125,6 +125,109 @@ MINIMAX = Vocabulary(
     split=LLAMA_SPLIT,
     normalized=False,
 )
+KIMI_K3 = Vocabulary(
+    special=(
+        *("[BOS]", "[EOS]", "<|end_of_msg|>", "<|media_begin|>", "<|media_content|>", "<|media_end|>"),
+        *("<|media_pad|>", "[UNK]", "[PAD]"),
+    ),
+    added=("<|open|>", "<|close|>", "<|sep|>"),
+    eos="<|end_of_msg|>",
+    bos="[BOS]",
+    stops=("<|end_of_msg|>",),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+MINIMAX_M3 = MINIMAX._replace(
+    special=(*MINIMAX.special, "]<]minimax[>[", "]<]image[>[", "]<]video[>["),
+    added=(*MINIMAX.added, "<mm:think>", "</mm:think>"),
+)
+MINIMAX_M1 = Vocabulary(
+    special=("<begin_of_document>", "<end_of_document>", "<beginning_of_sentence>", "<end_of_sentence>"),
+    added=(),
+    eos="<end_of_sentence>",
+    bos="<beginning_of_sentence>",
+    stops=("<end_of_sentence>",),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+HY3 = Vocabulary(
+    special=tuple(
+        f"<｜hy_{name}:opensource｜>"
+        for name in ("begin_of_sentence", "end_of_sentence", "pad", "User", "Assistant", "eos")
+    ),
+    added=(
+        *(
+            f"<{slash}{name}:opensource>"
+            for name in ("think", "tool_calls", "tool_call", "arg_key", "arg_value", "tool_responses", "tool_response")
+            for slash in ("", "/")
+        ),
+        *("<tool_sep:opensource>", "<｜reasoning_mode:opensource｜>"),
+    ),
+    eos="<｜hy_eos:opensource｜>",
+    bos="<｜hy_begin_of_sentence:opensource｜>",
+    stops=("<｜hy_eos:opensource｜>",),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+
+GEMMA4 = Vocabulary(
+    special=(
+        *("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", "<turn|>", "<|image>", "<image|>", "<|audio>"),
+        *("<audio|>", "<|think|>"),
+    ),
+    added=(
+        *("<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>'),
+        *("<|channel>", "<channel|>"),
+    ),
+    eos="<eos>",
+    bos="<bos>",
+    stops=("<eos>", "<turn|>", "<|tool_response>"),
+    split="",
+)
+SEED_OSS = Vocabulary(
+    special=("<seed:bos>", "<seed:pad>", "<seed:eos>"),
+    added=(
+        *("<seed:think>", "</seed:think>", "<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>"),
+        *("<seed:tool_call>", "</seed:tool_call>"),
+    ),
+    eos="<seed:eos>",
+    bos="<seed:bos>",
+    stops=("<seed:eos>",),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+OLMO3 = Vocabulary(
+    special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>", "<|endofprompt|>"),
+    added=("<functions>", "</functions>", "<function_calls>", "</function_calls>", "|||IP_ADDRESS|||"),
+    eos="<|endoftext|>",
+    stops=("<|im_end|>", "<|endoftext|>"),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
+COHERE = Vocabulary(
+    special=("<PAD>", "<UNK>", "<BOS_TOKEN>", "<EOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
+    added=(
+        *("<|START_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|START_THINKING|>"),
+        *("<|END_THINKING|>", "<|START_ACTION|>", "<|END_ACTION|>", "<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>"),
+        *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    ),
+    eos="<|END_OF_TURN_TOKEN|>",
+    bos="<BOS_TOKEN>",
+    stops=("<|END_OF_TURN_TOKEN|>",),
+    split=LLAMA_SPLIT,
+)
+LFM2 = Vocabulary(
+    special=("<|pad|>", "<|startoftext|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    added=(
+        *("<|tool_list_start|>", "<|tool_list_end|>", "<|tool_call_start|>", "<|tool_call_end|>"),
+        *("<|tool_response_start|>", "<|tool_response_end|>", "<think>", "</think>"),
+    ),
+    eos="<|im_end|>",
+    bos="<|startoftext|>",
+    stops=("<|im_end|>",),
+    split=LLAMA_SPLIT,
+    normalized=False,
+)
 
 
 class Family(NamedTuple):
@@ -145,6 +248,9 @@ FAMILIES = {
     "qwen3_5": Family("qwen3_5_nothink", QWEN, "qwen3_coder", append_only=False),
     "qwen3_5_think": Family("qwen3_5_think", QWEN, "qwen3_coder", thinking=True, append_only=False),
     "qwen3_6": Family("qwen3_6", QWEN, "qwen3_coder", append_only=False),
+    "qwen3_8": Family("qwen3_8", QWEN, "qwen3_coder", append_only=False),
+    "nemotron_3": Family("nemotron_3_nano", QWEN, "qwen3_coder", append_only=False),
+    "nemotron_3_5_think": Family("nemotron_3_5_lightning", QWEN, "qwen3_coder", thinking=True, append_only=False),
     "glm4_5": Family("glm4moe", GLM, "glm45", append_only=False),
     "glm4_5_think": Family("glm4moe", GLM, "glm45", thinking=True, append_only=False),
     "glm4_7": Family("glm4_7", GLM, "glm45"),
@@ -163,13 +269,32 @@ FAMILIES = {
     "kimi_k2": Family("kimi_k2", KIMI, "kimi_k2"),
     "gpt_oss": Family("gptoss", GPT_OSS, "gpt_oss", calls_per_action=1, append_only=False),
     "minimax_m2": Family("minimax_m2", MINIMAX, "minimax", append_only=False),
+    "kimi_k3": Family("kimi_k3", KIMI_K3, "kimi_k3", append_only=False),
+    "kimi_k3_think": Family("kimi_k3", KIMI_K3, "kimi_k3", thinking=True),
+    "minimax_m3": Family("minimax_m3", MINIMAX_M3, "minimax_m3"),
+    "minimax_m1": Family("minimax_m1", MINIMAX_M1, "minimax_m1"),
+    "hy3": Family("hy3", HY3, "hy3"),
+    "hy3_think": Family("hy3", HY3, "hy3", thinking=True),
+    "xlam": Family("xlam", QWEN, "json_array", append_only=False),
+    "command_r7b": Family("command_r7b", COHERE, "cohere", append_only=False),
+    "cohere2_moe": Family("cohere2_moe", COHERE, "cohere", thinking=True, append_only=False),
+    "olmo3": Family("olmo3", OLMO3, "olmo3", append_only=False),
+    "seed_oss": Family("seed_oss", SEED_OSS, "seed_oss"),
+    "lfm2": Family("lfm2_v2", LFM2, "pythonic"),
+    "lfm2_5": Family("lfm2_2_5_v2", LFM2, "lfm2_5", append_only=False),
+}
+
+# Their templates move text that stands beside calls, so that not every conversation can be compared.
+MOVE_TEXT = {
+    "gemma4": Family("gemma4_v5", GEMMA4, "gemma4", append_only=False),
+    "gemma4_think": Family("gemma4_v5", GEMMA4, "gemma4", thinking=True, append_only=False),
 }
 
 
 @cache
 def tokenizer(name: str) -> HFTokenizer:
     """The renderer's tokenizer for a family."""
-    family = FAMILIES[name]
+    family = (FAMILIES | MOVE_TEXT)[name]
     hf = build(template(family.template), vocabulary=family.vocabulary)
     ids = hf.get_vocab()
     return HFTokenizer(hf, thinking=family.thinking, stop_ids=[ids[text] for text in family.vocabulary.stops])
@@ -178,6 +303,6 @@ def tokenizer(name: str) -> HFTokenizer:
 @cache
 def renderer(name: str) -> Renderer:
     """The family's renderer; where its template shows no tools, a system prompt does."""
-    family = FAMILIES[name]
+    family = (FAMILIES | MOVE_TEXT)[name]
     system = None if family.shows_tools else "The tools:\n{tools}"
     return Renderer(tokenizer(name), system_prompt_template=system, tool_format=family.tool_format)

@@ -17,8 +17,10 @@ from orl_core.render import Renderer
 from orl_core.render.certify import Extent, attacks
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import Dialect, for_template
+from orl_core.render.independence import Findings
 from orl_core.render.plan import Plan, Plans
 from orl_core.render.report import unlike_template
+from orl_core.tools import thinking
 from orl_rollout.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import few, harmless, hostile_to, rounds
@@ -36,6 +38,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"who": {"type": "stri
 TOOLS = (ToolSpec(name="accuse", description="Name the culprit.", parameters=SCHEMA), ToolSpec(name="look"))
 USER = text_message("user", "Who did it?")
 KNIFE, ALIBI = text_message("tool", "A knife.\n", name="look"), text_message("tool", '{"alibi": null}', name="ask")
+OPENINGS = ("<minimax:tool_call>", "<｜tool▁calls▁begin｜>", "<tool_call>", "<|START_ACTION|>")
 every_family = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -150,10 +153,11 @@ class _Broken(Plans):
 @every_family
 def test_negative_control_a_plan_that_differs_is_found(name: str) -> None:
     family, plans = FAMILIES[name], Plans(tokenizer(name), Controls(tokenizer(name)))
-    plans.counting = name == "deepseek_v3"
+    plans.counting = name in {"deepseek_v3", "command_r7b", "cohere2_moe"}
     roles: Roles = ("tool", "user") if family.user_turns else ("tool",)
     closing: dict[Role, int] = {role: plans.plan((role,)).closing for role in roles}
-    extent = Extent(closing=closing, calls_per_action=family.calls_per_action)
+    openings = Findings(apart=name == "gpt_oss")
+    extent = Extent(closing=closing, calls_per_action=family.calls_per_action, openings=openings)
     assert unlike_template(plans, extent, dialect(name)) == ""
     for text, complaint in ((True, "does not end in"), (False, "is not encoded jointly")):
         broken = _Broken(name, text=text)
@@ -317,8 +321,6 @@ def test_parse_reads_the_call_that_the_template_renders(name: str) -> None:
     if said.startswith(prompt):
         said = said.removeprefix(prompt)
     else:  # a call in history stands without the reasoning that the prompt opens
-        (start,) = [
-            said.index(tag) for tag in ("<minimax:tool_call>", "<｜tool▁calls▁begin｜>", "<tool_call>") if tag in said
-        ]
-        said = "</think>" + said[start:]
+        (start,) = [said.index(tag) for tag in OPENINGS if tag in said]
+        said = thinking(made.tool_format)[1] + said[start:]
     assert made.parse(tok.encode_joint(said)).calls == (call,)

@@ -9,11 +9,10 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Action, Span, ToolCall
-from orl_core.render.conversation import Dialect, call_dict
+from orl_core.messages import Action, Span
 from orl_core.render.dummy import DUMMY_TOOL, HELLO
 from orl_core.render.places import Places
-from orl_core.tools import TOOL_FORMATS, Mark, Marked, ToolFormat, delimiters, parse, read_marked, thinking
+from orl_core.tools import Mark, Marked, ToolFormat, delimiters, read_marked, thinking
 from orl_core.tools.format import for_chat_template
 from orl_core.tools.marked import spellings
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from orl_core.render.controls import Controls
     from orl_core.render.plan import Plans
     from orl_core.render.tokenizer import Tokenizer
-
-DUMMY_CALL = ToolCall(name=DUMMY_TOOL.name, arguments={"where": "the attic", "how": [1, {"deep": None}]})
 
 
 class CallReader:
@@ -93,55 +90,6 @@ def _place(character: int, pieces: Sequence[_Piece]) -> int:
     return piece.id + piece.places.place(character - piece.character)
 
 
-def render_call(plans: Plans, dialect: Dialect, tool_format: ToolFormat, *, tools: bool) -> tuple[str, bool]:
-    """The template's own rendering of one dummy call as the model writes it, and whether that is inside reasoning.
-
-    The generation prompt and the closing are off. Where the template prints no such prompt before a past call, what the
-    two have in common is.
-
-    Raises:
-        RenderError: the template raises.
-    """
-    tokenizer, name = plans.tokenizer, DUMMY_CALL.name
-    call = call_dict(name, DUMMY_CALL.arguments, call=dialect.call_id(0, name), as_text=dialect.arguments_as_text)
-    messages = [*HELLO, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    specs = for_chat_template([DUMMY_TOOL]) if tools else None
-    with boundary(RenderError, "applying the chat template to a tool call"):
-        whole = tokenizer.apply_chat_template(messages, tools=specs, add_generation_prompt=False)
-        prompt = tokenizer.apply_chat_template(HELLO, tools=specs, add_generation_prompt=True)
-    end = next((stop for stop in plans.stops if whole.rstrip().endswith(stop)), "")
-    whole = whole.rstrip().removesuffix(end) if end else whole
-    if whole.startswith(prompt):
-        return whole.removeprefix(prompt), _opens(prompt, tool_format)
-    parts, shared = plans.controls.split(whole), plans.controls.split(prompt)
-    same = next(place for place, (ours, theirs) in enumerate(zip(parts, shared, strict=False)) if ours != theirs)
-    return "".join(parts[same:]), False
-
-
-def dialect_of(plans: Plans, tool_format: ToolFormat) -> Dialect:
-    """How this template wants calls. Kimi K2's ids say the call's name, which its format prints nowhere else."""
-    return Dialect(arguments_as_text=plans.form(("tool",)).as_text, named_ids="kimi" in tool_format)
-
-
-def detect_format(plans: Plans) -> ToolFormat:
-    """The format whose parser reads back the call that the template has rendered.
-
-    Raises:
-        RenderError: none does.
-    """
-    seen: list[str] = []
-    for tools in (False, True):
-        for tool_format in TOOL_FORMATS:
-            rendered, opened = render_call(plans, dialect_of(plans, tool_format), tool_format, tools=tools)
-            if parse(rendered, tool_format, tools=[DUMMY_TOOL], reasoning_opened=opened).calls == (DUMMY_CALL,):
-                return tool_format
-            seen.append(rendered)
-    raise RenderError(
-        f"the chat template renders a tool call as {seen[-1]!r}, which none of the supported formats "
-        f"({', '.join(TOOL_FORMATS)}) reads; where the model is told its format otherwise, state `tool_format`"
-    )
-
-
 def reasoning_opened(plans: Plans, roles: Sequence[Role], tool_format: ToolFormat) -> dict[Role, bool]:
     """Whether the prompt after the first message (`user`), and after new messages of these roles, opens reasoning.
 
@@ -149,14 +97,16 @@ def reasoning_opened(plans: Plans, roles: Sequence[Role], tool_format: ToolForma
         RenderError: it does so after the first user message and not after others, or the other way round.
     """
     with boundary(RenderError, "applying the chat template"):
-        first = plans.tokenizer.apply_chat_template(HELLO, tools=None, add_generation_prompt=True)
-    opened: dict[Role, bool] = {role: _opens(plans.tail((role,)), tool_format) for role in roles}
-    at_first = _opens(first, tool_format)
+        tools = for_chat_template([DUMMY_TOOL]) if plans.shown else None
+        first = plans.tokenizer.apply_chat_template(HELLO, tools=tools, add_generation_prompt=True)
+    opened: dict[Role, bool] = {role: opens(plans.tail((role,)), tool_format) for role in roles}
+    at_first = opens(first, tool_format)
     if opened.setdefault("user", at_first) != at_first:
         raise RenderError(f"the prompt opens reasoning after some user messages only: first {at_first}, later not so")
     return opened
 
 
-def _opens(prompt: str, tool_format: ToolFormat) -> bool:
+def opens(prompt: str, tool_format: ToolFormat) -> bool:
+    """Return whether the prompt ends inside reasoning."""
     opening, closing = thinking(tool_format)
     return prompt.rfind(opening) > prompt.rfind(closing)

@@ -9,13 +9,13 @@ failure: it is found here, kept in the certificate, and the loop keeps within it
 from __future__ import annotations
 
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from orl_core.errors import RenderError
 from orl_core.messages import Role, ToolSpec, text_message
-from orl_core.render.dummy import HELLO, rounds
+from orl_core.render.independence import Findings, compare, find_counting, mixed_roles, most_calls, several_results
 from orl_core.render.junction import Junction
 
 if TYPE_CHECKING:
@@ -75,13 +75,16 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What was checked, in order, what the template can express, and what a reader should know about it.
 
     `user_turns` says whether a user message can follow an action, `calls_per_action` how many calls an action may make
-    so that its results can be rendered; None is any number.
+    so that its results can be rendered; None is any number. `system_messages` and `without_tools` say what an opening
+    may have.
     """
 
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()
     user_turns: bool = True
     calls_per_action: int | None = None
+    system_messages: bool = True
+    without_tools: bool = True
 
     @property
     def passed(self) -> bool:
@@ -90,10 +93,15 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Extent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may follow an action: the closing before each role that can, how many calls, and why no more."""
+    """What may follow an action: the closing before each role that can, how many calls, and why no more.
+
+    `mixed` says whether results and a user message can follow together, `openings` what an opening cannot have.
+    """
 
     closing: Mapping[Role, int]
     calls_per_action: int | None = None
+    mixed: bool = False
+    openings: Findings = Findings()
     notes: tuple[str, ...] = ()
 
 
@@ -136,20 +144,29 @@ def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     Raises:
         RenderError: a check fails. That a user message cannot follow, or several results, is not a failure.
     """
-    _expressible(made, "tool")
-    roles: tuple[Role, ...] = ("tool",)
     notes: list[str] = []
+    made.plan(("tool",))
+    find_counting(made)
+    most = most_calls(made, notes)
+    found = _expressible(made, "tool", most != 1) | several_results(made, most)
+    roles: tuple[Role, ...] = ("tool",)
+    mixed = False
     try:
-        _expressible(made, "user")
+        found |= _expressible(made, "user", most != 1)
         roles = ("tool", "user")
+        mixed = mixed_roles(made, most, found, notes)
     except RenderError as exc:
         notes.append(f"a user message cannot follow an action: {exc}")
     for role in roles:
         _spliced(made, role, dialect)
         _adversarial(made, role, dialect)
-    most = _most_calls(made, notes)
+    notes += _notes_on(made, found)
     extent = Extent(
-        closing={role: made.plan((role,)).closing for role in roles}, calls_per_action=most, notes=tuple(notes)
+        closing={role: made.plan((role,)).closing for role in roles},
+        calls_per_action=most,
+        mixed=mixed,
+        openings=found,
+        notes=tuple(notes),
     )
     _closed(made, extent)
     junction = Junction(extent.closing, made.controls.ids)
@@ -163,51 +180,36 @@ def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
         _hard("4 splice is joint", f"{len(BENIGN)} texts for each role"),
         _hard("6 plans", f"an action can be followed by: {', '.join(roles)}"),
         _hard("7 contents", contents),
-        _hard("8 independence", f"what follows an action depends on {history}, with and without tools"),
+        _hard("8 independence", f"what follows an action depends on {history}, in all combinations that were tried"),
         _hard("9 several calls", "as many as there are" if most is None else f"at most {most} in one action"),
         _hard("10 closing", f"an action is closed by {closing}"),
         _hard("12 adversarial slots", "control strings alone, doubled, cut and at the edges stay text"),
     ]
 
 
-def _expressible(made: Plans, role: Role) -> None:
-    """Checks 6 to 8: a plan, a transform, and a tail that does not depend on system, tools or earlier rounds.
-
-    What depends on the number of calls before, and on nothing else, keys the plans by that number.
-    """
-    roles: Roles = (role,)
-    made.plan(roles)
+def _expressible(made: Plans, role: Role, several: bool) -> Findings:
+    """Checks 6 to 8: a plan, a transform, and a tail that does not depend on what came before."""
+    made.plan((role,))
     made.transform(role)
-    single = made.form(("tool",))
-    system: dict[str, Any] = {"role": "system", "content": "Be brief."}
-    spoken: dict[str, Any] = {"role": "assistant", "content": "Well.", "reasoning_content": "r"}
-    sizes = ([1], [1, 1], *([[2]] if _most_calls(made, []) != 1 else []))
-    called = [(rounds(size, as_text=single.as_text), sum(size)) for size in sizes]
-    counted = made.counting
-    for before, number in ((HELLO, 0), *called, ([system, *HELLO], 0), ([*HELLO, spoken, *HELLO], 0)):
-        for tools in (False, True):
-            found = made.tail(roles, before=before, tools=tools)
-            made.counting = counted or (number > 0 and found != made.expected(roles, number))
-            expected = made.expected(roles, number)
-            if found != expected:
-                made.counting = counted
-                history = ", ".join(str(message["role"]) for message in before)
-                raise RenderError(
-                    f"check 8: after {history} and {'with' if tools else 'without'} tools the template continues with "
-                    f"{found!r}, otherwise with {expected!r}: what it prints depends on the history"
-                )
-            counted = made.counting
+    return compare(made, (role,), several=several)
 
 
-def _most_calls(made: Plans, notes: list[str]) -> int | None:
-    """How many calls of one action can have results: None where three can; why not more goes into `notes`."""
-    for number in (2, 3):
-        try:
-            made.plan(("tool",) * number)
-        except RenderError as exc:
-            notes.append(f"an action cannot make {number} calls: {exc}")
-            return number - 1
-    return None
+def _notes_on(made: Plans, found: Findings) -> list[str]:
+    """Return what an opening cannot have, and what the template does to an action's text, as notes.
+
+    Raises:
+        RenderError: every opening of this run has it.
+    """
+    if found.system and not made.shown:
+        raise RenderError(
+            f"`system_prompt_template` needs a system message, which breaks this template: {found.system}"
+        )
+    notes = [f"an opening cannot have a system message: {found.system}"] if found.system else []
+    if found.moved:
+        notes.append("the template moves the text of an action behind its calls; here it stays where the model said it")
+    if found.apart:
+        notes.append("the template refuses reasoning and text before a call together; an action keeps its own ids")
+    return [*notes, *([f"an opening needs tools: {found.without_tools}"] if found.without_tools else [])]
 
 
 def _closed(made: Plans, extent: Extent) -> None:
@@ -234,11 +236,16 @@ def _spliced(made: Plans, role: Role, dialect: Dialect) -> None:
     roles: Roles = (role,)
     call = dialect.call_id(0, "look")
     for plan in (made.plan(roles), *([made.plan(roles, 1)] if made.counting else [])):
-        for text in BENIGN:
+        for text in benign(made.controls):
             values = made.values(roles, (text,), ("look",), (call,))
             ours, joint = plan.ids(made.tokenizer, values), made.tokenizer.encode_joint(plan.text(values))
             if ours != joint:
                 raise RenderError(f"check 4: {role} content {text!r} becomes {ours}, the joint encoding is {joint}")
+
+
+def benign(controls: Controls) -> list[str]:
+    """Return the benign texts without a control string; in Gemma 3 the tags of HTML are control strings."""
+    return [text for text in BENIGN if not controls.sequence(text)]
 
 
 def _adversarial(made: Plans, role: Role, dialect: Dialect) -> None:

@@ -60,7 +60,7 @@ class Controls:
     def encode(self, text: str, guard: str = "") -> list[int]:
         """The ids of a rendered text: unbroken control strings as ids, the rest plain, guard characters left out."""
         pieces = self.split(text)
-        plain = [piece.replace(guard, "") if guard else piece for piece in pieces[::2]]
+        plain = [unguarded(piece, guard) if guard else piece for piece in pieces[::2]]
         encoded = self._tokenizer.encode(plain)
         ids = encoded[0]
         for control, piece in zip(pieces[1::2], encoded[1:], strict=True):
@@ -109,19 +109,28 @@ def _longest_of(texts: Sequence[str]) -> str:
 
 
 def choose_guard(texts: Iterable[str]) -> str:
-    """A private-use character that none of `texts` holds.
+    """A private-use character that none of `texts` holds, as it is or as JSON escapes it.
 
     Raises:
         RenderError: they hold all of them.
     """
     used = set[str]()
     for text in texts:
-        if not text.isascii():
-            used.update(set(text).intersection(GUARDS))
+        if not text.isascii() or "\\ue00" in text:
+            used.update(guard for guard in GUARDS if guard in text or _escaped(guard) in text)
     for guard in GUARDS:
         if guard not in used:
             return guard
     raise RenderError("the messages hold all sixteen guard characters U+E000 to U+E00F: law L4 cannot be kept")
+
+
+def unguarded(text: str, guard: str) -> str:
+    """Return a rendered text without its guard characters; some templates write JSON that escapes them."""
+    return text.replace(guard, "").replace(_escaped(guard), "")
+
+
+def _escaped(guard: str) -> str:
+    return f"\\u{ord(guard):04x}"
 
 
 def strings(value: Any) -> Iterable[str]:

@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from orl_core.errors import RenderError
 from orl_core.messages import Role, ToolSpec
 from orl_core.render.conversation import call_dict, call_id, tool_dict
 
@@ -28,18 +27,21 @@ _SLOT = re.compile(rf"(Zq[{KINDS}]\d{{6}})")
 
 class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the dummy's action looks: with calls or with text, tools given or not, arguments as JSON text or as an
-    object, and its content beside calls.
+    object, its content beside calls, and with or without reasoning.
     """
 
     calls: bool
     tools: bool
     as_text: bool = False
     empty: str | None = ""
+    reasoning: bool = True
 
 
 def dummy(roles: Roles, form: Form, contents: Sequence[str] = ()) -> list[dict[str, Any]]:
     """An action and new messages, sentinels in all that varies; `contents` stands in for the content sentinels."""
-    action: dict[str, Any] = {"role": "assistant", "reasoning_content": "r", "content": form.empty}
+    action: dict[str, Any] = {"role": "assistant", "content": form.empty}
+    if form.reasoning:
+        action["reasoning_content"] = "r"
     new: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     for place, role in enumerate(roles):
@@ -86,26 +88,26 @@ def split_slots(tail: str) -> list[str | int]:
     return parts
 
 
-def check_sentinels(roles: Roles, head: str, tail: str) -> None:
-    """Every call before the tail; in it every content exactly once, in order, beside its own call's name and id.
+def misplaced(roles: Roles, head: str, tail: str) -> str:
+    """Return what is wrong with a tail; empty where nothing is.
 
-    Raises:
-        RenderError: it is otherwise.
+    Every call stands before the tail; in it every content once, in order, beside its own call's name and id.
     """
     said, followed = _numbers(head), _numbers(tail)
     results = [place for place, role in enumerate(roles) if role == "tool"]
     calls = list(range(max(1, len(results))))
     if said["a"] != calls:
-        raise RenderError(f"of {len(calls)} calls it prints {said['a']}, not each once and in order")
-    wanted = list(range(len(roles)))
+        return f"of {len(calls)} calls it prints {said['a']}, not each once and in order"
+    wanted, printed = list(range(len(roles))), said["c"] + followed["c"]
     if followed["c"] != wanted or said["c"]:
-        raise RenderError(
-            f"it prints the new contents as {said['c'] + followed['c']}, not each once and in order {wanted}"
-        )
+        if not printed:
+            return f"it does not print the {roles[0]} messages"
+        return f"it prints the new contents as {printed}, not each once and in order {wanted}"
     for kind, what in (("n", "name"), ("i", "id")):
         seen = followed[kind]
         if seen and (seen != sorted(seen) or set(seen) != set(results)):
-            raise RenderError(f"it prints the {what}s of calls {seen} beside the results {results}")
+            return f"it prints the {what}s of calls {seen} beside the results {results}"
+    return ""
 
 
 def _numbers(text: str) -> dict[str, list[int]]:

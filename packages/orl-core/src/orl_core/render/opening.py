@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orl_core.errors import RenderError, boundary
-from orl_core.render.controls import Controls, choose_guard, map_strings, strings
+from orl_core.render.controls import Controls, choose_guard, map_strings, strings, unguarded
 from orl_core.render.conversation import for_template
 from orl_core.tools.format import for_chat_template, for_system_prompt
 from orl_core.tools.strict_json import without_surrogates
@@ -42,22 +42,25 @@ class Opening:
         """
         if not messages:
             raise RenderError("an opening needs at least one message")
-        guard = choose_guard(self._outside(messages, tools))
-        placed = 0
+        outside = self._outside(messages, tools)
+        guard = choose_guard(outside)
+        placed = False
 
         def guarded(text: str) -> str:
             nonlocal placed
             changed = self._controls.guard(text, guard)
-            placed += len(changed) - len(text)
+            placed = placed or changed != text
             return changed
 
         text = self.text(messages, tools, guarded)
-        if text.count(guard) != placed:
-            raise RenderError(
-                f"law L4: the template printed {text.count(guard)} of {placed} guard characters, so that control "
-                "strings from outside cannot be told from its own: it drops, repeats or escapes a text that holds one"
-            )
         if placed:
+            other = choose_guard([*outside, guard])
+            again = self.text(messages, tools, lambda text: self._controls.guard(text, other))
+            if unguarded(text, guard) != unguarded(again, other):
+                raise RenderError(
+                    "law L4: the chat template changes the guard characters in a text that holds a control string, so "
+                    "that the string cannot be told from the template's own"
+                )
             blank = self.text(messages, tools, lambda text: self._controls.blank(text, guard))
             ours, theirs = self._controls.sequence(text), self._controls.sequence(blank)
             if ours != theirs:

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Role
+from orl_core.messages import Role, ToolSpec
 from orl_core.render.contents import Transform, probe
 from orl_core.render.dummy import (
     DUMMY_TOOL,
@@ -28,8 +28,8 @@ from orl_core.render.dummy import (
     Dicts,
     Form,
     Roles,
-    check_sentinels,
     dummy,
+    misplaced,
     rounds,
     sentinel,
     split_slots,
@@ -42,6 +42,18 @@ if TYPE_CHECKING:
     from orl_core.render.tokenizer import Tokenizer
 
 SHAPES = 256  # plans kept; a model that writes calls without end makes shapes without end
+
+
+class _NoTail(RenderError):
+    """A dummy conversation without a tail; `stage` says how far it came."""
+
+    def __init__(self, stage: int, message: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+def _furthest(faults: Sequence[RenderError]) -> RenderError:
+    return max(faults, key=lambda fault: fault.stage if isinstance(fault, _NoTail) else 0)
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,13 +89,17 @@ def _fill(parts: tuple[str | int, ...], values: Sequence[str]) -> str:
 class Plans:
     """The plans and content transforms of one tokenizer and template, each made when it is first asked for.
 
-    `counting` says that what the template prints depends on the number of calls before, and keys the plans by it.
+    `shown` says whether the template is given the tools; with a `system_prompt_template` it is not. `counting` says
+    that what the template prints depends on the number of calls before, and keys the plans by it. `why_no_calls` says
+    why the dummies have no calls, where the template has them in no form that can be followed.
     """
 
-    def __init__(self, tokenizer: Tokenizer, controls: Controls) -> None:
+    def __init__(self, tokenizer: Tokenizer, controls: Controls, *, shown: bool = True) -> None:
         self.tokenizer = tokenizer
         self.controls = controls
+        self.shown = shown
         self.counting = False
+        self.why_no_calls = ""
         stops = [text for text, token in controls.ids.items() if token in tokenizer.stop_ids]
         self.stops = closings(stops, controls.ids)
         self._stop = re.compile("|".join(map(re.escape, self.stops)) or r"(?!)")
@@ -124,26 +140,34 @@ class Plans:
             values += (self.transform(role).of(content), name, call)
         return values
 
-    def tail(self, roles: Roles, *, before: Dicts = (), tools: bool | None = None, form: Form | None = None) -> str:
+    def tail(
+        self,
+        roles: Roles,
+        *,
+        before: Dicts = (),
+        tools: Sequence[ToolSpec] | None = None,
+        form: Form | None = None,
+    ) -> str:
         """The tail as text, with its sentinels, of a dummy conversation that begins with `before`.
 
-        `tools` says whether the template is given tools; None and no `form` mean: as the plan was made.
+        `tools` are what the template is given; None and no `form` mean: as the plan was made.
 
         Raises:
             RenderError: the template raises, or the dummy cannot be found again in what it prints.
         """
         form = form or self.form(roles)
-        if tools is not None:
-            form = structs.replace(form, tools=tools)
-        rendered = self._render(roles, form, before=before)
+        given = ((DUMMY_TOOL,) if form.tools else ()) if tools is None else tools
+        rendered = self._render(roles, form, given, before=before)
         last = rendered.rfind("Zqa")
         if last < 0:
-            raise RenderError("it does not print what the assistant said")
+            raise _NoTail(1, "it does not print what the assistant said")
         stop = self._stop.search(rendered, last)
         if stop is None:
-            raise RenderError(f"none of the stop tokens {', '.join(self.stops) or '(none)'} follows the assistant")
-        check_sentinels(roles, rendered[: stop.start()], rendered[stop.start() :])
-        return rendered[stop.start() :]
+            raise _NoTail(2, f"none of the stop tokens {', '.join(self.stops) or '(none)'} follows the assistant")
+        head, tail = rendered[: stop.start()], rendered[stop.start() :]
+        if fault := misplaced(roles, head, tail):
+            raise _NoTail(3, fault)
+        return tail
 
     def expected(self, roles: Roles, calls_before: int) -> str:
         """The tail, with its sentinels, after so many calls, where that makes a difference."""
@@ -166,21 +190,24 @@ class Plans:
             form = self.form(roles)
             return self._compiled(self.expected(roles, calls_before)), form
         found: list[tuple[int, str, Form]] = []
-        faults: list[str] = []
-        for calls, as_text, tools, empty in product(*self._choices(roles), (False, True), ("", None)):
-            form = Form(calls=calls, tools=tools, as_text=as_text, empty=empty)
+        faults: list[RenderError] = []
+        for calls, as_text, empty in product(*self._choices(roles), ("", None)):
+            form = Form(calls=calls, tools=self.shown, as_text=as_text, empty=empty)
             try:
                 tail = self.tail(roles, form=form)
             except RenderError as exc:
-                faults.append(str(exc))
+                faults.append(exc)
                 continue
             stops = len(self._stop.findall(tail, 0, tail.index(sentinel("c", 0))))
             found.append((stops, tail, form))
             if stops == 1:
                 break
         if not found:
-            raise RenderError(f"the chat template cannot follow an action with {', '.join(roles)}: {faults[0]}")
+            what = ", ".join(roles)
+            raise RenderError(f"the chat template cannot follow an action with {what}: {_furthest(faults)}")
         _, tail, form = min(found, key=lambda candidate: candidate[0])
+        if "tool" in roles and not form.calls:
+            self.why_no_calls = str(_furthest(faults))
         return self._compiled(tail), form
 
     def _choices(self, roles: Roles) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
@@ -221,10 +248,11 @@ class Plans:
     def _probed(self, role: Role) -> Transform:
         roles: Roles = (role,)
         form = self.form(roles)
-        before, _, after = self._render(roles, form).partition(sentinel("c", 0))
+        given = (DUMMY_TOOL,) if form.tools else ()
+        before, _, after = self._render(roles, form, given).partition(sentinel("c", 0))
         prefix, suffix = self.controls.split(before)[-1], self.controls.split(after)[0]
         found = probe(
-            lambda content: self._render(roles, form, contents=(content,)),
+            lambda content: self._render(roles, form, given, contents=(content,)),
             *(before, after),
             prefix=prefix[prefix.rfind("Zq") + 9 :] if "Zq" in prefix else prefix,
             suffix=suffix.partition("Zq")[0],
@@ -235,8 +263,10 @@ class Plans:
             )
         return found
 
-    def _render(self, roles: Roles, form: Form, *, before: Dicts = (), contents: Sequence[str] = ()) -> str:
+    def _render(
+        self, roles: Roles, form: Form, given: Sequence[ToolSpec], *, before: Dicts = (), contents: Sequence[str] = ()
+    ) -> str:
         messages = [*(before or HELLO), *dummy(roles, form, contents)]
-        tools = for_chat_template([DUMMY_TOOL]) if form.tools else None
+        tools = for_chat_template(given) or None
         with boundary(RenderError, "applying the chat template"):
             return self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True)

@@ -12,7 +12,8 @@ from msgspec import structs
 
 from orl_core.errors import RenderError, boundary
 from orl_core.render import certify
-from orl_core.render.calls import CallReader, detect_format, dialect_of, reasoning_opened
+from orl_core.render.call_check import CallCheck
+from orl_core.render.calls import CallReader, reasoning_opened
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import text_content
 from orl_core.render.junction import Junction
@@ -53,13 +54,16 @@ class Renderer:
         system_prompt_template: str | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self.vocabulary_size = tokenizer.vocabulary_size
         self._controls = Controls(tokenizer)
-        self._plans = Plans(tokenizer, self._controls)
+        self._plans = Plans(tokenizer, self._controls, shown=system_prompt_template is None)
         with boundary(RenderError, "certifying the tokenizer and its chat template"):
             checks = certify.before_plans(tokenizer, self._controls)
-            self.tool_format: ToolFormat = tool_format or detect_format(self._plans)
-            self._dialect = dialect_of(self._plans, self.tool_format)
+            written = CallCheck(self._plans)
+            self.tool_format: ToolFormat = tool_format or written.detect_format()
+            self._dialect = written.dialect(self.tool_format)
             extent, more = certify.plans(self._plans, self._dialect)
+            self._mixed = extent.mixed
             self._junction = Junction(extent.closing, self._controls.ids)
             self._opened = reasoning_opened(self._plans, tuple(extent.closing), self.tool_format)
             self._calls = CallReader(tokenizer, self._controls, self.tool_format)
@@ -79,12 +83,21 @@ class Renderer:
         """Whether reasoning can be cut out by `hide`: the two tags that delimit it must be control ids."""
         return self._controls.ids.keys() >= set(thinking(self.tool_format))
 
+    @property
+    def opens_reasoning(self) -> bool:
+        """Whether the prompt after a user message opens the reasoning."""
+        return self._opens("user")
+
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
         """The ids of the first messages and tools, up to where the model begins to speak.
 
         Raises:
             RenderError: an image, a conversation that the template cannot express, or law L4 cannot be kept.
         """
+        if not self.certificate.system_messages and any(message.role == "system" for message in messages):
+            raise RenderError("after a system message this chat template renders results otherwise: put it elsewhere")
+        if not self.certificate.without_tools and not tools:
+            raise RenderError("without tools this chat template renders results otherwise or not at all: give it tools")
         return tuple(self._opening.ids(messages, tools))
 
     def fits(self, action_ids: Sequence[int], messages: Sequence[Message]) -> bool:
@@ -109,6 +122,8 @@ class Renderer:
         if not roles or not self._junction.follows.issuperset(roles):
             said, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._junction.follows))
             raise RenderError(f"an action is followed by {can} messages, not by {said}")
+        if not self._mixed and len(set(roles)) > 1:
+            raise RenderError("results and a user message cannot follow an action together in this chat template")
         if not self.fits(action_ids, messages):
             raise RenderError(f"the action ended in token {action_ids[-1]}, which a {roles[0]} message cannot follow")
         contents = [text_content(message, place) for place, message in enumerate(messages)]

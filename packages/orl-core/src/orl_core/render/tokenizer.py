@@ -21,6 +21,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def vocabulary_size(self) -> int:
+        """The number above every id that the model can sample."""
+        ...
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids that end an action, in any order; the renderer finds out which one the template closes with."""
         ...

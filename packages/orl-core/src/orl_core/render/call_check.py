@@ -1,0 +1,235 @@
+"""The calls that a template writes, read back: which wire format it writes, and that the parser loses nothing.
+
+Each case is an action: calls with arguments of every type, with text and without, one call and several. The template
+renders it as a part of the history, and the parser of a format reads the rendering. A case that the template cannot
+express is recorded: it raises, or a part of the case is not in the rendering. A case that is expressed and read as
+something else is refused, because the model learns from such renderings and its calls would be lost.
+
+The module knows templates only by what they print.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
+
+from orl_core.errors import RenderError, boundary
+from orl_core.messages import Action, ToolCall
+from orl_core.render.call_cases import CASES, PLAIN, Case, one_call, tools_of
+from orl_core.render.calls import opens
+from orl_core.render.certify import Check
+from orl_core.render.controls import GUARDS, map_strings
+from orl_core.render.conversation import Dialect, call_dict
+from orl_core.render.dummy import HELLO
+from orl_core.render.unsupported import unsupported
+from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
+from orl_core.tools.format import for_chat_template
+
+if TYPE_CHECKING:
+    from orl_core.render.calls import CallReader
+    from orl_core.render.plan import Plans
+
+
+class Rendering(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A case as the template writes it, without generation prompt and closing, and the prompt that it follows."""
+
+    text: str
+    prompt: str
+
+    @property
+    def plain(self) -> str:
+        """The text without the guards that break control strings in the case's own strings."""
+        return self.text.replace(GUARDS[0], "")
+
+
+class CallCheck:
+    """Renders the cases through one template, each once for each way to write arguments."""
+
+    def __init__(self, plans: Plans) -> None:
+        self._plans = plans
+        self._known: dict[tuple[str, Dialect], Rendering | str] = {}
+
+    def dialect(self, tool_format: ToolFormat) -> Dialect:
+        """How this template wants calls: arguments as an object or as JSON text, whichever is read back.
+
+        Kimi K2's ids say the call's name, which its format prints nowhere else.
+        """
+        planned = self._plans.form(("tool",)).as_text
+        choices = [Dialect(arguments_as_text=text, named_ids="kimi" in tool_format) for text in (planned, not planned)]
+        return min(choices, key=lambda choice: len(self._misread(tool_format, choice)))
+
+    def detect_format(self) -> ToolFormat:
+        """The format whose parser reads back everything that the template writes.
+
+        Raises:
+            RenderError: none does; the message says what the template writes, and which format comes near.
+        """
+        near = ""
+        for tool_format in TOOL_FORMATS:
+            misread = self._misread(tool_format, self.dialect(tool_format))
+            if not misread:
+                return tool_format
+            if PLAIN.name not in misread and not near:
+                name, read = next(iter(misread.items()))
+                near = f"`{tool_format}` comes near, but reads {name} as {read}"
+        rendering = self._rendering(PLAIN, self.dialect(TOOL_FORMATS[0]))
+        if isinstance(rendering, str):
+            raise RenderError(unsupported("", self._plans.why_no_calls or rendering))
+        raise RenderError(unsupported(rendering.plain, "", near))
+
+    def check(self, dialect: Dialect, calls: CallReader) -> Check:
+        """The check that the parser reads back what the template writes, in ids.
+
+        It fails, and stops nothing, where the template writes no call at all.
+
+        Raises:
+            RenderError: the parser reads something else.
+        """
+        missing: list[str] = []
+        cases = (*CASES, _spelling(self._plans, calls.format))
+        for case in cases:
+            rendering = self._rendering(case, dialect)
+            if isinstance(rendering, str):
+                missing.append(f"{case.name} ({rendering})")
+                continue
+            ids = self._plans.controls.encode(rendering.text, GUARDS[0])
+            opened = _opened(rendering, calls.format)
+            action = calls.read(ids, tools_of(case), reasoning_opened=opened)[0]
+            if wrong := _difference(case, action, rendering):
+                raise RenderError(
+                    f"parse after render: the chat template writes {case.name} as {rendering.plain!r}, which the "
+                    f"`{calls.format}` parser reads as {wrong}: template and `tool_format` do not belong together"
+                )
+        detail = f"{len(cases) - len(missing)} kinds of calls are read back"
+        detail += f"; the template cannot express {', '.join(missing)}" if missing else ""
+        passed = isinstance(self._rendering(PLAIN, dialect), Rendering)
+        return Check(check="parse after render", passed=passed, detail=detail)
+
+    def _misread(self, tool_format: ToolFormat, dialect: Dialect) -> dict[str, str]:
+        """The cases that the format's parser does not read back, and what it reads; one call must be expressed."""
+        plain = self._read(PLAIN, tool_format, dialect)
+        if plain != "":
+            return {case.name: plain or "nothing" for case in CASES}
+        found = {case.name: self._read(case, tool_format, dialect) for case in CASES}
+        return {name: read for name, read in found.items() if read}
+
+    def _read(self, case: Case, tool_format: ToolFormat, dialect: Dialect) -> str | None:
+        """What the format's parser makes of the case: empty where it reads it back, None where it is not expressed."""
+        rendering = self._rendering(case, dialect)
+        if isinstance(rendering, str):
+            return None
+        opened = _opened(rendering, tool_format)
+        action = parse(rendering.plain, tool_format, tools=tools_of(case), reasoning_opened=opened)
+        return self._strangers(case, rendering, tool_format) or _difference(case, action, rendering)
+
+    def _strangers(self, case: Case, rendering: Rendering, tool_format: ToolFormat) -> str:
+        """The control strings of a call that the format does not know: it would read a part of the call as text."""
+        last = max((rendering.text.rfind(word) for word in case.shows), default=0)
+        written = set(self._plans.controls.sequence(rendering.text[max(last, 0) :]))
+        return ", ".join(sorted(written.difference(delimiters(tool_format))))
+
+    def _rendering(self, case: Case, dialect: Dialect) -> Rendering | str:
+        """The case as the template writes it, or why it cannot express it."""
+        key = case.name, dialect
+        if key not in self._known:
+            shown = self._plans.shown
+            tried = [self._rendered(case, dialect, tools=shown)]
+            if isinstance(tried[0], str):
+                tried.append(self._rendered(case, dialect, tools=not shown))
+            self._known[key] = next((found for found in tried if isinstance(found, Rendering)), tried[0])
+        return self._known[key]
+
+    def _rendered(self, case: Case, dialect: Dialect, *, tools: bool) -> Rendering | str:
+        specs = for_chat_template(tools_of(case)) if tools else None
+        messages, guarded = self._messages(case, dialect)
+        apply = self._plans.tokenizer.apply_chat_template
+        try:
+            with boundary(RenderError, "applying the chat template to a tool call"):
+                whole = apply(messages, tools=specs, add_generation_prompt=False)
+                prompt = apply(HELLO, tools=specs, add_generation_prompt=True)
+        except RenderError as exc:
+            return str(exc)
+        rendering = self._behind(whole, prompt)
+        if lost := [word for word in case.shows if word not in rendering.plain]:
+            return f"it does not print {', '.join(lost)}"
+        if rendering.text.count(GUARDS[0]) != guarded:
+            return "it changes control strings in arguments"
+        return self._closed(rendering, case)
+
+    def _messages(self, case: Case, dialect: Dialect) -> tuple[list[dict[str, Any]], int]:
+        """The case as a template reads it, every string in it guarded, and the number of guards."""
+        guarded = 0
+
+        def guard(text: str) -> str:
+            nonlocal guarded
+            changed = self._plans.controls.guard(text, GUARDS[0])
+            guarded += len(changed) - len(text)
+            return changed
+
+        calls: list[dict[str, Any]] = []
+        for number, call in enumerate(case.calls):
+            arguments, name_id = map_strings(guard, call.arguments), dialect.call_id(number, call.name)
+            calls.append(call_dict(call.name, arguments, call=name_id, as_text=dialect.arguments_as_text))
+        content = guard(case.text) if case.text else self._plans.form(("tool",)).empty
+        action = {"role": "assistant", "content": content, "tool_calls": calls}
+        return [*map(dict, HELLO), action], guarded
+
+    def _behind(self, whole: str, prompt: str) -> Rendering:
+        """What stands behind the prompt, or behind what the two have in common."""
+        if whole.startswith(prompt):
+            return Rendering(text=whole.removeprefix(prompt), prompt=prompt)
+        parts, shared = self._plans.controls.split(whole), self._plans.controls.split(prompt)
+        pairs = enumerate(zip(parts, shared, strict=False))
+        same = next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(parts), len(shared)))
+        if same % 2 or same >= len(shared):
+            return Rendering(text="".join(parts[same:]), prompt="")
+        ends = (place for place, (a, b) in enumerate(zip(parts[same], shared[same], strict=False)) if a != b)
+        alike = next(ends, min(len(parts[same]), len(shared[same])))
+        return Rendering(text="".join(parts[same:])[alike:], prompt="")
+
+    def _closed(self, rendering: Rendering, case: Case) -> Rendering | str:
+        """The rendering up to the closing, or why it is not one action."""
+        ids, stop_ids = self._plans.controls.ids, self._plans.tokenizer.stop_ids
+        last = max((rendering.plain.rfind(word) for word in case.shows), default=0)
+        text, said = "", 0
+        for part in self._plans.controls.split(rendering.text):
+            stops = part in ids and (ids[part] in stop_ids or (part in self._plans.stops and said > last))
+            if stops and said > last:
+                break
+            if stops:
+                return "it writes text and calls as several actions"
+            text, said = text + part, said + len(part.replace(GUARDS[0], ""))
+        return structs.replace(rendering, text=text)
+
+
+def _opened(rendering: Rendering, tool_format: ToolFormat) -> bool:
+    """Return whether the rendering begins inside reasoning: some templates print only its end before a past action."""
+    return opens(rendering.prompt, tool_format) or rendering.text.lstrip().startswith(thinking(tool_format)[1])
+
+
+def _spelling(plans: Plans, tool_format: ToolFormat) -> Case:
+    """A string that spells the format's delimiters where they are ids: text from outside is text (law L4)."""
+    held = " ".join(text for text in delimiters(tool_format) if text in plans.controls.ids)
+    return one_call("control strings in arguments", spelled=f"a {held} b", cut=held[:-1])
+
+
+def _difference(case: Case, action: Action, rendering: Rendering) -> str:
+    """What the action says in place of the case; empty where it says the same, types included.
+
+    Where the rendering does not begin behind a prompt, what is left of one may stand before the text.
+    """
+    calls = [[call.name, call.arguments] for call in action.calls if isinstance(call, ToolCall)]
+    if len(calls) == len(action.calls) and _exact(calls) == _exact(
+        [[call.name, call.arguments] for call in case.calls]
+    ):
+        said = action.text or action.reasoning  # gpt-oss takes text before a call for reasoning
+        alike = said == case.text if rendering.prompt else case.text in said
+        return "" if alike else f"the text {said!r}"
+    return f"{action.calls}"
+
+
+def _exact(value: Any) -> str:
+    """A text that is the same for equal values of equal types: 1, 1.0 and True differ, the order of keys does not."""
+    return json.dumps(value, sort_keys=True)
