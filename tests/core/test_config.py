@@ -1,12 +1,14 @@
 """The configuration: the cookbook's file loads unchanged, and what is wrong is refused with file and path."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.config import RunConfig, decode_config, load_config
+from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
 
 COOKBOOK = """\
@@ -163,7 +165,15 @@ def test_round_trip(turns: int, low: float, size: float):
     assert msgspec.json.decode(msgspec.json.encode(config), type=RunConfig) == config
 
 
-@pytest.mark.parametrize("name", ["wandb-key", "--wandb_key", "--wandb-key=hush-hush", "sglang-api-key", "hub_token"])
+SECRET_FLAGS = [
+    *("--token", "--passwd", "--db-pass", "--private-key", "--WANDB-API-KEY", "--HF_TOKEN", "--apiKey", "--proxy-auth"),
+    *("--ssl-keyfile-password", "--client-secret", "--credentials", "pwd", "--authToken", "--Passphrase"),
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["wandb-key", "--wandb_key", "--wandb-key=hush-hush", "sglang-api-key", "hub_token", *SECRET_FLAGS]
+)
 def test_a_secret_among_the_trainers_flags_is_refused_by_name_alone(cookbook: Path, name: str):
     flags = f"trainer: {{flags: {{'{name}': hush-hush}}}}"
     cookbook.write_text(COOKBOOK.replace("thinking: false", flags), encoding="utf-8")
@@ -173,6 +183,162 @@ def test_a_secret_among_the_trainers_flags_is_refused_by_name_alone(cookbook: Pa
 
 
 def test_flags_that_name_a_column_or_count_tokens_are_no_secrets(cookbook: Path):
-    flags = "trainer: {flags: {input-key: prompt, --label-key: label, max-tokens-per-gpu: 9, --pad-token: x}}"
+    flags = (
+        "trainer: {flags: {input-key: prompt, --label-key: label, max-tokens-per-gpu: 9, --pad-token: x, "
+        "--calculate-per-token-loss: true, --stop-token-ids: 7, --use-token: true, --moe-token-dispatcher-type: x}}"
+    )
     cookbook.write_text(COOKBOOK.replace("thinking: false", flags), encoding="utf-8")
-    assert len(load_config(cookbook).trainer.flags) == 4
+    assert len(load_config(cookbook).trainer.flags) == 8
+
+
+def laughs(levels: int) -> str:
+    """A list of ten aliases of a list of ten aliases, and so on."""
+    lines = ["a0: &a0 [lol, lol]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels))]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        laughs(12),
+        laughs(12) + "\nenvironments: *a11",
+        "environments: &a [*a]",
+        "a: &a {x: 1}\nb: &b {<<: [" + ", ".join(["*a"] * 20_000) + "]}",
+        "trainer: {seed: " + "9" * 100_000 + "}",
+        "trainer: {seed: 0x" + "9" * 300_000 + "}",
+        "[" * 5_000,
+        "\n".join(f"key{n}: 1" for n in range(2_000)) + "\nkey1999: 2",
+    ],
+    ids=["aliases", "aliases used", "itself", "merged", "digits", "hex", "nested", "twice"],
+)
+def test_yaml_that_explodes_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"run\.yaml") as caught:
+        load_config(path)
+    assert len(str(caught.value)) < 2_000
+    assert "\n" not in str(caught.value)
+
+
+def test_override_with_aliases_that_explode_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("environments: {A/B: {}}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="override"):
+        load_config(path, [f"trainer={{{laughs(9).replace(chr(10), ', ')}}}"])
+
+
+def test_endless_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"environments": {"A/B": {"base_url": "http://user:hush-hush@host:8000"}}},
+        {"environments": {"A/B": {"base_url": "https://hush-hush@host"}}},
+        {"environments": {"A/B": {"base_url": "https://host/x?token=hush-hush"}}},
+        {"environments": {"A/B": {}}, "trainer": {"model": "https://me:hush-hush@hub/model"}},
+        {"environments": {"A/B": {}}, "trainer": {"flags": {"--wandb-host": "https://me:hush-hush@host"}}},
+    ],
+)
+def test_an_address_with_a_login_is_refused_and_not_shown(tree: dict[str, Any]):
+    with pytest.raises(ConfigError) as caught:
+        decode_config(tree, "tree")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["secrets: {a: 'hush-hush\n", "secrets:\n  a: [hush-hush}\n", "a: hush-hush: b"])
+def test_a_file_that_is_no_yaml_is_refused_without_its_lines(tmp_path: Path, text: str):
+    path = tmp_path / "broken.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"broken\.yaml.*line \d") as caught:
+        load_config(path)
+    assert "hush" not in f"{caught.value}{caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    "text", ["secrets.token hush-hush", ".=hush-hush", "secrets.a=[hush-hush", "rollout.x.y.z.=hush"]
+)
+def test_an_override_that_cannot_be_applied_is_refused_without_its_value(cookbook: Path, text: str):
+    with pytest.raises(ConfigError) as caught:
+        load_config(cookbook, [text])
+    assert "hush" not in str(caught.value)
+
+
+SECRET_NAMES = [
+    *("--openai-key", "--anthropic-key", "--aws-key", "--deploy-key", "--session-key", "--jwt", "--cookie", "--creds"),
+    *("--api-keys", "--dbpassword", "--authtoken", "--secretkey", "--hftoken", "--admin-api-key", "--x-auth-token"),
+]
+SECRET_VALUES = [
+    *('{"WANDB_API_KEY":"hush"}', "HF_TOKEN=hush", "Authorization: Bearer hush", "https://hush@host/x"),
+    *("https://host/x?access_token=hush", "{'a': {'openai_key': 'hush'}}"),
+]
+ORDINARY_NAMES = [
+    *("--input-key", "--label-key", "--metadata-key", "--tool-key", "--reward-key", "--eval-reward-key", "--n-pass"),
+    *(
+        "--multimodal-keys",
+        "--eval-input-key",
+        "--pass",
+        "--forward-pass",
+        "--max-token",
+        "--response-token",
+        "--author",
+    ),
+    *("--assistant-token", "--tool-token", "--vision-token", "--eos-token", "--stop-token-ids", "--max-tokens-per-gpu"),
+    *("--log-passrate", "--moe-token-dispatcher-type", "--apply-chat-template", "--skip-tokenizer-init", "--sglang-tp"),
+]
+ORDINARY_VALUES = [
+    *("aime", "/data/aime.jsonl@[0:100]", '{"enable_thinking": false, "eos_token": "x", "use_auth": true}', "key: 3"),
+    *("http://127.0.0.1:30000", "a.b:c", "input_key=prompt", "s3://bucket/x@1"),
+]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["--wandb-key", "hush"], ["--lr", "1", "--db-pass=hush"], ["--host", "http://a:hush@b"], ["--TOKEN", "hush"]),
+        *([name, "hush"] for name in SECRET_NAMES),
+        *(["--x", value] for value in SECRET_VALUES),
+        *([f"--x={value}"] for value in SECRET_VALUES),
+    ],
+)
+def test_a_secret_among_a_trainers_arguments_is_refused_by_name_alone(words: list[str]):
+    with pytest.raises(ConfigError) as caught:
+        refuse_on_command_line(words)
+    assert "hush" not in str(caught.value)
+    refuse_on_command_line(
+        ["--use-token", "--pad-token", "x", "--input-key", "prompt", "--host", "http://b", "--token"]
+    )
+
+
+@pytest.mark.parametrize("words", [*([name, "x"] for name in ORDINARY_NAMES), *(["--x", it] for it in ORDINARY_VALUES)])
+def test_ordinary_arguments_of_a_trainer_pass(words: list[str]):
+    refuse_on_command_line(words)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.lr=1" + ":59" * 400 + ".5",
+        "trainer.seed=1" + ":59" * 400,
+        "trainer.seed=0x" + "f" * 5_000,
+        "trainer={0x" + "f" * 5_000 + ": 1}",
+    ],
+    ids=["float", "integer of base 60", "integer of base 16", "key"],
+)
+def test_number_beyond_every_reader_is_refused(tmp_path: Path, override: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(COOKBOOK)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [override])
+    assert len(str(caught.value)) < 1_000 + 2 * len(str(path))
+
+
+@pytest.mark.parametrize("levels", [101, 900, 100_000])
+def test_tree_of_any_depth_is_refused(levels: int) -> None:
+    tree: Any = 1
+    for _ in range(levels):
+        tree = {"environments": tree}
+    with pytest.raises(ConfigError, match="nested"):
+        decode_config(tree, "test")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import quote
 
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from orl_core.config import Backend, Reduction, decode_config, load_config
+from orl_core.configfile import FLOATS
 from orl_core.datum import Datum, to_data
 from orl_core.errors import ConfigError
 from orl_core.messages import Action, ImageBlock, Message, Role, TextBlock, ToolCall, ToolSpec
@@ -86,7 +88,7 @@ def environments(draw: st.DrawFn, longest: float) -> dict[str, Any]:
         "max_reward": st.just(high),
         "max_turns": positive,
         "secrets": st.just({"KEY": None, "TOKEN": {"value": None, "hosts": ["example.org"]}}),
-        "base_url": st.none() | hostile.map(lambda text: f"http://{text}"),
+        "base_url": st.none() | hostile.map(lambda text: f"http://{quote(text)}"),
         "weight": st.floats(0.1, 10),
         "parallel_calls": st.booleans(),
         "call_timeout": st.none() | seconds.map(lambda timeout: min(timeout, longest)),
@@ -97,7 +99,7 @@ def environments(draw: st.DrawFn, longest: float) -> dict[str, Any]:
 @st.composite
 def configurations(draw: st.DrawFn) -> dict[str, Any]:
     deadlines = sorted(draw(seconds) for _ in range(3))
-    names = st.sampled_from(("A/B", "GeneralReasoning/WhoDunIt", "é/😀", "a/b/c"))
+    names = st.sampled_from(("A/B", "GeneralReasoning/WhoDunIt", "a-b.c/d_9", "a/b/c"))
     rollout = {
         **dict(zip(("call_timeout", "turn_timeout", "rollout_timeout"), deadlines, strict=True)),
         "turn_tokens": draw(positive),
@@ -136,10 +138,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("configurations")
 
 
+class Dumper(yaml.SafeDumper):
+    """Quotes the text that only YAML 1.2 reads as a number, such as `0E0`."""
+
+
+Dumper.add_implicit_resolver(*FLOATS)
+
+
+@example(tree={"environments": {"A/B": {}}, "openreward_run_name": "0E0"})
 @given(tree=configurations())
 def test_a_configuration_comes_back_from_yaml(folder: Path, tree: dict[str, Any]) -> None:
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(tree, allow_unicode=False), encoding="utf-8")
+    path.write_text(yaml.dump(tree, Dumper=Dumper), encoding="utf-8")
     assert load_config(path) == decode_config(tree, "tree")
 
 

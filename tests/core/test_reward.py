@@ -1,11 +1,12 @@
 """Rewards and advantages are total, finite and bounded; the reductions are what their names say."""
 
 import math
+import sys
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.config import EnvironmentConfig, GroupRewardConfig, decode_config
@@ -58,6 +59,7 @@ def test_clamps():
 
 
 @given(rewards=st.lists(st.none() | st.floats(), max_size=6), reduction=st.sampled_from(REDUCTIONS))
+@example(rewards=[sys.float_info.max] * 3, reduction="mean")
 def test_reduce_reward_is_total_finite_and_bounded(rewards: list[float | None], reduction: str):
     assert math.isfinite(reduce_reward(played(rewards), environment(reward_reduction=reduction)))
     clamped = reduce_reward(played(rewards), environment(reward_reduction=reduction, min_reward=-1, max_reward=1))

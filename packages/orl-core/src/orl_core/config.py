@@ -1,23 +1,26 @@
 """The configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes.
 
 The schema is the OpenReward cookbook's `train_config.yaml` with our additions. Bad input is refused here, with file and
-`$.path`, before a GPU or an environment is touched: unknown keys, wrong types, NaN, impossible bounds. Structs check
-themselves in `__post_init__`; because plain construction does not type-check, configs are only built by decoding.
-The module knows nothing of trainers' options: `trainer.flags` pass through verbatim, but for secrets.
+`$.path`: unknown keys, wrong types, NaN, impossible bounds, names that are no part of a URL. Configs are built by
+decoding only, which checks types. `trainer.flags` pass through verbatim, but for secrets.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
-from string import Formatter
+from datetime import date
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct, field
 
+from orl_core.credentials import refuse_among
 from orl_core.errors import ConfigError
+from orl_core.names import PathName, is_path_name
+from orl_core.nesting import MAX_DEPTH, non_finite, too_deep
+from orl_core.tools import ToolFormat
+from orl_core.tools.format import check_system_prompt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +31,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_SECRET_FLAG = re.compile(r"(wandb|api|access|secret)[-_]key$|(hub|hf|auth|access|api)[-_]token$|(password|secret)$")
+_TEMPLATE = re.compile(r"\{[{%]")  # in every chat template, and in no path of one
 Backend = Literal["slime", "miles", "trl"]
 
 
@@ -53,7 +56,7 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_reward: float | None = None
     max_turns: Positive = 20
     secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
-    variant: str | None = None
+    variant: PathName | None = None
     base_url: Annotated[str, Meta(pattern="^https?://")] | None = None
     send_api_key: bool = False
     toolset: str | None = None
@@ -69,6 +72,8 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}")
         if not self.splits:
             raise ValueError("`splits` is empty: name at least one split, such as [train]")
+        if {"@", "?", "#"} & set(self.base_url or ""):
+            raise ValueError("`base_url` holds a login or a query, and is written down: keep them in `secrets`")
 
 
 class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,22 +186,29 @@ class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     flags: dict[str, str | float | bool | None] = field(default_factory=dict[str, str | float | bool | None])
 
     def __post_init__(self) -> None:
-        names = (flag.partition("=")[0] for flag in self.flags)
-        if secret := next(filter(_SECRET_FLAG.search, names), ""):
-            raise ValueError(f"`flags` has {secret}, which all could read: set its variable, such as WANDB_API_KEY")
+        refuse_among({name: getattr(self, name) for name in self.__struct_fields__}, self.flags)
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that a run is made of. `secrets` values never leave the process; see `public`.
 
     `thinking` is false, `keep` (or true: reasoning stays in the context as it was sampled) or `strip` (the engine is
-    shown earlier turns without it). `reward` is `module:function` of a Trajectory, importable where rollouts run.
+    shown earlier turns without it). Null turns reasoning off where the chat template has a switch, and accepts what the
+    template does where it has none. `reward` is `module:function` of a Trajectory, importable where rollouts run.
+
+    `chat_template` replaces the checkpoint's own: the path of a file, whose text `load_config` puts in its place.
+    `chat_template_kwargs` are variables for the template. `chat_template_date` is the date that it shows; null is the
+    day when the run begins. `tool_format` is the wire format of calls; `auto` finds it in the template.
     """
 
     environments: dict[str, EnvironmentConfig]
     secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
     system_prompt_template: str | None = None
-    thinking: bool | Literal["keep", "strip"] = False
+    thinking: bool | Literal["keep", "strip"] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    chat_template_date: date | None = None
+    tool_format: ToolFormat | Literal["auto"] = "auto"
     openreward_run_name: str = "orl"
     reward: str | None = None
     group_reward: GroupRewardConfig = field(default_factory=GroupRewardConfig)
@@ -208,12 +220,14 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not self.environments:
             raise ValueError("`environments` is empty: name at least one, such as GeneralReasoning/WhoDunIt")
         for name, environment in self.environments.items():
-            if not all(name.partition("/")):
-                raise ValueError(f"environment `{name}` is not of the form Organization/Environment")
+            if "/" not in name or not all(map(is_path_name, name.split("/"))):
+                raise ValueError(f"environment `{name}` is not of the form Organization/Environment, in A-Za-z0-9_.-")
             if (environment.call_timeout or 0.0) > self.rollout.turn_timeout:
                 raise ValueError(f"`call_timeout` of {name} is above `turn_timeout`, {self.rollout.turn_timeout}")
         if self.system_prompt_template is not None:
-            _check_template(self.system_prompt_template)
+            check_system_prompt(self.system_prompt_template)
+        if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
+            raise ValueError(f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file")
         if self.reward is not None and not _FUNCTION.fullmatch(self.reward):
             raise ValueError(f"`reward` is `{self.reward}`, not of the form module:function")
 
@@ -241,6 +255,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     tree = configfile.read(Path(path))
     for override in overrides:
         configfile.override(tree, override)
+    configfile.read_template(tree, str(path))
     return decode_config(tree, str(path))
 
 
@@ -250,8 +265,10 @@ def decode_config(tree: object, source: str) -> RunConfig:
     Raises:
         ConfigError: the tree breaks the schema; the message opens with `source`.
     """
-    if where := _non_finite(tree, "$"):
-        raise ConfigError(f"{source}: numbers must be finite - at `{where}`")
+    if too_deep(tree):
+        raise ConfigError(f"{source}: nested deeper than {MAX_DEPTH} levels - at `$`")
+    if where := non_finite(tree, "$"):
+        raise ConfigError(f"{source}: numbers must be finite and within 64 bits - at `{where}`")
     try:
         return msgspec.convert(tree, RunConfig)
     except msgspec.ValidationError as exc:
@@ -273,28 +290,3 @@ def _broken_environment(tree: object) -> str:
         except msgspec.ValidationError:
             return f"$.environments.{name}"
     return "$.environments"
-
-
-def _non_finite(tree: object, where: str) -> str:
-    """The path of the first NaN or infinity in `tree`, or an empty string."""
-    if isinstance(tree, float):
-        return "" if math.isfinite(tree) else where
-    if isinstance(tree, dict):
-        children = ((f"{where}.{key}", value) for key, value in cast("dict[object, object]", tree).items())
-    elif isinstance(tree, list):
-        children = ((f"{where}[{index}]", value) for index, value in enumerate(cast("list[object]", tree)))
-    else:
-        return ""
-    return next((found for path, value in children if (found := _non_finite(value, path))), "")
-
-
-def _check_template(template: str) -> None:
-    """Refuse a template that `str.format(tools=...)` would not accept. `{{` and `}}` stand for braces."""
-    try:
-        names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
-    except ValueError as exc:
-        raise ValueError(f"`system_prompt_template`: {exc}; write {{{{ and }}}} for braces") from exc
-    if names - {"tools"}:
-        raise ValueError(f"`system_prompt_template` has {{{min(names - {'tools'})}}}: only {{tools}} is filled in")
-    if "tools" not in names:
-        raise ValueError("`system_prompt_template` has no {tools}: the model would not know its tools")

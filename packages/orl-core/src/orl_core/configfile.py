@@ -1,41 +1,48 @@
 """YAML in, plain JSON types out: the file's side of `load_config`. It knows nothing of the schema.
 
 PyYAML is imported here alone, so that importing orl_core does not pay for it. The loader differs from PyYAML's safe one
-in two points: a key that stands twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot).
+in two points: a key that stands twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot). A file and what
+its aliases make of it are limited in size, before anything is made of them.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Any, cast
+import stat
+from collections import Counter
+from pathlib import Path
+from typing import Any, cast
 
 import yaml
 
 from orl_core.errors import ConfigError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+# What PyYAML raises, the last five for scalars that it cannot make and for nesting beyond Python's stack.
+_REFUSALS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
-# What PyYAML raises, the last four for scalars that it cannot make and for nesting beyond Python's stack.
-_REFUSALS = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+MOST_BYTES = 256 << 10  # of a file
+MOST_NODES = 100_000  # of a file, aliases written out
 
 
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep=True)
         if len(mapping) != len(node.value):
-            keys = [key.value for key, _ in node.value]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            counts = Counter(str(key.value) for key, _ in node.value)
+            twice = max(counts, key=lambda key: counts[key])[:80]
             raise yaml.constructor.ConstructorError(None, None, f"key `{twice}` stands twice", node.start_mark)
         return mapping
 
 
-_Loader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
+# The floats of YAML 1.2 that PyYAML reads as text: tag, pattern, first characters.
+FLOATS = (
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
     list("-+.0123456789"),
 )
+_Loader.add_implicit_resolver(*FLOATS)  # pyright: ignore[reportUnknownMemberType]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -45,13 +52,36 @@ def read(path: Path) -> dict[str, Any]:
         ConfigError: no such file, not readable, not YAML, or not a mapping.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
+        text = _text_of(path)
+    except (OSError, ValueError) as exc:
         raise ConfigError(f"{path}: cannot be read: {exc}") from exc
     tree = _parse(text, str(path))
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected a mapping with `environments:` at the top - at `$`")
     return cast("dict[str, Any]", tree)
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file of at most MOST_BYTES, in UTF-8.
+
+    Raises:
+        ValueError: it is larger, or no UTF-8.
+        OSError: it cannot be read, or is no regular file.
+    """
+    with open(path, "rb", opener=_opener) as file:
+        raw = file.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
+    return raw.decode()
+
+
+def _opener(path: str, flags: int) -> int:
+    """Open a regular file. A pipe, such as `/dev/stdin`, or a device may have no end, or never begin."""
+    file = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ValueError("it is no regular file but a folder, a pipe or a device: name a file")
+    return file
 
 
 def override(tree: dict[str, Any], text: str) -> None:
@@ -62,19 +92,79 @@ def override(tree: dict[str, Any], text: str) -> None:
     """
     path, equals, value = text.partition("=")
     if not equals or not all(path.split(".")):
-        raise ConfigError(f"override `{text}` is not of the form path.to.key=value")
+        raise ConfigError(f"override {f'`{path}`' if equals else 'without `=`'} is not of the form path.to.key=value")
     *parents, last = path.split(".")
     node = tree
     for depth, key in enumerate(parents):
         child = node.setdefault(key, {})
         if not isinstance(child, dict):
-            raise ConfigError(f"override `{text}`: `$.{'.'.join(parents[: depth + 1])}` is not a mapping")
+            raise ConfigError(f"override `{path}`: `$.{'.'.join(parents[: depth + 1])}` is not a mapping")
         node = cast("dict[str, Any]", child)
-    node[last] = _parse(value, f"override `{text}`")
+    node[last] = _parse(value, f"override `{path}`")
+
+
+def read_template(tree: dict[str, Any], source: str) -> None:
+    """Put the text of the file that `chat_template` names in its place, so that it travels with the configuration.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no template.
+    """
+    named = tree.get("chat_template")
+    if not isinstance(named, str) or _is_template(named):
+        return
+    try:
+        text = _text_of(Path(named))
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{source}: {named} cannot be read: {exc} - at `$.chat_template`") from exc
+    if not _is_template(text):
+        raise ConfigError(f"{source}: {named} is no chat template, it has no {{{{ and no {{% - at `$.chat_template`")
+    tree["chat_template"] = text
+
+
+def _is_template(text: str) -> bool:
+    """Return whether this is a chat template's text, and no path of one."""
+    return "{{" in text or "{%" in text
 
 
 def _parse(text: str, source: str) -> object:
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _written_out(node, {}) > MOST_NODES:
+            raise yaml.YAMLError(f"more than {MOST_NODES:,} values, aliases written out")
+        return cast("Any", loader).construct_document(node)
     except _REFUSALS as exc:
-        raise ConfigError(f"{source}: not YAML: {' '.join(str(exc).split())}") from exc
+        raise ConfigError(f"{source}: not YAML: {_why(exc)}") from None
+
+
+def _why(exc: Exception) -> str:
+    """Say what is wrong and where, without the line itself, in which a secret may stand."""
+    if isinstance(exc, yaml.MarkedYAMLError):
+        mark = exc.problem_mark or exc.context_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        return f"{str(exc.problem or exc.context)[:1_000]}{where}"
+    if isinstance(exc, yaml.YAMLError):
+        return " ".join(str(exc)[:1_000].split())
+    return (
+        "nested too deep" if isinstance(exc, RecursionError) else f"a value in it cannot be read ({type(exc).__name__})"
+    )
+
+
+def _written_out(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return the number of values in `node` with every alias written out, by a walk that visits each node once.
+
+    Raises:
+        YAMLError: a node holds itself.
+    """
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in sizes:
+        sizes[id(node)] = 0  # until it is known
+        members = cast("list[Any]", node.value)
+        below = [part for pair in members for part in pair] if isinstance(node, yaml.MappingNode) else members
+        sizes[id(node)] = 1 + sum(_written_out(each, sizes) for each in below)
+    if not sizes[id(node)]:
+        raise yaml.YAMLError("a value holds itself")
+    return sizes[id(node)]

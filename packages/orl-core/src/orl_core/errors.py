@@ -13,11 +13,14 @@ are values. This module knows nothing of asyncio: cancellation is a `BaseExcepti
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, AnyStr
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+LONGEST_MESSAGE = 1 << 14  # characters of a foreign exception's text
+_PYO3 = "pyo3_runtime"  # the module of PanicException, a class that every extension in Rust has of its own
 
 
 class OrlError(Exception):
@@ -48,7 +51,8 @@ class RunAborted(OrlError):
 def boundary(error: type[OrlError], what: str) -> Generator[None]:
     """Convert any foreign exception inside the block to `error`, naming the boundary that it crossed.
 
-    Errors of ours pass unchanged, and so does everything that is not an `Exception` (cancellation, Ctrl-C).
+    Errors of ours pass unchanged, and so does everything that is not an `Exception` (cancellation, Ctrl-C). A panic of
+    a library in Rust is converted too: PyO3 raises it as a `BaseException`, but it is a failure like any other.
     `what` names the operation and its object ("calling tool 'guess'"); it opens the message.
     """
     try:
@@ -56,5 +60,26 @@ def boundary(error: type[OrlError], what: str) -> Generator[None]:
     except OrlError:
         raise
     except Exception as exc:  # the one broad except of the repository
-        text = str(exc).strip() or "no message"
-        raise error(f"{what}: {type(exc).__name__}: {text}") from exc
+        raise error(_message(what, exc)) from exc
+    except BaseException as exc:
+        if type(exc).__module__ != _PYO3:
+            raise
+        raise error(_message(what, exc)) from exc
+
+
+def _message(what: str, exc: BaseException) -> str:
+    text = ""
+    with suppress(Exception):  # an exception whose text cannot be made, such as that of a huge integer
+        text = cut(str(exc), LONGEST_MESSAGE).strip()
+    return f"{what}: {type(exc).__name__}: {text or 'no message'}"
+
+
+def cut(text: AnyStr, most: int) -> AnyStr:
+    """Return the whole words among the first `most` characters of `text`; all of it where it is no longer.
+
+    A word that does not end there could be half of a secret, which nobody could tell later: it is left out.
+    """
+    if len(text) <= most:
+        return text
+    parts = text[:most].rsplit(None, 1)
+    return parts[0] if len(parts) > 1 else text[:0]

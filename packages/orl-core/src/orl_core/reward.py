@@ -20,7 +20,7 @@ _BOUND = 1e18  # of a reward's magnitude where the configuration sets none: its 
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(value / len(values) for value in values)
+    return 2 * math.fsum(value / (2 * len(values)) for value in values)  # halves: fsum raises where a sum overflows
 
 
 def _sum(values: Sequence[float]) -> float:

@@ -11,13 +11,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from orl_core.names import is_path_name
+from orl_core.nesting import MAX_DEPTH, too_deep
+
 
 class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One task of an environment.
 
     `env_name` is the name in the configuration (`Organization/Environment`), `deployment_name` the name on the
-    platform, `environment_name` the class served there (the variant). `index` is the position in `split`, None where
-    the server only lists.
+    platform, `environment_name` the class served there (the variant), which becomes part of a URL. `index` is the
+    position in `split`, None where the server only lists.
+
+    Raises:
+        ValueError: `environment_name` has other characters than A-Z, a-z, 0-9, `_`, `.`, `-`; or `task_spec` is nested
+            too deep.
     """
 
     env_name: str
@@ -28,6 +35,13 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     split: str = "train"
     index: int | None = None
     task_spec: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if self.environment_name and not is_path_name(self.environment_name):
+            name = ascii(self.environment_name)[:100]
+            raise ValueError(f"`environment_name` is {name}: use only letters, digits, `_`, `.` and `-`")
+        if too_deep(self.task_spec):
+            raise ValueError(f"`task_spec` is nested deeper than {MAX_DEPTH} levels")
 
     @property
     def key(self) -> str:

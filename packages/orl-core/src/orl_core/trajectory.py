@@ -18,6 +18,11 @@ from orl_core.errors import EngineError
 from orl_core.messages import Action, Message, Span, ToolResult
 from orl_core.task import Task
 
+# Trainers hold logprobs as float32: what is lower would become minus infinity. A probability of 1, rounded up by one
+# unit of bfloat16, has the logprob 0.0078: what is higher is no rounding.
+LOWEST_LOGPROB = -3.4e38
+HIGHEST_LOGPROB = 0.01
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -71,7 +76,7 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replays and is never journalled.
 
     Raises:
-        EngineError: the logprobs are missing, short or not finite.
+        EngineError: the logprobs are missing, short, not finite or of no probability, or an id is not one.
     """
 
     ids: tuple[int, ...]
@@ -85,8 +90,18 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.logprobs):
             raise EngineError(f"the engine returned {len(self.ids)} ids and {len(self.logprobs)} logprobs")
+        if not {int}.issuperset(map(type, self.ids)) or (
+            self.ids and not 0 <= min(self.ids) <= max(self.ids) < 1 << 31
+        ):
+            raise EngineError("the engine returned an id that is not a whole number of 31 bits")
+        if not {float, int}.issuperset(map(type, self.logprobs)):
+            raise EngineError("the engine returned a logprob that is not a number")
         if not all(map(math.isfinite, self.logprobs)):
             raise EngineError("the engine returned a logprob that is not finite")
+        low, high = min(self.logprobs, default=0.0), max(self.logprobs, default=0.0)
+        if low < LOWEST_LOGPROB or high > HIGHEST_LOGPROB:
+            wrong = low if low < LOWEST_LOGPROB else high
+            raise EngineError(f"the engine returned the logprob {wrong:g}, which no probability has")
 
 
 class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,21 @@
+"""Names from outside that become part of a URL or a header: the characters that they may hold.
+
+A name that could hold `/` would choose the host that a request goes to, and with it who receives the key (law L6).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+_PATH_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,200}\Z"  # `.` and `..` would leave the path that they stand in
+_MATCH = re.compile(_PATH_NAME).match
+
+PathName = Annotated[str, Meta(pattern=_PATH_NAME)]
+
+
+def is_path_name(name: str) -> bool:
+    """Return whether `name` can be one segment of a URL's path: letters, digits, `_`, `.` and `-`."""
+    return _MATCH(name) is not None

@@ -1,0 +1,54 @@
+"""How deep a value of plain JSON types may be nested, and where it holds a number that not every reader can take.
+
+Python's own limit differs between versions and between C and Python code, so that what one stage decodes another one
+cannot walk. Input from outside is therefore limited where it is read, and every later stage relies on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+MAX_DEPTH = 100  # containers inside one another
+
+
+def too_deep(value: object, most: int = MAX_DEPTH) -> bool:
+    """Return whether `value` has containers nested deeper than `most`. It does not recurse."""
+    level = _containers([value])
+    for _ in range(most):
+        if not level:
+            return False
+        level = [inner for one in level for inner in _containers(one)]
+    return bool(level)
+
+
+def _containers(members: Iterable[object]) -> list[Iterable[object]]:
+    """Return the members of each of `members` that is a container."""
+    found: list[Iterable[object]] = []
+    for member in members:
+        if isinstance(member, Mapping):
+            found.append(cast("Mapping[object, object]", member).values())
+        elif isinstance(member, list | tuple):
+            found.append(cast("Iterable[object]", member))
+    return found
+
+
+def non_finite(tree: object, where: str) -> str:
+    """Return the path of the first number in `tree` that is not finite or exceeds 64 bits, or an empty string.
+
+    `where` is the path of `tree`, which is not nested too deep.
+    """
+    if isinstance(tree, float):
+        return "" if math.isfinite(tree) else where
+    if isinstance(tree, int):
+        return "" if -(2**63) <= tree < 2**64 else where
+    if isinstance(tree, dict):
+        for key, value in cast("dict[object, object]", tree).items():
+            if found := non_finite(key, where) or non_finite(value, f"{where}.{key}"):
+                return found
+    elif isinstance(tree, list):
+        for index, value in enumerate(cast("list[object]", tree)):
+            if found := non_finite(value, f"{where}[{index}]"):
+                return found
+    return ""
