@@ -1,14 +1,19 @@
 """Secrets are resolved from the process environment, and their echoes are found in whatever form."""
 
 import base64
+import html
 import json
+import time
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.config import Secret, decode_config
 from orl_core.errors import ConfigError
-from orl_rollout.secrets import Scrubber, resolve_secrets
+from orl_rollout.readings import squeezed, unescaped
+from orl_rollout.secrets import Scrubber, refuse_repeats, resolve_secrets
 
 
 def config_of(secrets=None, own=None):
@@ -37,6 +42,24 @@ def test_a_missing_value_names_variable_and_environment(monkeypatch):
         resolve_secrets(config_of(own={"not_there": None}), "a/b")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"trainer": {"flags": {"--note": "the-hidden-value"}}},
+        {"openreward_run_name": "run of the-hidden-value"},
+        {"trainer": {"wandb_project": "dGhlLWhpZGRlbi12YWx1ZQ=="}},
+        {"environments": {"a/b": {"base_url": "http://host/the-hidden-value"}}},
+    ],
+)
+def test_a_secret_that_stands_elsewhere_in_the_configuration_is_refused(monkeypatch, fields):
+    monkeypatch.setenv("FROM_OUTSIDE", "the-hidden-value")
+    for secrets in ({"from_outside": None}, {"given": "the-hidden-value"}):
+        refuse_repeats(decode_config({"environments": {"a/b": {}}, "secrets": secrets}, "test"))
+        with pytest.raises(ConfigError) as caught:
+            refuse_repeats(decode_config({"environments": {"a/b": {}}, "secrets": secrets, **fields}, "test"))
+        assert "hidden" not in str(caught.value)
+
+
 def test_a_scrubber_knows_all_secrets_and_the_key(monkeypatch):
     monkeypatch.setenv("OPENREWARD_API_KEY", "the-platforms-key")
     monkeypatch.setenv("WEATHER", "the-weather-key")
@@ -52,22 +75,143 @@ def test_values_too_short_to_tell_apart_are_left_alone():
     assert not Scrubber(["", "yes"]).find("yes")
 
 
-@given(st.text(min_size=8, max_size=40), st.binary(max_size=5), st.binary(max_size=5))
-def test_every_encoded_form_is_found_and_scrubbed(value, before, after):
-    assume(value.strip() and not set(value) <= set("[secrt]"))
+FORMS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "JSON": json.dumps,
+    "JSON, not ASCII": lambda value: json.dumps(value, ensure_ascii=False),
+    "JSON in JSON": lambda value: json.dumps(json.dumps([value])),
+    "percent": lambda value: quote(value, safe=""),
+    "percent, lower case": lambda value: quote(value).lower() if value.islower() else quote(value),
+    "percent twice": lambda value: quote(quote(value)),
+    "form": quote_plus,
+    "HTML": html.escape,
+    "HTML, numbers": lambda value: "".join(f"&#{ord(character)};" for character in value),
+    "HTML, hex numbers": lambda value: "".join(f"&#x{ord(character):X};" for character in value),
+    "hex": lambda value: value.encode().hex(),
+    "hex, upper case": lambda value: "7" + value.encode().hex().upper(),
+    "hex dump": lambda value: value.encode().hex(" ", 2),
+    "repr": repr,
+    "bytes": lambda value: repr(value.encode()),
+    "base64": lambda value: base64.b64encode(value.encode()).decode(),
+    "base64, second": lambda value: base64.b64encode(f"k:{value}:".encode()).decode(),
+    "base64, third": lambda value: base64.urlsafe_b64encode(f":{value};;".encode()).decode().strip("="),
+    "base64 in lines": lambda value: base64.encodebytes((f"{'k' * 50}{value}").encode()).decode(),
+    "JSON in base64": lambda value: base64.b64encode(json.dumps({"key": value}).encode()).decode(),
+    "JSON in base64 in JSON": lambda value: json.dumps([base64.b64encode(json.dumps([value]).encode()).decode()]),
+    "base64 in a query": lambda value: quote(base64.b64encode(value.encode()).decode(), safe=""),
+    "folded": lambda value: " ".join(value.split()),
+    "wrapped": lambda value: "\n    ".join(value[at : at + 7] for at in range(0, len(value), 7)),
+    "without its ends": str.strip,
+}
+LETTERS = st.characters(exclude_categories=("C", "Z"), include_characters=" \n\r\t")
+VALUES = st.text(LETTERS, min_size=8, max_size=40).filter(lambda value: len(squeezed(unescaped(value.encode()))) >= 8)
+
+
+@given(form=st.sampled_from(sorted(FORMS)), value=VALUES, before=st.text(max_size=5), after=st.text(max_size=5))
+def test_an_echo_is_found_and_scrubbed_in_every_form(form: str, value: str, before: str, after: str):
+    scrubber, echo = Scrubber([value]), FORMS[form](value)
+    text = f"{before} {echo} {after}"
+    assert scrubber.find(text)
+    scrubbed = scrubber.scrub(text)
+    assert "[secret]" in scrubbed
+    assert echo not in scrubbed
+
+
+@given(value=VALUES, data=st.data())
+def test_a_value_that_is_split_over_neighbours_is_found_and_scrubbed(value: str, data: st.DataObject):
+    at = data.draw(st.integers(1, len(value) - 1))
     scrubber = Scrubber([value])
-    packed = before + value.encode() + after
-    forms = [
-        f"x{value}y",
-        json.dumps({"key": value}),
-        json.dumps({"key": value}, ensure_ascii=False),
-        json.dumps(json.dumps([value])),
-        base64.b64encode(packed).decode(),
-        base64.urlsafe_b64encode(packed).decode(),
-    ]
-    for text in forms:
-        assert scrubber.find(text), text
-        assert not scrubber.find(scrubber.scrub(text)) or "[secret]" in scrubber.scrub(text)
+    for tree in (
+        [{"type": "text", "text": f"so: {value[:at]}"}, {"type": "text", "text": f"{value[at:]} and"}],
+        {"turns": [{"said": "a", "results": [value[:at]]}, {"said": "b", "results": [value[at:]]}]},
+        {"messages": [{"text": value[:at]}], "turns": [{"action": {"text": ""}, "results": [{"text": value[at:]}]}]},
+    ):
+        assert scrubber.find_in(tree)
+        assert "[secret]" in str(scrubber.scrub_in(tree))
+
+
+def test_a_value_that_is_split_over_long_texts_is_found():
+    """Of long texts that are not of one kind, only the edges are read together."""
+    scrubber = Scrubber(["a-secret-of-some-length"])
+    tree = {"a": {"text": f"{'long ' * 600}a-secret-of-"}, "b": {"text": f"some-length{' long' * 600}"}}
+    assert scrubber.find_in(tree)
+    assert scrubber.scrub_in(tree)["b"]["text"].startswith("[secret] long")
+
+
+KEY = "-----BEGIN PRIVATE KEY-----\n" + "".join(f"{line:02}{'aB3+/xYz' * 7}9Q{line:04}\n" for line in range(26))
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        *(KEY, KEY.strip(), " ".join(KEY.split()), KEY.replace("\n", "\\n"), KEY.replace("\n", "\r\n"), KEY[:300]),
+        "\n".join(KEY.splitlines()[2:-1]),
+        KEY.splitlines()[9],
+    ],
+)
+def test_a_key_of_many_lines_is_found_whole_and_by_its_lines(echo: str):
+    scrubber = Scrubber([f"{KEY}\n"])
+    assert scrubber.find(f"the key is {echo}.")
+    assert not any(line in scrubber.scrub(f"the key is {echo}.") for line in KEY.splitlines()[1:4])
+
+
+def test_where_a_value_is_echoed_its_fragments_are_masked_too():
+    value = "abcdefghijklmnopqrstuvwxyz0123456789"
+    scrubbed = Scrubber([value]).scrub_in({"text": f"all of {value}", "message": f"cut after {value[:20]}", "n": 1})
+    assert scrubbed == {"text": "all of [secret]", "message": "cut after [secret]", "n": 1}
+
+
+def test_numbers_that_spell_a_secret_are_found_and_masked():
+    scrubber, number = Scrubber(["4111111111111111"]), 4111111111111111
+    for tree in (
+        {"default": number},
+        [float(number)],
+        [{"card": [-number]}],
+        [41111111, 11111111],
+        {"a": f"n {number}"},
+    ):
+        assert scrubber.find_in(tree)
+        assert "1111" not in str(scrubber.scrub_in(tree))
+    others = {"a": [1, 2.5, True, None, 10**400, 10**9000, float("inf"), float("nan")], "b": 1e300}
+    assert not scrubber.find_in(others)
+    masked = scrubber.scrub_in({**others, "card": number})
+    assert masked.pop("card") == "[secret]"
+    assert masked == others
+
+
+@given(st.integers(0, 30), st.integers(0, 24), st.integers(12, 36))
+def test_a_fragment_is_masked_wherever_it_stands(before: int, first: int, length: int):
+    value = "abcdefghijklmnopqrstuvwxyz0123456789"
+    text = f"{'.' * before}{value[first : first + length]}, and more"
+    assert Scrubber([value]).scrub_in([value, text]) == ["[secret]", f"{'.' * before}[secret], and more"]
+
+
+def test_the_password_of_an_address_is_a_secret_by_itself():
+    scrubber = Scrubber(["http://user:pass-word-1234@proxy.example:3128"])
+    assert scrubber.scrub("user and pass-word-1234") == "user and [secret]"
+
+
+def test_text_of_everyday_is_no_echo():
+    scrubber = Scrubber(["sk-0123456789abcdef", KEY, "correct horse battery"])
+    says = "The quick brown fox: -----BEGIN PRIVATE KEY----- is how a key begins; 0123456789, correct, a horse. " * 200
+    assert not scrubber.find(says)
+    assert not scrubber.find_in({"text": says, "more": [base64.b64encode(says.encode()).decode(), says.encode().hex()]})
+
+
+@pytest.mark.parametrize("text", ["a" * 40_000, "%41" * 15_000, "\\" * 40_000, "QUJD" * 10_000, "&amp;" * 9_000])
+def test_the_cost_of_a_search_is_linear(text: str):
+    """Eight times the text takes about eight times as long; a square would take 64."""
+    scrubber = Scrubber([f"{number}-a-secret-value-{number}" for number in range(10)] + [KEY])
+
+    def seconds(searched: str) -> float:
+        def once() -> float:
+            started = time.process_time()
+            assert not scrubber.find(searched)
+            return time.process_time() - started
+
+        return min(once() for _ in range(3))
+
+    assert seconds(text * 8) < 30 * seconds(text) + 0.05
 
 
 def test_trees_are_searched_and_scrubbed_keys_too():

@@ -1,33 +1,45 @@
 """Secrets: where their values come from, and how their echoes are found in text (law L6).
 
 A value lives in the environment of the process that needs it, under the secret's name or its upper-case form, or in the
-configuration of this process. The module knows nothing of sessions, files or uploads: those ask it.
+configuration. An echo is a value in any reading of a text (`readings`), also one split over parts of a tree. Text is
+scrubbed before it is folded or cut. The module knows no sessions, files or uploads.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-from collections.abc import Iterable, Iterator
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 from msgspec import structs
 from orl_core.config import RunConfig, Secret
+from orl_core.credentials import has_login
 from orl_core.errors import ConfigError
 from orl_core.trajectory import Trajectory, Turn
 
-from orl_rollout.text import map_strings, plain, strings_in
+from orl_rollout.readings import DEPTH, Hits, Place, places, squeezed, unescaped
+from orl_rollout.text import leaves_in, map_strings, plain
 
+PLATFORM_KEY = "OPENREWARD_API_KEY"
 MASK = "[secret]"
-SHORTEST = 4  # characters: shorter values stand in any text, so they cannot be told apart and are not searched for
-ENCODED = 8  # characters: values from here on are also searched for in encoded forms
+SHORTEST = 4  # bytes: shorter values stand in any text, so they cannot be told apart and are not searched for
+ENCODED = 8  # bytes: values from here on are also searched for in encoded forms; shorter ones as they are
+LINE = 24  # bytes of a line of several from which it gives the value away by itself: a line of a PEM key
+FRAGMENT = 12  # bytes of a value that are masked, wherever a text echoes the whole of it
+_BLOCK = FRAGMENT // 2  # bytes: every fragment covers a whole block of a text that is cut into blocks
+LONGER = 8  # times: how much longer than itself an encoded value is taken to be where a text goes on
+
+_PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@")
+_TOKEN = re.compile(rb"[A-Za-z0-9+/=_-]+")
 
 
 def api_key() -> str:
     """The platform's key, from the environment of this process; empty where there is none."""
-    return os.environ.get("OPENREWARD_API_KEY", "")
+    return os.environ.get(PLATFORM_KEY, "")
 
 
 def resolve_secrets(config: RunConfig, env_name: str) -> dict[str, Secret]:
@@ -51,64 +63,127 @@ def _value(name: str, entry: str | Secret | None) -> str:
     return given or os.environ.get(name) or os.environ.get(name.upper()) or ""
 
 
+def _values(config: RunConfig) -> list[tuple[str, str]]:
+    """Return every secret that `config` names and this process has, and the platform's key, each with its name."""
+    entries = [config.secrets, *(environment.secrets for environment in config.environments.values())]
+    named = [(name, _value(name, entry)) for secrets in entries for name, entry in secrets.items()]
+    return [*named, (PLATFORM_KEY, api_key())]
+
+
+def refuse_repeats(config: RunConfig) -> None:
+    """Refuse a configuration that holds a secret's value outside of `secrets`: that part is written down.
+
+    Raises:
+        ConfigError: it does; names the secret and the `$.path`.
+    """
+    leaves = list(leaves_in(config.public()))
+    for name, value in _values(config):
+        scrubber = Scrubber([value] if len(value) >= ENCODED else [])
+        if where := next((path or ", a key" for path, text in leaves if scrubber.find(text)), ""):
+            raise ConfigError(
+                f"the value of the secret `{name}` stands outside of `secrets` too, at `${where}`, which is written "
+                "down: take it out there"
+            )
+
+
+def refuse_in_words(config: RunConfig, words: Sequence[str]) -> None:
+    """Refuse a trainer's command line that holds a secret's value: everyone can read it, and it is written down.
+
+    Raises:
+        ConfigError: it does; names the secret.
+    """
+    for name, value in _values(config):
+        if len(value) >= ENCODED and Scrubber([value]).find_in(list(words)):
+            raise ConfigError(
+                f"the value of the secret `{name}` stands in the trainer's arguments, which everyone could read: "
+                f"take it out, and set the variable {name.upper()}"
+            )
+
+
 class Scrubber:
-    """Finds echoes of secret values in text: as they are, JSON-escaped (also twice), and inside base64."""
+    """Finds echoes of secret values in text, whatever encodings they are in (see `orl_rollout.readings`).
+
+    Values of 4 to 7 bytes are found as they are alone, shorter ones not at all: text that holds them by chance could
+    not be told from text that echoes them.
+    """
 
     def __init__(self, values: Iterable[str]) -> None:
-        forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
-        self._forms = sorted(forms, key=len, reverse=True)
+        given = [_bytes(each) for value in values for each in (value, *_PASSWORD.findall(value))]
+        self._short = {value.strip() for value in given if len(value.strip()) >= SHORTEST and not _searchable(value)}
+        wholes = [form for value in filter(_searchable, given) for form in _forms(value)]
+        self._needles = sorted({*wholes, *(line for value in given for line in _lines(value))})
 
     @classmethod
     def of(cls, config: RunConfig) -> Scrubber:
-        """A scrubber of every secret that `config` names and this process has, and of the platform's key."""
-        entries = [config.secrets, *(environment.secrets for environment in config.environments.values())]
-        values = [_value(name, entry) for secrets in entries for name, entry in secrets.items()]
-        return cls([*values, api_key()])
+        """Return a scrubber of every secret that `config` names and this process has, of the platform's key, of logins.
+
+        Logins are those in the process environment's addresses, such as a proxy's.
+        """
+        return cls([*(value for _, value in _values(config)), *filter(has_login, os.environ.values())])
 
     def settled(self, text: str) -> int:
-        """Where `text`, which goes on, can be cut so that no echo crosses the cut, whatever follows."""
-        cut = max(0, len(text) - max(map(len, self._forms), default=1) + 1)
-        while crossing := [at for form in self._forms if (at := _across(text, form, cut)) >= 0]:
-            cut = min(crossing)
+        """Return the largest cut of `text`, which goes on, that splits no echo, whatever follows."""
+        longest = max(map(len, (*self._short, *self._needles)), default=0)
+        cut = max(0, len(text) - (LONGER * longest if self._needles else longest))
+        for start, end in reversed(_merged(self._echoes(text))):
+            cut = start if start < cut < end else cut
         return cut
 
     def find(self, text: str) -> bool:
-        """Whether `text` echoes a secret."""
-        return any(form in text for form in self._forms)
+        """Return whether `text` echoes a secret."""
+        data = _bytes(text)
+        found = bool(self._needles) and next(places(data, _hits(self._needles)), None) is not None
+        return found or any(value in data for value in self._short)
 
     def scrub(self, text: str) -> str:
-        """`text` with every echo replaced by `[secret]`."""
-        for form in self._forms:
-            text = text.replace(form, MASK)
-        return text
+        """Return `text` with every echo replaced by `[secret]`."""
+        return _masked(text, _merged(self._echoes(text)))
 
     def find_in(self, tree: object) -> bool:
-        """Whether any string in `tree`, of plain JSON types, echoes a secret."""
-        return bool(self._forms) and self.find("\n".join(strings_in(tree)))
+        """Return whether strings or numbers of `tree`, of plain JSON types, echo a secret, alone or in a row."""
+        if not self._short and not self._needles:
+            return False
+        leaves = list(leaves_in(tree))
+        edge = LONGER * max(map(len, self._needles), default=0)
+        row = "".join(_edges(leaves[at][1], edge) for at in _by_name(leaves))
+        return any(map(self.find, ("".join(leaves[at][1] for at in _by_path(leaves)), row)))
 
     def scrub_in(self, tree: Any) -> Any:
-        """`tree`, of plain JSON types, with every string scrubbed, keys too."""
-        return map_strings(tree, self.scrub)
+        """Return `tree`, of plain JSON types, scrubbed: strings, keys and numbers. Of values also FRAGMENTs are."""
+        leaves = list(leaves_in(tree))
+        found: list[list[Place]] = [[] for _ in leaves]
+        for order in (_by_path(leaves), _by_name(leaves)):
+            starts, row = [0], [leaves[at][1] for at in order]
+            for text in row:
+                starts.append(starts[-1] + len(text))
+            for start, end in _merged(self._echoes("".join(row))):
+                _share_out(start, end, starts, order, found)
+        if any(found):
+            windows = _windows({part for needle in self._needles for part in _fragments(needle)})
+            for at, (_, text) in enumerate(leaves):
+                found[at] += _in_characters(text, places(_bytes(text), windows, 1))
+        scrubbed = iter([_masked(text, _merged(each)) for (_, text), each in zip(leaves, found, strict=True)])
+        return map_strings(tree, lambda _: next(scrubbed))
 
-    def mark(self, trajectory: Trajectory) -> Trajectory:
-        """`trajectory`, marked `leaked` if its text echoes a secret; such a one does not train."""
-        if trajectory.leaked or not self.find_in(plain(without_ids(trajectory))):
-            return trajectory
-        return structs.replace(trajectory, leaked=True)
-
-    def scrubbed(self, trajectory: Trajectory) -> Trajectory:
-        """`trajectory` with its text scrubbed and without ids, which would spell the secret; marked `leaked`."""
+    def cleared(self, trajectory: Trajectory) -> Trajectory:
+        """Return `trajectory`; one that echoes a secret scrubbed, without ids, which would spell it, and `leaked`."""
         bare = structs.replace(without_ids(trajectory), leaked=True)
-        return msgspec.convert(self.scrub_in(plain(bare)), Trajectory)
+        tree = plain(bare)
+        if not trajectory.leaked and not self.find_in(tree):
+            return trajectory
+        try:
+            return msgspec.convert(self.scrub_in(tree), Trajectory)
+        except msgspec.ValidationError:  # a value is a word of ours, such as `assistant`
+            return structs.replace(bare, messages=(), turns=(), error=trajectory.error and MASK)
 
-
-def _across(text: str, form: str, cut: int) -> int:
-    """Where a `form` in `text` begins that has characters on both sides of `cut`, or -1."""
-    return text.find(form, max(0, cut - len(form) + 1), cut + len(form) - 1)
+    def _echoes(self, text: str) -> Iterator[Place]:
+        data = _bytes(text)
+        encoded = places(data, _hits(self._needles)) if self._needles else ()
+        return iter(_in_characters(text, [*_hits(self._short)(data), *encoded]))
 
 
 def without_ids(trajectory: Trajectory) -> Trajectory:
-    """`trajectory` without token ids, logprobs and the engine's extras."""
+    """Return `trajectory` without token ids, logprobs and the engine's extras."""
     return structs.replace(trajectory, turns=tuple(_bare(turn) for turn in trajectory.turns))
 
 
@@ -117,23 +192,108 @@ def _bare(turn: Turn) -> Turn:
     return structs.replace(turn, observation=(), generations=generations)
 
 
-def _forms(value: str) -> Iterator[str]:
-    yield value
-    if len(value) < ENCODED:
-        return
-    for ascii_only in (True, False):
-        once = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
-        yield once
-        yield json.dumps(once, ensure_ascii=ascii_only)[1:-1]
-    raw = value.encode("utf-8", "surrogatepass")
-    for before in range(3):
-        yield from _base64_core(raw, before)
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
-def _base64_core(raw: bytes, before: int) -> Iterator[str]:
-    """The characters of base64 that `raw` alone decides when it starts `before` bytes after a boundary of three."""
-    first = -(-before * 8 // 6) if before else 0
-    last = (before + len(raw)) * 8 // 6
-    padded = bytes(before) + raw
-    yield base64.b64encode(padded).decode()[first:last]
-    yield base64.urlsafe_b64encode(padded).decode()[first:last]
+def _searchable(value: bytes) -> bool:
+    return len(squeezed(value)) >= ENCODED
+
+
+def _forms(value: bytes) -> Iterator[bytes]:
+    """Yield how a value looks in a reading: what looks like an escape in it is resolved, a blank may be a plus sign."""
+    for form in {value, value.strip().replace(b" ", b"+")}:
+        resolved = form
+        for _ in range(DEPTH + 1):
+            if _searchable(resolved):
+                yield squeezed(resolved)
+            resolved = unescaped(resolved)
+
+
+def _lines(value: bytes) -> list[bytes]:
+    """Return the lines of a value of several that give it away by themselves: long ones, each one word of base64."""
+    lines = value.replace(b"\\n", b"\n").split()
+    return [line for line in lines if len(line) >= LINE and _TOKEN.fullmatch(line)] if len(lines) > 1 else []
+
+
+def _hits(needles: Iterable[bytes]) -> Hits:
+    def hits(data: bytes) -> Iterator[Place]:
+        for needle in needles:
+            at = data.find(needle)
+            while at >= 0:
+                yield at, at + len(needle)
+                at = data.find(needle, at + 1)
+
+    return hits
+
+
+def _fragments(needle: bytes) -> Iterator[bytes]:
+    return (needle[at : at + FRAGMENT] for at in range(len(needle) - FRAGMENT + 1))
+
+
+def _windows(fragments: set[bytes]) -> Hits:
+    """Find `fragments`: each covers a whole block of the text, so only what lies at known blocks is compared."""
+    known = {fragment[at : at + _BLOCK] for fragment in fragments for at in range(_BLOCK)}
+
+    def hits(data: bytes) -> Iterator[Place]:
+        for block in range(0, len(data), _BLOCK):
+            if data[block : block + _BLOCK] in known:
+                for at in range(max(0, block - _BLOCK + 1), block + 1):
+                    if data[at : at + FRAGMENT] in fragments:
+                        yield at, at + FRAGMENT
+
+    return hits
+
+
+def _by_path(leaves: Sequence[tuple[str, str]]) -> list[int]:
+    """Order the leaves so that those follow each other that are of one kind: all that the tools answered."""
+    return sorted(range(len(leaves)), key=lambda at: leaves[at][0])
+
+
+def _by_name(leaves: Sequence[tuple[str, str]]) -> list[int]:
+    """Order the leaves so that those follow each other whose last key is the same: all texts, whoever said them."""
+    return sorted(range(len(leaves)), key=lambda at: leaves[at][0].rpartition(".")[2])
+
+
+def _edges(text: str, edge: int) -> str:
+    """Return `text`, the middle of a long one left out: what lies there is not split."""
+    return text if len(text) <= 2 * edge else f"{text[:edge]}\0{text[len(text) - edge :]}"
+
+
+def _share_out(start: int, end: int, starts: Sequence[int], order: Sequence[int], found: Sequence[list[Place]]) -> None:
+    """Note the place [start:end] of joined leaves with each leaf that has a part of it."""
+    at = bisect_right(starts, start) - 1
+    while at < len(order) and starts[at] < end:
+        first, last = max(start, starts[at]) - starts[at], min(end, starts[at + 1]) - starts[at]
+        if first < last:
+            found[order[at]].append((first, last))
+        at += 1
+
+
+def _in_characters(text: str, found: Iterable[Place]) -> list[Place]:
+    """Return places in the bytes of `text` as places in its characters."""
+    found = list(found)
+    if not found or text.isascii():
+        return found
+    ends = list(accumulate(len(_bytes(character)) for character in text))
+    return [(bisect_right(ends, start), bisect_left(ends, end) + 1) for start, end in found]
+
+
+def _merged(found: Iterable[Place]) -> list[Place]:
+    """Return places in order, those that overlap as one."""
+    merged: list[Place] = []
+    for start, end in sorted(found):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _masked(text: str, found: Sequence[Place]) -> str:
+    parts: list[str] = []
+    end = 0
+    for start, stop in found:
+        parts += [text[end:start], MASK]
+        end = stop
+    return "".join([*parts, text[end:]])

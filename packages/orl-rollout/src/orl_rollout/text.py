@@ -1,11 +1,14 @@
-"""Text from outside, whatever it holds: made valid Unicode, and reached wherever it stands in a tree of JSON types."""
+"""Text from outside, whatever it holds: made valid Unicode, made visible, reached in a tree of JSON types."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
+
+DECIMAL_BITS = 1 << 13  # of a number that is written in decimal digits: Python refuses 4300 digits and more
 
 
 def clean(text: str) -> str:
@@ -15,31 +18,85 @@ def clean(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+def visible(text: str) -> str:
+    """Return `text` with control, direction and surrogate characters made visible; newlines and tabs stay."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t" or character.isprintable():
+        return character
+    if character < " ":
+        return chr(0x2400 + ord(character))
+    if unicodedata.category(character) in ("Cc", "Cf", "Cs"):
+        return f"\u27e8U+{ord(character):04X}\u27e9"
+    return character
+
+
 def plain(value: object) -> Any:
     """`value` as plain JSON types; what has no JSON form becomes its `repr`."""
     return msgspec.to_builtins(value, enc_hook=repr, str_keys=True)
 
 
-def strings_in(tree: object) -> Iterator[str]:
-    """Every string in `tree`, of plain JSON types, keys too."""
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, Mapping):
-        for key, value in cast("Mapping[object, object]", tree).items():
-            yield from strings_in(key)
-            yield from strings_in(value)
-    elif isinstance(tree, list | tuple):
-        for member in cast("list[object]", tree):
-            yield from strings_in(member)
+def leaves_in(tree: object) -> Iterator[tuple[str, str]]:
+    """Yield every string in `tree`, of plain JSON types, with its path; a key's path is empty, an index is left out.
+
+    A number is yielded as its text: it may spell what a string spells. It does not recurse, however deep the tree is.
+    """
+    waiting = [("", tree)]
+    while waiting:
+        path, member = waiting.pop()
+        if (text := _text_of(member)) is not None:
+            yield path, text
+        elif isinstance(member, Mapping):
+            for key, value in reversed([*cast("Mapping[object, object]", member).items()]):
+                waiting += [(f"{path}.{key}", value), ("", key)]
+        elif isinstance(member, list | tuple):
+            waiting += [(path, each) for each in reversed(cast("list[object]", member))]
 
 
 def map_strings(tree: Any, change: Callable[[str], str]) -> Any:
-    """`tree`, of plain JSON types, with every string changed, keys too."""
-    if isinstance(tree, str):
-        return change(tree)
-    if isinstance(tree, Mapping):
-        items = cast("Mapping[Any, Any]", tree).items()
-        return {map_strings(key, change): map_strings(value, change) for key, value in items}
-    if isinstance(tree, list | tuple):
-        return [map_strings(member, change) for member in cast("list[Any]", tree)]
-    return tree
+    """Return `tree`, of plain JSON types, with every string changed, keys too, in the order of `leaves_in`.
+
+    A number whose text changes becomes a string; all others stay numbers. It does not recurse.
+    """
+    root: list[Any] = [None]
+    waiting: list[tuple[Any, Any, Any]] = [(root, 0, tree)]  # a copy, the key or index in it, and the member to copy
+    while waiting:
+        holder, key, member = waiting.pop()
+        if isinstance(holder, dict):
+            key = _changed(key, change)
+        if isinstance(member, Mapping):
+            items = [*cast("Mapping[Any, Any]", member).items()]
+            holder[key] = copy = {}
+            waiting += [(copy, name, value) for name, value in reversed(items)]
+        elif isinstance(member, list | tuple):
+            members = cast("list[Any]", member)
+            holder[key] = copy = [None] * len(members)
+            waiting += [(copy, index, members[index]) for index in range(len(members) - 1, -1, -1)]
+        else:
+            holder[key] = _changed(member, change)
+    return root[0]
+
+
+def _changed(member: object, change: Callable[[str], str]) -> object:
+    text = _text_of(member)
+    if text is None:
+        return member
+    changed = change(text)
+    return member if changed == text else changed
+
+
+def _text_of(member: object) -> str | None:
+    """Return a string as it is and a number as its digits; None for all else.
+
+    A number that is too long for decimal digits is given in hexadecimal ones, and a whole float without its point.
+    """
+    if isinstance(member, str):
+        return member
+    if isinstance(member, bool) or not isinstance(member, int | float):
+        return None
+    number = int(member) if isinstance(member, float) and member.is_integer() else member
+    if isinstance(number, int) and number.bit_length() > DECIMAL_BITS:
+        return hex(number)
+    return str(number)

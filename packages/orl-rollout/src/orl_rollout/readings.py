@@ -1,0 +1,185 @@
+"""Find bytes in a text however the text is encoded: as it is, escaped, percent-encoded, in base64, in hex, or nested.
+
+A reading of a text is what is left of it when one layer of encoding is taken off. Values are looked for in the text
+and in its readings, up to DEPTH layers deep. White space and backslashes are left out on both sides: a line that is
+folded, wrapped, quoted or joined still holds what it held. So no list of encoded forms is needed, and the cost is
+linear in the text.
+
+The module knows nothing of secrets. It works on bytes (UTF-8), and returns places of the bytes that it was given.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
+from html import unescape
+
+DEPTH = 3  # layers of encoding: percent-encoding of base64 of JSON
+LEGIBLE = 8  # bytes of text in a row from which a decoded part is text and not chance
+
+Place = tuple[int, int]  # [start:end]
+Hits = Callable[[bytes], Iterator[Place]]  # where something stands in squeezed bytes
+_Locate = Callable[[int, int], Place]  # from a place in a reading to the place that it was read from
+
+_WHITE = b" \t\n\r\v\f\b"
+_LEFT_OUT = _WHITE + b"\\"
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
+_HEX = b"0123456789abcdefABCDEF"
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+# Bytes as they look in text: `a` is printable ASCII or white space, `b` a part of a longer character, `.` neither.
+_LOOKS = bytes(ord("a" if 32 <= byte < 127 or byte in _WHITE else "b" if byte > 127 else ".") for byte in range(256))
+# Escapes by how they begin. A backslash that is escaped itself is left over, and left out.
+_ESCAPES = {
+    b"\\u": rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\+u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}",
+    b"\\U": rb"\\U[0-9a-fA-F]{8}",
+    b"\\x": rb"\\x[0-9a-fA-F]{2}",
+    b"%": rb"%[0-9a-fA-F]{2}",
+    b"&": rb"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});",
+}
+
+
+def squeezed(data: bytes) -> bytes:
+    """Return `data` without white space and backslashes, and without escapes of white space (`\\n`)."""
+    return _blanked(data).translate(None, _LEFT_OUT)
+
+
+def unescaped(data: bytes) -> bytes:
+    """Return `data` with its escapes resolved, those of white space and quotes left out."""
+    escapes = _escapes_in(data)
+    parts = escapes.split(data) if escapes else [data]
+    if len(parts) == 1:
+        return data
+    parts[1::2] = map(_resolved, parts[1::2])
+    return b"".join(parts)
+
+
+def places(data: bytes, hits: Hits, depth: int = DEPTH) -> Iterator[Place]:
+    """Yield the places in `data` where `hits` finds something, in it or in one of its readings; in no order."""
+    blanked = _blanked(data)
+    kept: list[int] = []
+    for start, end in hits(blanked.translate(None, _LEFT_OUT)):
+        kept = kept or [place for place, byte in enumerate(blanked) if byte not in _LEFT_OUT]
+        yield kept[start], kept[end - 1] + 1
+    if not depth:
+        return
+    text = unescaped(data)
+    if text != data:
+        locate = _Unescaped(data)
+        for start, end in places(text, hits, depth - 1):
+            yield locate(start, end)
+    for decoded, locate in _decodings(blanked):
+        for start, end in places(decoded, hits, 0):
+            yield locate(start, end)
+        for first, part in _legible(decoded):
+            for start, end in places(part, hits, depth - 1):
+                yield locate(first + start, first + end)
+
+
+def _blanked(data: bytes) -> bytes:
+    """Return `data` with every escaped white space made two blanks, so that its length stays."""
+    if b"\\" in data:
+        for escape in (b"\\n", b"\\r", b"\\t", b"\\b", b"\\f"):
+            data = data.replace(escape, b"  ")
+    return data
+
+
+def _escapes_in(data: bytes) -> re.Pattern[bytes] | None:
+    """Return what finds the kinds of escapes that may be in `data`; None where there is none."""
+    return _pattern(tuple(begins for begins in _ESCAPES if begins in data))
+
+
+@cache
+def _pattern(kinds: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
+    return re.compile(b"(" + b"|".join(_ESCAPES[begins] for begins in kinds) + b")") if kinds else None
+
+
+@lru_cache(4096)
+def _resolved(escape: bytes) -> bytes:
+    """Return the bytes that one escape stands for."""
+    if escape.startswith(b"%"):
+        return bytes.fromhex(escape[1:].decode())
+    if escape.startswith(b"&"):
+        return unescape(escape.decode()).encode("utf-8", "surrogatepass")
+    if escape.startswith(b"\\x"):
+        return bytes.fromhex(escape[2:].decode())
+    units = [int(unit, 16) for unit in escape.decode().replace("\\", "").lower().split("u")[1:]]
+    if len(units) == 2:
+        units = [0x10000 + ((units[0] - 0xD800) << 10) + units[1] - 0xDC00]
+    return chr(units[0]).encode("utf-8", "surrogatepass") if units[0] < 0x110000 else escape
+
+
+class _Unescaped:
+    """Locates places of the unescaped text in `data`. The map is made when it is first asked for."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._ends: list[int] = []  # of each escape, in the text
+        self._escapes: list[Place] = []  # and in the data
+
+    def __call__(self, start: int, end: int) -> Place:
+        escapes = _escapes_in(self._data)
+        if not self._ends and escapes:
+            gained = 0
+            for escape in escapes.finditer(self._data):
+                gained += escape.end() - escape.start() - len(_resolved(escape[0]))
+                self._ends.append(escape.end() - gained)
+                self._escapes.append(escape.span())
+        return self._locate(start)[0], self._locate(end - 1)[1]
+
+    def _locate(self, at: int) -> Place:
+        number = bisect_right(self._ends, at)
+        plain = at + (self._escapes[number - 1][1] - self._ends[number - 1] if number else 0)
+        if number < len(self._escapes) and plain >= self._escapes[number][0]:
+            return self._escapes[number]
+        return plain, plain + 1
+
+
+def _decodings(data: bytes) -> Iterator[tuple[bytes, _Locate]]:
+    """Yield what the letters of base64 and of hex in `data` spell, from each place where their groups may begin."""
+    letters = data.translate(None, _others(_BASE64)).translate(_TO_STANDARD)
+    for first in range(4):
+        end = first + (len(letters) - first) // 4 * 4
+        decoded = binascii.a2b_base64(letters[first:end]) + _tail(letters[end:])
+        yield decoded, _Decoded(data, _BASE64, first, (4, 3))
+    letters = data.translate(None, _others(_HEX))
+    for first in range(2):
+        end = first + (len(letters) - first) // 2 * 2
+        yield binascii.a2b_hex(letters[first:end]), _Decoded(data, _HEX, first, (2, 1))
+
+
+def _tail(letters: bytes) -> bytes:
+    """Decode the last letters of base64, fewer than a group; its padding is gone."""
+    return binascii.a2b_base64(letters + b"=" * (4 - len(letters))) if len(letters) in (2, 3) else b""
+
+
+class _Decoded:
+    """Locates places of a decoded text in `data`: `group` is how many letters of `alphabet` spell how many bytes."""
+
+    def __init__(self, data: bytes, alphabet: bytes, first: int, group: tuple[int, int]) -> None:
+        self._data, self._alphabet, self._first, self._group = data, alphabet, first, group
+        self._letters: list[int] = []
+
+    def __call__(self, start: int, end: int) -> Place:
+        self._letters = self._letters or [at for at, byte in enumerate(self._data) if byte in self._alphabet]
+        letters, made = self._group
+        return self._letters[self._first + start * letters // made], self._letters[
+            self._first - (-end * letters // made) - 1
+        ] + 1
+
+
+@cache
+def _others(alphabet: bytes) -> bytes:
+    return bytes(byte for byte in range(256) if byte not in alphabet)
+
+
+def _legible(decoded: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the parts of `decoded` that look like text, each with its place; of random bytes next to none do."""
+    looks, end = decoded.translate(_LOOKS), 0
+    while (found := looks.find(b"a" * LEGIBLE, end)) >= 0:
+        start = max(end, looks.rfind(b".", end, found) + 1)
+        end = looks.find(b".", found)
+        end = len(looks) if end < 0 else end
+        yield start, decoded[start:end]

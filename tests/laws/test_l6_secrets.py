@@ -1,0 +1,175 @@
+"""L6: secrets stay secret. A value that an environment or a model echoes, in whatever form, reaches no sink.
+
+A value, a form and a place are drawn; the episode is played through the runtime, and every sink is searched: journal,
+upload events, the samples of each trainer, logs, metrics, terminal and HTML page. A sink is searched for the echo as it
+was said and for the value itself, not by the scrubber that is under test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import logging
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core.config import RunConfig, decode_config
+from orl_core.errors import OrlError, SessionError
+from orl_core.messages import TextBlock, ToolResult, text_message
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import Generation, StopReason, Trajectory
+from orl_launcher.page import episode_html
+from orl_launcher.tables import episode_view
+from orl_launcher.terminal import Terminal
+from orl_rollout.breaker import Breaker
+from orl_rollout.cluster.samples import fill, split
+from orl_rollout.events import events_of
+from orl_rollout.journal import Journal, read_journal
+from orl_rollout.metrics import measure, metrics_of
+from orl_rollout.openreward.faults import speaking
+from orl_rollout.openreward.transport import RemoteFailure
+from orl_rollout.outcome import Outcome
+from orl_rollout.runtime import Runtime
+from orl_rollout.secrets import Scrubber
+from orl_rollout.session import Session
+from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_trl.rollouts import columns_of
+
+from tests.miles.miniature import Sample as MilesSample
+from tests.rollout.test_secrets import FORMS
+from tests.slime.miniature import Sample as SlimeSample
+from tests.tokenizers import tokenizer
+
+TASK = Task(env_name="A/B", deployment_name="A/B")
+RENDERER = Renderer(tokenizer("qwen3"))
+DECODE = tokenizer("qwen3").decode
+LETTERS = st.characters(min_codepoint=33, max_codepoint=126, exclude_characters='%&\\"')
+VALUES = st.text(LETTERS, min_size=20, max_size=60).map(lambda value: f"s#{value}\n{value[::-1]}")
+PLACES = ("opening", "result", "two blocks", "two turns", "fault", "long fault", "model", "bug")
+
+
+class Sessions:
+    def __init__(self, place: str, echo: str, scrubber: Scrubber) -> None:
+        self.place, self.echo, self.scrubber = place, echo, scrubber
+
+    def session(self, task: Task) -> Session:
+        del task
+        half = len(self.echo) // 2
+        said = [self.echo[:half], self.echo[half:]]
+        opening = (text_message("user", self.echo if self.place == "opening" else "Play."),)
+        if self.place == "two blocks":
+            return ScriptedSession([result(*said, finished=True)], messages=opening)
+        if self.place == "two turns":
+            return ScriptedSession([result(said[0]), result(said[1], finished=True)], messages=opening)
+        if self.place in ("fault", "long fault"):
+            return ScriptedSession([self.fault()], messages=opening)
+        if self.place == "bug":
+            return ScriptedSession([RuntimeError(f"a bug: {self.echo}")], messages=opening)
+        text = self.echo if self.place == "result" else "ok"
+        return ScriptedSession([result(text, finished=True)], messages=opening)
+
+    def fault(self) -> SessionError:
+        """What the environment's own failure becomes on its way; the value stands where the line is cut."""
+        before = "x" * (990 if self.place == "long fault" else 1)
+        with pytest.raises(SessionError) as caught, speaking("calling tool `act`", self.scrubber):
+            raise RemoteFailure(f"{before} {self.echo}")
+        return caught.value
+
+
+def result(*texts: str, finished: bool = False) -> ToolResult:
+    return ToolResult(name="act", content=tuple(TextBlock(text=text) for text in texts), reward=1.0, finished=finished)
+
+
+def engine(place: str, echo: str) -> ScriptedEngine:
+    text = f"{json.dumps(echo)}\n" if place == "model" else ""
+    call = f'{text}<tool_call>\n{{"name": "act", "arguments": {{}}}}\n</tool_call><|im_end|>'
+    ids = tuple(tokenizer("qwen3").encode_joint(call))
+    return ScriptedEngine([Generation(ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")] * 3)
+
+
+def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
+    """Everything that anybody could read of the rollout."""
+    (entry,) = read_journal(folder)
+    terminal = Terminal(file=io.StringIO(), width=10_000)
+    terminal.print(episode_view(1, entry, None))
+    slime, miles = SlimeSample(tokens=[9]), MilesSample(tokens=[9])
+    fill(slime, outcome, text_of=DECODE)
+    samples: list[Any] = [slime, *split(miles, outcome, text_of=DECODE)]
+    columns = columns_of([outcome])
+    ids = [*columns["prompt_ids"], *columns["completion_ids"], *(sample.tokens for sample in samples)]
+    assert not any(sample.loss_mask and any(sample.loss_mask) for sample in samples)
+    return {
+        "journal": msgspec.json.encode(entry, enc_hook=repr).decode(),
+        "events": json.dumps(list(events_of(entry, config)), ensure_ascii=False),
+        "samples": repr(samples),
+        "ids": " ".join(map(DECODE, ids)),
+        "outcome": repr(outcome),
+        "metrics": json.dumps(metrics_of([measure(outcome)])),
+        "page": episode_html("Episode", entry, None),
+        "terminal": terminal.file.getvalue(),  # pyright: ignore[reportAttributeAccessIssue]
+    }
+
+
+async def played(place: str, echo: str, config: RunConfig, folder: Path) -> Outcome:
+    with Journal(folder, config) as journal:
+        runtime = Runtime(
+            config,
+            renderer=RENDERER,
+            client=Sessions(place, echo, Scrubber.of(config)),
+            breaker=Breaker(max_error_rate=1.0, group_size=1),
+            journal=journal,
+        )
+        return await runtime.play(TASK, key="k", engine=engine(place, echo), sampling={})
+
+
+@given(value=VALUES, form=st.sampled_from(sorted(FORMS)), place=st.sampled_from(PLACES))
+def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:
+    echo = FORMS[form](value)
+    config = decode_config({"environments": {"A/B": {}}, "secrets": {"k": value}}, "test")
+    logged = io.StringIO()
+    handler = logging.StreamHandler(logged)
+    logging.getLogger("orl").addHandler(handler)
+    try:
+        with TemporaryDirectory() as folder:
+            outcome = asyncio.run(played(place, echo, config, Path(folder)))
+            found = sinks(outcome, config, Path(folder)) | {"log": logged.getvalue()}
+    finally:
+        logging.getLogger("orl").removeHandler(handler)
+    assert not outcome.trajectory.trains
+    if place not in ("fault", "long fault", "bug"):  # those hold the error alone, scrubbed before it was one
+        assert outcome.trajectory.leaked
+        assert outcome.data == ()
+    lines = [line for line in value.splitlines() if len(line) > 12]
+    told = {echo, json.dumps(echo)[1:-1], value, *lines, base64.b64encode(value.encode()).decode().strip("=")[:-2]}
+    for sink, text in found.items():
+        assert not [one for one in told if one in text], sink
+        if place == "long fault":  # not even its beginning, before the cut
+            assert echo[:12] not in text
+
+
+def test_a_secret_that_is_a_word_of_ours_loses_the_text_and_not_the_run(tmp_path: Path) -> None:
+    config = decode_config({"environments": {"A/B": {}}, "secrets": {"k": "finished", "l": "messages"}}, "test")
+    outcome = asyncio.run(played("result", "ok", config, tmp_path))
+    assert outcome.trajectory.leaked
+    assert [entry.trajectory.turns for entry in read_journal(tmp_path)] == [()]
+
+
+async def test_a_reward_function_that_tells_a_secret_ends_in_a_scrubbed_error(tmp_path: Path) -> None:
+    fields = {"secrets": {"k": "the-hidden-value"}, "reward": "tests.laws.test_l6_secrets:telling"}
+    config = decode_config({"environments": {"A/B": {}}, **fields}, "test")
+    outcome = await played("result", "ok", config, tmp_path)
+    assert outcome.trajectory.stop_reason is StopReason.ERROR
+    assert "[secret]" in outcome.trajectory.error
+    assert "the-hidden" not in repr(list(read_journal(tmp_path))) + repr(outcome)
+
+
+def telling(_: Trajectory) -> float:
+    raise OrlError("no judge: the-hidden-value")

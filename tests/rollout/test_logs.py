@@ -1,0 +1,68 @@
+"""What orl logs can be shown on a terminal: no control characters from outside, no secret, also in tracebacks."""
+
+from __future__ import annotations
+
+import ast
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from orl_rollout.logs import keep_out, logger_of, shown
+from orl_rollout.secrets import Scrubber
+
+PACKAGES = Path(__file__).parents[2] / "packages"
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"
+SECRET = "the-hidden-value"
+
+
+@pytest.fixture
+def said() -> Iterator[io.StringIO]:
+    """What a handler of the host's writes, its format with the traceback."""
+    keep_out(Scrubber([SECRET]))
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger().addHandler(handler)
+    yield stream
+    logging.getLogger().removeHandler(handler)
+    keep_out(Scrubber(()))
+
+
+def unfit(text: str) -> list[str]:
+    return [character for character in text if character not in "\n\t" and not character.isprintable()]
+
+
+def test_records_and_their_tracebacks_are_made_fit_to_be_shown(said: io.StringIO):
+    logger = logger_of("orl.test")
+    try:
+        try:
+            raise ValueError(f"inner {SECRET} {HOSTILE}")
+        except ValueError as inner:
+            raise RuntimeError(f"outer {HOSTILE}") from inner
+    except RuntimeError:
+        logger.exception("task %s of %s", HOSTILE, SECRET.encode().hex())
+    text = said.getvalue()
+    assert "inner [secret]" in text
+    assert "outer" in text
+    assert "Traceback" in text
+    assert SECRET not in text
+    assert SECRET.encode().hex() not in text
+    assert unfit(text) == []
+
+
+def test_what_is_fit_to_be_shown_stays_as_it_is(said: io.StringIO):
+    logger_of("orl.test").warning("Größe %d\t%s", 3, "日本語")
+    assert said.getvalue() == "Größe 3\t日本語\n"
+    assert shown("two\nlines") == "two\nlines"
+
+
+def test_no_module_of_the_packages_has_a_logger_of_its_own():
+    found = [
+        path.name
+        for path in PACKAGES.rglob("*.py")
+        if path.name != "logs.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assign) and ast.unparse(node).startswith("logger = logging.")
+    ]
+    assert found == []
