@@ -2,61 +2,92 @@
 
 It must not know messages or plans. transformers is imported when a tokenizer is loaded, not before. Two encoders share
 one vocabulary: the checkpoint's own, which knows added tokens, and a plain one that has none and adds nothing, so that
-no text from outside can become a control id (law L4). Keyword arguments and the clock that the chat template may read
-are frozen when it is loaded: all episodes of a run share one template, one date.
+no text from outside can become a control id (law L4). What the chat template reads beside a conversation is frozen when
+the tokenizer is made: all rollouts of a run share one template, one reasoning switch, one date.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.errors import RenderError, boundary
 
+from orl_rollout.chat_template import ChatTemplate
+from orl_rollout.pretrained import load_pretrained
+from orl_rollout.vocabulary import vocabulary_size
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerFast
+
+    from orl_rollout.chat_template import Thinking
 
 
 class HFTokenizer:
     """The Tokenizer protocol over a fast tokenizer. Its methods may be called from several threads.
 
     `stop_ids` are further ids that end an action, such as the generation config's; the tokenizer's own end-of-sequence
-    id is always one. `thinking` is what the chat template gets as `enable_thinking`.
+    id is always one. `thinking` sets the template's reasoning switch, under the name that the template reads.
+    `chat_template` is a text that replaces the checkpoint's own template; `chat_template_kwargs` are variables for it.
+    `clock` is the time that the template shows; None is now.
 
     Raises:
         RenderError: the tokenizer is slow, or has no chat template.
+        ConfigError: a variable that the template does not read.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerFast, *, thinking: bool = False, stop_ids: Sequence[int] = ()
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        thinking: Thinking = None,
+        stop_ids: Sequence[int] = (),
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        clock: datetime | None = None,
     ) -> None:
         hf: Any = tokenizer  # transformers' own annotations are partial
         name = hf.name_or_path or "the tokenizer"
         if not hf.is_fast:
             kind = type(tokenizer).__name__
             raise RenderError(f"{name}: {kind} is a slow tokenizer; rendering needs the fast form, tokenizer.json")
-        if not hf.chat_template:
-            raise RenderError(f"{name} has no chat template: take the checkpoint's instruct or chat version")
+        if not (chat_template or hf.chat_template):
+            raise RenderError(
+                f"{name} has no chat template. Take the checkpoint's instruct or chat version, or name a file with a "
+                "template: `chat_template: FILE` in the configuration. For Mistral's tekken.json, "
+                "pip install 'orl-rollout[mistral]' writes one"
+            )
         self._hf = hf
         self._backend = hf.backend_tokenizer
-        self._plain = _without_added_tokens(self._backend)
-        self._added: dict[str, int] = dict(hf.get_added_vocab())
+        self._plain, self._moved = _without_control_tokens(self._backend)
+        self._sorted_tools = bool(hf.init_kwargs.get("sorted_tools"))
+        self._added: dict[str, int] = {text: token for text, token in hf.get_added_vocab().items() if not _blank(text)}
         end: list[int] = [] if hf.eos_token_id is None else [hf.eos_token_id]
         self._stop_ids = tuple(dict.fromkeys([*stop_ids, *end]))
         # A decoder that takes a space from the start of a text must not find it: a control token stands before.
         spaced = self._backend.decode(self._plain.encode(" a", add_special_tokens=False).ids) == " a"
         self._anchor = [] if spaced else list(self._added.values())[:1]
         self._anchored = len(self._backend.decode(self._anchor, skip_special_tokens=False))
-        self._template = _compiled(hf)
-        self._frozen = {**hf.special_tokens_map, "enable_thinking": thinking, **_clock()}
+        self.chat_template = ChatTemplate(
+            chat_template or _template_of(hf),
+            special_tokens=hf.special_tokens_map,
+            thinking=thinking,
+            variables=chat_template_kwargs,
+            clock=clock,
+        )
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
-        """Every added token, special or not: its text and its id."""
+        """Every added token that is not white space alone, special or not: its text and its id."""
         return self._added
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number above every id that the checkpoint's model can sample."""
+        return vocabulary_size(self._hf)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -69,7 +100,10 @@ class HFTokenizer:
         Each text is a batch of its own: one of several would be spread over threads, and waiting for them on busy cores
         costs an event loop more than the few pieces of a turn do.
         """
-        return [self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids for text in texts]
+        encode = self._plain.encode_batch_fast
+        found: list[list[int]] = [encode([text], add_special_tokens=False)[0].ids for text in texts]
+        moved = self._moved
+        return [[moved.get(token, token) for token in ids] for ids in found] if moved else found
 
     def encode_joint(self, text: str) -> list[int]:
         """The ids of a rendered template, added tokens recognised."""
@@ -87,29 +121,48 @@ class HFTokenizer:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
     ) -> str:
-        """The text of a conversation in the checkpoint's chat template.
+        """The text of a conversation in the run's chat template.
 
         Raises:
             jinja2.TemplateError: the template refuses the conversation.
         """
-        return self._template.render(
-            messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **self._frozen
-        )
+        tools = _sorted(tools) if self._sorted_tools else tools
+        return self.chat_template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
 
-def load_tokenizer(path_or_name: str | Path, *, thinking: bool = False) -> HFTokenizer:
-    """The tokenizer of a checkpoint: a folder, or a name on the model hub.
+def _sorted(value: Any) -> Any:
+    """Return a JSON value with the keys of every object in it sorted."""
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {key: _sorted(members[key]) for key in sorted(members)}
+    if isinstance(value, list | tuple):
+        return [_sorted(member) for member in cast("list[Any]", value)]
+    return value
+
+
+def load_tokenizer(
+    path_or_name: str | Path,
+    *,
+    thinking: Thinking = None,
+    chat_template: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    clock: datetime | None = None,
+) -> HFTokenizer:
+    """Load the tokenizer of a checkpoint: a folder, or a name on the model hub. See `HFTokenizer` for the settings.
 
     Raises:
-        RenderError: there is none, it is slow, or it has no chat template.
+        RenderError: there is none, it is slow, it has no chat template, or transformers changes what it encodes.
+        ConfigError: a variable that the template does not read.
     """
-    import transformers
-
-    auto: Any = transformers.AutoTokenizer
     with boundary(RenderError, f"loading the tokenizer of `{path_or_name}`"):
-        tokenizer = auto.from_pretrained(str(path_or_name))
-        stop_ids = _generation_stop_ids(str(path_or_name))
-        return HFTokenizer(tokenizer, thinking=thinking, stop_ids=stop_ids)
+        return HFTokenizer(
+            load_pretrained(path_or_name),
+            thinking=thinking,
+            stop_ids=_generation_stop_ids(str(path_or_name)),
+            chat_template=chat_template,
+            chat_template_kwargs=chat_template_kwargs,
+            clock=clock,
+        )
 
 
 def _generation_stop_ids(path_or_name: str) -> tuple[int, ...]:
@@ -118,21 +171,33 @@ def _generation_stop_ids(path_or_name: str) -> tuple[int, ...]:
 
     generation: Any = transformers.GenerationConfig
     try:
-        ids: int | list[int] | None = generation.from_pretrained(path_or_name).eos_token_id
+        ids: int | list[int] | None = generation.from_pretrained(path_or_name, trust_remote_code=False).eos_token_id
     except OSError:
         return ()
     return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
 
 
-def _without_added_tokens(backend: Any) -> Any:
-    """A tokenizer over the same model that knows no added token and has no post-processor. Nothing is copied."""
+def _without_control_tokens(backend: Any) -> tuple[Any, dict[int, int]]:
+    """Return a tokenizer over the same model that knows no control token and has no post-processor.
+
+    Gemma 3 and EXAONE 4 hold runs of white space as added tokens: such a run is text, and must become the same id as
+    in the whole. The second value maps ids of the new tokenizer to the checkpoint's, where the two differ.
+    """
     from tokenizers import Tokenizer
 
-    plain = Tokenizer(backend.model)
+    plain: Any = Tokenizer(backend.model)
     for part in ("normalizer", "pre_tokenizer", "decoder"):
         if (value := getattr(backend, part)) is not None:
             setattr(plain, part, _never_first(value) if part == "pre_tokenizer" else value)
-    return plain
+    blank = {token: added for token, added in backend.get_added_tokens_decoder().items() if _blank(added.content)}
+    plain.add_tokens(list(blank.values()))
+    ids: dict[int, int] = {plain.token_to_id(added.content): token for token, added in blank.items()}
+    return plain, {ours: theirs for ours, theirs in ids.items() if ours != theirs}
+
+
+def _blank(text: str) -> bool:
+    """Return whether a token is white space alone, SentencePiece's mark for a space included."""
+    return not text.replace("\u2581", " ").strip()
 
 
 def _never_first(pre_tokenizer: Any) -> Any:
@@ -144,20 +209,7 @@ def _never_first(pre_tokenizer: Any) -> Any:
     return Metaspace(replacement=pre_tokenizer.replacement, prepend_scheme="never", split=pre_tokenizer.split)
 
 
-def _compiled(tokenizer: Any) -> Any:
-    """The chat template in transformers' own environment: sandbox, filters and tags are the ones it was written for.
-
-    Of several named templates it is the one for tools. `apply_chat_template` is not used because it turns functions in
-    its keyword arguments into strings, and the clock has to be pinned.
-    """
-    from transformers.utils import chat_template_utils
-
-    with boundary(RenderError, "compiling the chat template"):
-        template = tokenizer.get_chat_template(tools=[{"type": "function"}])
-        return chat_template_utils._compile_jinja_template(template)  # pyright: ignore[reportPrivateUsage]
-
-
-def _clock() -> dict[str, Any]:
-    """What templates call or read for the date, pinned to now."""
-    now = datetime.now().astimezone()
-    return {"strftime_now": now.strftime, "date_string": now.strftime("%d %b %Y")}
+def _template_of(tokenizer: Any) -> str:
+    """Return the text of the chat template; of several named ones, the one for tools."""
+    with boundary(RenderError, "choosing the chat template"):
+        return tokenizer.get_chat_template(tools=[{"type": "function"}])

@@ -1,0 +1,251 @@
+"""A chat template and the variables that a run freezes for it: the reasoning switch, the user's own, the clock.
+
+The text is compiled in transformers' own environment, because templates are written for its sandbox, filters and tags.
+A template gets exactly what `apply_chat_template` of transformers gives it, so that a prompt is the one that SGLang and
+vLLM show. Two things differ: the clock stands still, and the reasoning switch is set under the name that the template
+reads. It must not know tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+from orl_core.errors import ConfigError, RenderError, boundary
+
+from orl_rollout.bounded_template import BoundedTemplate
+
+Thinking = bool | Literal["keep", "strip"] | None
+
+
+class _Switch(NamedTuple):
+    """A variable that turns reasoning on and off. Of several words the template knows the first that it spells."""
+
+    name: str
+    on: tuple[object, ...]
+    off: tuple[object, ...]
+
+
+# In order of preference: the first that changes a prompt is the switch. None leaves the variable out.
+_SWITCHES = (
+    _Switch("enable_thinking", (True,), (False,)),
+    _Switch("thinking", (True,), (False,)),
+    _Switch("reasoning", (True,), (False,)),
+    _Switch("thinking_mode", ("on", "enabled"), ("off", "disabled")),
+    _Switch("thinking_option", ("on",), ("off",)),
+    _Switch("thinking_budget", (None,), (0,)),
+    _Switch("reasoning_effort", ("high",), ("none", "no_think", "minimal")),
+)
+# How much a model thinks, not whether. Where a template reads one of these, its model thinks.
+_LEVELS = frozenset({"reasoning_effort", "thinking_effort", "reasoning_strength"})
+# Whether reasoning of earlier turns stays in a rendered history, and the value that keeps it there.
+_HISTORY = {
+    "preserve_thinking": True,
+    "preserved_thinking": True,
+    "keep_past_thinking": True,
+    "clear_thinking": False,
+    "drop_thinking": False,
+    "truncate_history_thinking": False,
+}
+# What the values of a switch can be: a template takes any other for one of the two, or for none.
+_KINDS = {
+    **dict.fromkeys(_HISTORY, (bool,)),
+    **{switch.name: tuple({type(value): 0 for value in (*switch.on, *switch.off)}) for switch in _SWITCHES},
+}
+_ORL_FILLS_IN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "strftime_now"})
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # as transformers looks for it in a message
+
+
+class ChatTemplate:
+    """One compiled template with its frozen variables. `render` may be called from several threads.
+
+    `thinking` sets the reasoning switch; `variables` are the user's own (`chat_template_kwargs`) and win over it.
+    `clock` is what `strftime_now` shows, None is now.
+
+    Raises:
+        RenderError: the text is no template.
+        ConfigError: a variable that orl fills in itself, that the template does not read, or of a wrong type.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        special_tokens: Mapping[str, Any],
+        thinking: Thinking = None,
+        variables: Mapping[str, Any] | None = None,
+        clock: datetime | None = None,
+    ) -> None:
+        with boundary(RenderError, "compiling the chat template"):
+            self._template = BoundedTemplate(text)
+            self.reads, self._words = _read(self._template.environment, text)
+        self._text = text
+        given = dict(variables or {})
+        self._check(given)
+        self._fixed = {**special_tokens, "strftime_now": (clock or datetime.now()).strftime}
+        self.switch = self._find_switch()
+        self.variables: dict[str, Any] = {**self._set(thinking), **given}
+
+    @property
+    def can_think(self) -> bool:
+        """Whether the text shows any sign of reasoning. A template without one cannot ask a model to think."""
+        text = self._text.lower()
+        return "think" in text or "reasoning" in text
+
+    @property
+    def shows_time(self) -> bool:
+        """Whether the template calls for the time."""
+        return "strftime_now" in self._text
+
+    @property
+    def always_thinks(self) -> bool:
+        """Whether the template says how much its model thinks, and has no way to turn that off."""
+        return self.switch is None and not _LEVELS.isdisjoint(self.reads)
+
+    def contrary(self, variables: Mapping[str, Any], *, on: bool) -> str:
+        """Return `name: value` where `variables` turn the switch the other way than `on`; empty where they do not."""
+        if self.switch is None or self.switch.name not in variables:
+            return ""
+        value, other = variables[self.switch.name], self.switch.off[0] if on else self.switch.on[0]
+        return f"{self.switch.name}: {json.dumps(value)}" if value == other else ""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> str:
+        """The text of a conversation.
+
+        Raises:
+            jinja2.TemplateError: the template refuses the conversation.
+        """
+        return self._render(messages, tools, add_generation_prompt, self.variables)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        prompt: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        return self._template.render(
+            messages=[with_reasoning(message) for message in messages],
+            tools=tools,
+            documents=None,
+            add_generation_prompt=prompt,
+            **{**self._fixed, **variables},
+        )
+
+    def _check(self, given: Mapping[str, Any]) -> None:
+        if own := sorted(_ORL_FILLS_IN.intersection(given)):
+            raise ConfigError(f"`chat_template_kwargs` sets `{own[0]}`, which orl fills in itself: leave it out")
+        if unread := sorted(given.keys() - self.reads):
+            known = ", ".join(sorted(self.reads - _ORL_FILLS_IN)) or "none"
+            raise ConfigError(
+                f"`chat_template_kwargs` sets `{unread[0]}`, which the chat template does not read; it reads: {known}"
+            )
+        for name, kinds in _KINDS.items():
+            if name in given and type(given[name]) not in kinds:
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                value = json.dumps(given[name], default=str)
+                raise ConfigError(f"`chat_template_kwargs` sets `{name}: {value}`, which must be of type {wanted}")
+
+    def _set(self, thinking: Thinking) -> dict[str, Any]:
+        """The variables that `thinking` means: the switch, and what happens to the reasoning of earlier turns."""
+        on = bool(thinking)
+        chosen: dict[str, Any] = {}
+        if self.switch is not None:
+            name, values = self.switch.name, self.switch.on if on else self.switch.off
+            chosen |= {name: values[0]} if values[0] is not None else {}
+        if on:
+            keep = thinking != "strip"
+            chosen |= {name: kept is keep for name, kept in _HISTORY.items() if name in self.reads}
+        return chosen
+
+    def _find_switch(self) -> _Switch | None:
+        """The first known switch that the template reads and that changes what it renders."""
+        for switch in _SWITCHES:
+            if switch.name not in self.reads:
+                continue
+            for on in self._spelled(switch.on):
+                for off in self._spelled(switch.off):
+                    if self._changes(switch.name, on, off):
+                        return _Switch(switch.name, (on,), (off,))
+        return None
+
+    def _spelled(self, values: Sequence[object]) -> list[object]:
+        """Those of `values` that are no words, or words that stand in the template."""
+        return [value for value in values if not isinstance(value, str) or value in self._words]
+
+    def _changes(self, name: str, on: object, off: object) -> bool:
+        for messages in _PROBES:
+            for tools in (None, _TOOLS):
+                shown = [self._attempt(messages, tools, {} if value is None else {name: value}) for value in (on, off)]
+                if None not in shown and shown[0] != shown[1]:
+                    return True
+        return False
+
+    def _attempt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, more: Mapping[str, Any]
+    ) -> str | None:
+        """A rendering; None where the template refuses it."""
+        try:
+            with boundary(RenderError, "trying the chat template"):
+                return self._render(messages, tools, True, more)
+        except RenderError:
+            return None
+
+
+def with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with its reasoning under each name that templates read, as transformers fills them in."""
+    reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
+    if reasoning is None:
+        return message
+    return {"thinking": reasoning, **message, "reasoning_content": reasoning}
+
+
+def _read(environment: Any, text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The variables that a template takes from its caller, and the words that it spells."""
+    from jinja2 import meta, nodes
+
+    tree = environment.parse(text)
+    words = {constant.value for constant in tree.find_all(nodes.Const) if isinstance(constant.value, str)}
+    own = _assigned(tree) | environment.globals.keys()
+    names = meta.find_undeclared_variables(tree) - own  # it folds the constants of `tree`
+    return frozenset(names), frozenset(words)
+
+
+def _assigned(tree: Any) -> frozenset[str]:
+    """Return the names that a template assigns before it reads them; its macros run after what stands around them.
+
+    One that it assigns in a branch alone counts as undeclared for Jinja2, and the caller's value is soon lost.
+    """
+    from jinja2 import nodes
+
+    first: dict[str, bool] = {}  # the name, and whether it is assigned where it stands first
+    waiting, macros = [tree], list[Any]()
+    while waiting or macros:
+        node = waiting.pop() if waiting else macros.pop(0)
+        if isinstance(node, nodes.Name) and node.ctx != "param":
+            first.setdefault(node.name, node.ctx == "store")
+        members = list(node.iter_child_nodes())
+        if isinstance(node, nodes.Assign | nodes.AssignBlock):  # a value is read before its name is assigned
+            members = [*members[1:], members[0]]
+        elif isinstance(node, nodes.If):  # all conditions are read before a branch assigns
+            members = [node.test, *node.elif_, *node.body, *node.else_]
+        elif isinstance(node, nodes.For):  # its variable is known inside alone
+            members = members[1:]
+        macros += [member for member in members if isinstance(member, nodes.Macro)]
+        waiting += [member for member in reversed(members) if not isinstance(member, nodes.Macro)]
+    return frozenset(name for name, stored in first.items() if stored)
+
+
+_USER = {"role": "user", "content": "Hi."}
+_SYSTEM = {"role": "system", "content": "Be brief."}
+_SAID = {"role": "assistant", "content": "Hello.", "reasoning_content": "A greeting."}
+_PROBES: tuple[list[dict[str, Any]], ...] = ([_USER], [_SYSTEM, _USER], [_USER, _SAID, _USER])
+_TOOLS = [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}]

@@ -1,0 +1,173 @@
+"""Fast tokenizers from files that publish byte-pair ranks: tiktoken's `tiktoken.model` and Mistral's `tekken.json`.
+
+A rank file lists the tokens, as bytes, in the order in which pairs merge. A fast tokenizer wants the pairs: these are
+all ways to split a token into two others, in the order of the tokens' ranks. tiktoken's algorithm meets only one of the
+ways, so that the others change nothing. Files are read as data; Python source is parsed, never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from orl_core.errors import RenderError, boundary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from tokenizers import Tokenizer
+
+_PATTERN = "pat_str"  # the attribute of a tiktoken tokenizer's class that cuts text before pairs merge
+_SPECIAL_TOKENS = 2**16  # more than any published vocabulary adds to its ranks
+_TOKEN_BYTES = 4096  # all cuts of a token are tried, which costs its length squared
+_FILLER = "<SPECIAL_{id}>"  # how Mistral's own library names ids that no special token has taken
+
+
+def read_tiktoken(file: Path, code: Path | None, added: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer of a `tiktoken.model` such as Kimi's.
+
+    `code` is the checkpoint's own Python file, which states the pattern; `added` is `added_tokens_decoder` of
+    tokenizer_config.json. Ids between them that have no name are reserved.
+
+    Raises:
+        RenderError: a file that cannot be read so.
+    """
+    if code is None:
+        raise RenderError(f"{file} states no pattern: copy the checkpoint's tokenization_*.py there, it is not run")
+    pattern = _pattern_in(code)
+    with boundary(RenderError, f"reading {file}"):
+        ranks = _tiktoken_ranks(file)
+        named = {int(token_id): token for token_id, token in added.items() if int(token_id) >= len(ranks)}
+        if len({int(token_id) for token_id in added}) < len(added):
+            raise ValueError("`added_tokens_decoder` names one id twice")
+        if max(named, default=0) >= len(ranks) + _SPECIAL_TOKENS:
+            raise ValueError(f"the id {max(named)} of an added token lies more than {_SPECIAL_TOKENS} behind the ranks")
+        tokens: list[tuple[str, bool]] = []
+        for token_id in range(len(ranks), max(named, default=len(ranks) - 1) + 1):
+            token = named.get(token_id, {"content": f"<|reserved_token_{token_id}|>", "special": True})
+            tokens.append((token["content"], bool(token.get("special"))))
+        return _tokenizer(ranks, 0, pattern, tokens)
+
+
+def read_tekken(file: Path) -> Tokenizer:
+    """Return the tokenizer of a `tekken.json`. Its special tokens come first, then the ranks.
+
+    Raises:
+        RenderError: a file that cannot be read so.
+    """
+    with boundary(RenderError, f"reading {file}"):
+        tree: dict[str, Any] = json.loads(file.read_bytes())
+        config = tree["config"]
+        named = _special_tokens(tree)
+        number: int = config.get("default_num_special_tokens") or len(named)
+        if not len(named) <= number <= _SPECIAL_TOKENS:
+            raise ValueError(
+                f"`default_num_special_tokens` is {number}: it must be from {len(named)}, the special tokens that are "
+                f"listed, to {_SPECIAL_TOKENS}"
+            )
+        fillers = [_FILLER.format(id=token_id) for token_id in range(len(named), number)]
+        size: int = config.get("default_vocab_size") or len(tree["vocab"]) + number
+        if size < number:
+            raise ValueError(f"`default_vocab_size` is {size}, which is less than the {number} special tokens")
+        if wrong := [place for place, entry in enumerate(tree["vocab"]) if entry["rank"] != place]:
+            raise ValueError(f"entry {wrong[0]} of `vocab` states the rank {tree['vocab'][wrong[0]]['rank']}")
+        listed = [base64.b64decode(entry["token_bytes"], validate=True) for entry in tree["vocab"][: size - number]]
+        ranks = {token: rank for rank, token in enumerate(listed)}
+        return _tokenizer(ranks, number, config["pattern"], [(text, True) for text in (*named, *fillers)])
+
+
+def _special_tokens(tree: dict[str, Any]) -> list[str]:
+    """Return the special tokens in the order of their ids. Old files leave the list to Mistral's library.
+
+    Raises:
+        ValueError: the list has gaps, or is left to a library that is not installed.
+    """
+    entries = tree.get("special_tokens")
+    if entries is None:
+        try:
+            from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+        except ImportError:
+            raise ValueError(
+                "an old file, without a list of its special tokens: pip install 'orl-rollout[mistral]'"
+            ) from None
+        entries = Tekkenizer.DEPRECATED_SPECIAL_TOKENS
+    entries = sorted(entries, key=lambda entry: entry["rank"])
+    if [entry["rank"] for entry in entries] != list(range(len(entries))):
+        raise ValueError("the ranks of its special tokens have gaps")
+    return [str(getattr(entry["token_str"], "value", entry["token_str"])) for entry in entries]
+
+
+def _tiktoken_ranks(file: Path) -> dict[bytes, int]:
+    lines = file.read_bytes().splitlines()
+    pairs = (line.split() for line in lines if line)
+    return {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+
+
+def _pattern_in(code: Path) -> str:
+    """Return the text that a Python file gives to `pat_str`: a constant, or constants that are joined.
+
+    Raises:
+        RenderError: it says nothing of the kind.
+    """
+    with boundary(RenderError, f"reading {code}"):
+        for node in ast.walk(ast.parse(code.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assign) and _PATTERN in [getattr(target, "id", "") for target in node.targets]:
+                return _constant(node.value)
+        raise RenderError(f"{code} does not state `{_PATTERN}`")
+
+
+def _constant(value: ast.expr) -> str:
+    match value:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(glue)), attr="join"), args=[parts]):
+            return glue.join(ast.literal_eval(parts))
+        case _:
+            raise ValueError(f"`{_PATTERN}` is neither a text nor a join of texts: {ast.unparse(value)[:200]}")
+
+
+def _tokenizer(ranks: Mapping[bytes, int], offset: int, pattern: str, added: Sequence[tuple[str, bool]]) -> Tokenizer:
+    """Return a byte-level BPE tokenizer; `offset` is the id of rank 0, `added` are added tokens and special flags.
+
+    Raises:
+        ValueError: these are no ranks of one.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
+        raise ValueError(f"byte {missing[0]:#04x} is no token of its own, so that not every text could be encoded")
+    if (longest := max(map(len, ranks))) > _TOKEN_BYTES:
+        raise ValueError(f"a token has {longest} bytes: more than {_TOKEN_BYTES} are not read")
+    if sorted(ranks.values()) != list(range(len(ranks))):
+        raise ValueError("its ranks have gaps or stand twice")
+    letters = _letters()
+    spelled = {token: "".join([letters[byte] for byte in token]) for token in ranks}
+    vocabulary = {spelled[token]: rank + offset for token, rank in ranks.items()}
+    if len({text for text, _ in added} - vocabulary.keys()) != len(added):
+        raise ValueError("an added token stands twice, or is spelled like a token of the ranks")
+    if offset:  # otherwise they get the ids that follow
+        vocabulary |= {text: place for place, (text, _) in enumerate(added)}
+    merges = [
+        (spelled[token[:cut]], spelled[token[cut:]])
+        for token in sorted(ranks, key=lambda token: ranks[token])
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    ]
+    backend: Any = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False, ignore_merges=True))
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([AddedToken(text, special=special, normalized=False) for text, special in added])
+    return backend
+
+
+def _letters() -> dict[int, str]:
+    """Return the letter that byte-level tokenizers write for each byte: its own where it has one that is seen."""
+    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + place) for place, byte in enumerate(hidden)}

@@ -1,0 +1,296 @@
+"""Tokenizers of checkpoints, read as data: converted files encode as their own libraries do, rebuilt ones are refused.
+
+The vocabularies are small and made from a seed, in the published files' formats.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+from orl_core.errors import RenderError
+from orl_core.render import Renderer
+from orl_core.render.certify import BENIGN
+from orl_rollout.pretrained import load_pretrained
+from orl_rollout.rank_files import read_tekken, read_tiktoken
+from orl_rollout.tokenizer import HFTokenizer, load_tokenizer
+from tokenizers import pre_tokenizers
+
+from tests.families import KIMI, LLAMA_SPLIT, MISTRAL
+from tests.tokenizers import build, byte_level, template
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# In the form of a published one: an intersection of classes, a lookahead, a group of its own case.
+PATTERNS = (
+    *(r"[\p{Han}]+", r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'ll)?", r"\p{N}{1,3}"),
+    *(r" ?[^\s\p{L}\p{N}]+[\r\n]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"),
+)
+CODE = f"""\
+raise SystemExit("the code of a checkpoint ran")
+
+class TikTokenTokenizer:
+    pat_str = "|".join({PATTERNS!r})
+
+def deep_sort_dict(obj):
+    return obj
+"""
+RESERVED = 5  # ids between the named ones
+TEXTS = st.text() | st.text(alphabet="aA e'stl09 \t\n\r=-漢字éſ\u3000") | st.sampled_from(BENIGN)
+
+
+@cache
+def ranks() -> dict[bytes, int]:
+    """The tokens of a trained vocabulary as bytes, in the order in which they merge."""
+    byte_of = {letter: byte for byte, letter in enumerate_letters()}
+    vocabulary = byte_level(KIMI._replace(split="|".join(PATTERNS))).get_vocab()
+    ordered = sorted(vocabulary, key=lambda text: vocabulary[text])
+    tokens = [bytes(byte_of[letter] for letter in text) for text in ordered]
+    alone = [bytes([byte]) for byte in range(256)]  # first, in the order of Mistral's files
+    return {token: rank for rank, token in enumerate([*alone, *(token for token in tokens if len(token) > 1)])}
+
+
+def enumerate_letters() -> list[tuple[int, str]]:
+    """The letter that a byte-level tokenizer writes for each byte, asked of the library itself."""
+    alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    letters: dict[int, str] = {}
+    for character in map(chr, [*range(0x80), *range(0x80, 0x800), *range(0x800, 0x10FFFF, 0x400)]):
+        if not 0xD800 <= ord(character) < 0xE000:
+            letters |= dict(zip(character.encode(), alone.pre_tokenize_str(character)[0][0], strict=True))
+    never = sorted(set(range(256)) - set(letters))  # bytes that no text in UTF-8 holds
+    spare = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(letters.values()))
+    return [*letters.items(), *zip(never, spare, strict=True)]
+
+
+def named() -> dict[int, str]:
+    """The added tokens of the converted vocabulary, with a gap."""
+    texts = (*KIMI.special, *KIMI.added)
+    first = len(ranks())
+    return {first + place + (RESERVED if place > 3 else 0): text for place, text in enumerate(texts)}
+
+
+def kimi(folder: Path, code: str = CODE) -> Path:
+    """A checkpoint as Kimi's: tiktoken's file, a configuration that names code, a template."""
+    lines = [f"{base64.b64encode(token).decode()} {rank}\n" for token, rank in ranks().items()]
+    (folder / "tiktoken.model").write_text("".join(lines))
+    added = {str(token_id): {"content": text, "special": text in KIMI.special} for token_id, text in named().items()}
+    tree = {
+        "added_tokens_decoder": added,
+        "auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]},
+        "tokenizer_class": "TikTokenTokenizer",
+        "bos_token": "[BOS]",
+        "eos_token": {"content": "<|im_end|>"},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tree))
+    if code:
+        (folder / "tokenization_kimi.py").write_text(code)
+    (folder / "chat_template.jinja").write_text(template("kimi_k2"))
+    return folder
+
+
+@cache
+def reference() -> tiktoken.Encoding:
+    special = {text: token_id for token_id, text in named().items()}
+    return tiktoken.Encoding("test", pat_str="|".join(PATTERNS), mergeable_ranks=ranks(), special_tokens=special)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = kimi(tmp_path_factory.mktemp("kimi"))
+    added = json.loads((folder / "tokenizer_config.json").read_text())["added_tokens_decoder"]
+    return read_tiktoken(folder / "tiktoken.model", folder / "tokenization_kimi.py", added)
+
+
+@given(text=TEXTS)
+def test_a_converted_tokenizer_encodes_as_tiktoken_does(converted: Any, text: str) -> None:
+    ids = converted.encode(text, add_special_tokens=False).ids
+    assert ids == reference().encode(text, allowed_special="all")
+    assert converted.decode(ids, skip_special_tokens=False) == reference().decode(ids) == text
+
+
+def test_its_added_tokens_have_their_published_ids(converted: Any) -> None:
+    for token_id, text in named().items():
+        assert converted.encode(f"a{text}b", add_special_tokens=False).ids[1:-1] == [token_id]
+    first = len(ranks())
+    assert converted.id_to_token(first + 4) == f"<|reserved_token_{first + 4}|>"
+
+
+def test_a_kimi_checkpoint_is_certified_and_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
+    tok = load_tokenizer(kimi(tmp_path))
+    assert Renderer(tok).tool_format == "kimi_k2"
+    tools = [{"type": "function", "function": {"name": "look", "description": "Look."}}]
+    user = [{"role": "user", "content": "Hi."}]
+    shown = tok.apply_chat_template(user, tools=tools, add_generation_prompt=True)
+    assert shown.index('"description"') < shown.index('"name"') < shown.index('"type"')
+    load_pretrained(tmp_path).save_pretrained(tmp_path / "saved")
+    again = load_tokenizer(tmp_path / "saved")
+    assert again.apply_chat_template(user, tools=tools, add_generation_prompt=True) == shown
+    assert again.encode_joint(shown) == tok.encode_joint(shown)
+
+
+TEKKEN_SPECIAL = (*MISTRAL.special, "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[IMG_BREAK]", "[IMG_END]")
+
+
+def tekken(folder: Path, special: tuple[str, ...] | None = TEKKEN_SPECIAL) -> Path:
+    """A `tekken.json`, with its list of special tokens or, as old ones are, without."""
+    vocabulary = [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+        for token, rank in ranks().items()
+    ]
+    number = 30
+    tree: dict[str, Any] = {
+        "config": {
+            "pattern": LLAMA_SPLIT,
+            "num_vocab_tokens": len(vocabulary),
+            "default_vocab_size": len(vocabulary) + number - 8,  # the last eight are published and not used
+            "default_num_special_tokens": number,
+            "version": "v13" if special else "v3",
+        },
+        "vocab": vocabulary,
+    }
+    if special:
+        listed = [{"rank": rank, "token_str": text, "is_control": True} for rank, text in enumerate(special)]
+        tree["special_tokens"] = listed
+    (folder / "tekken.json").write_text(json.dumps(tree))
+    return folder
+
+
+@pytest.fixture(scope="module", params=[TEKKEN_SPECIAL, None], ids=["listed", "old"])
+def tekkens(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    file = tekken(tmp_path_factory.mktemp("tekken"), request.param) / "tekken.json"
+    return read_tekken(file), Tekkenizer.from_file(file)
+
+
+@given(text=TEXTS)
+def test_a_tekken_file_encodes_as_mistrals_library_does(tekkens: tuple[Any, Any], text: str) -> None:
+    ours, theirs = tekkens
+    assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text, bos=False, eos=False)
+    assert ours.get_vocab_size() == theirs.n_words
+
+
+def test_a_tekken_files_special_tokens_have_their_ids(tekkens: tuple[Any, Any]) -> None:
+    ours, theirs = tekkens
+    for token_id in range(30):
+        assert ours.id_to_token(token_id) == theirs.id_to_piece(token_id)
+
+
+def test_a_repository_with_tekken_alone_gets_mistrals_own_template(tmp_path: Path) -> None:
+    tok = load_tokenizer(tekken(tmp_path))
+    assert tok.stop_ids == (2,)
+    said = tok.apply_chat_template([{"role": "user", "content": "Hi."}], tools=None, add_generation_prompt=True)
+    assert said == "<s>[INST]Hi.[/INST]"
+    assert Renderer(tok).tool_format == "mistral"
+
+
+def test_tokenizer_json_is_read_where_other_files_stand_beside_it(tmp_path: Path) -> None:
+    build(template("qwen3")).save_pretrained(tekken(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
+    assert load_pretrained(tmp_path).is_fast
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    auto = {"auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}, "tokenizer_class": "Tokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | auto))
+    assert HFTokenizer(load_pretrained(tmp_path)).encode(["a"])
+
+
+def rebuilt(folder: Path, change: Any) -> Path:
+    """A checkpoint that names a class which builds its tokenizer anew; `change` makes the file differ from that."""
+    hf = build(template("qwen3"))
+    change(hf.backend_tokenizer)
+    hf.save_pretrained(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": "Qwen2Tokenizer"}))
+    return folder
+
+
+def cut(backend: Any) -> None:
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def plain(backend: Any) -> None:
+    backend.normalizer = None
+
+
+@pytest.mark.parametrize("change", [cut, plain])
+def test_a_tokenizer_that_transformers_rebuilds_differently_is_refused(change: Any, tmp_path: Path) -> None:
+    with pytest.raises(RenderError, match=r"tokenizer\.json.*Qwen2Tokenizer"):
+        load_tokenizer(rebuilt(tmp_path, change))
+
+
+def test_one_that_is_rebuilt_alike_is_not(tmp_path: Path) -> None:
+    assert type(load_pretrained(rebuilt(tmp_path, lambda _: None))).__name__ == "Qwen2Tokenizer"
+
+
+BROKEN = {
+    "no code": ("tokenization_kimi.py", None, r"tiktoken\.model"),
+    "no pattern": ("tokenization_kimi.py", "x = 1", "pat_str"),
+    "a pattern that is worked out": ("tokenization_kimi.py", "pat_str = make()", "pat_str"),
+    "no Python": ("tokenization_kimi.py", "pat_str = (", r"tokenization_kimi\.py"),
+    "no base64": ("tiktoken.model", "!!! 0", r"tiktoken\.model"),
+    "few bytes": ("tiktoken.model", "YQ== 0", "byte"),
+    "no object": ("tokenizer_config.json", "[]", r"tokenizer_config\.json"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_files_that_cannot_be_read_are_named(case: str, tmp_path: Path) -> None:
+    name, text, subject = BROKEN[case]
+    file = kimi(tmp_path) / name
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(RenderError, match=subject):
+        load_tokenizer(tmp_path)
+
+
+TEKKEN_BROKEN: dict[str, Any] = {
+    "endless": lambda tree: tree["config"].update(default_num_special_tokens=10**9),
+    "fewer than listed": lambda tree: tree["config"].update(default_num_special_tokens=1),
+    "negative": lambda tree: tree["config"].update(default_num_special_tokens=-1),
+    "a small vocabulary": lambda tree: tree["config"].update(default_vocab_size=-5),
+    "ranks in another order": lambda tree: tree["vocab"].reverse(),
+    "a pattern that is none": lambda tree: tree["config"].update(pattern=7),
+    "a long token": lambda tree: tree["vocab"][-9].update(token_bytes=base64.b64encode(b"a" * 200_000).decode()),
+}
+
+
+@pytest.mark.parametrize("case", TEKKEN_BROKEN)
+def test_a_tekken_file_with_wrong_numbers_is_refused(case: str, tmp_path: Path) -> None:
+    file = tekken(tmp_path) / "tekken.json"
+    tree = json.loads(file.read_text())
+    TEKKEN_BROKEN[case](tree)
+    file.write_text(json.dumps(tree))
+    with pytest.raises(RenderError, match=r"tekken\.json") as error:
+        read_tekken(file)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"1000000000": {"content": "<x>"}},
+        {"400": {"content": "<x>"}, "0400": {"content": "<y>"}},
+        {str(len(ranks())): {"content": 7}},
+    ],
+    ids=["endless", "one id twice", "no text"],
+)
+def test_added_tokens_with_wrong_ids_are_refused(added: dict[str, Any], tmp_path: Path) -> None:
+    folder = kimi(tmp_path)
+    with pytest.raises(RenderError, match=r"tiktoken\.model") as error:
+        read_tiktoken(folder / "tiktoken.model", folder / "tokenization_kimi.py", added)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_a_tokenizer_says_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(RenderError, match=r"tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "spiece.model").write_bytes(b"x")
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(RenderError, match=r"spiece\.model"):
+        load_tokenizer(tmp_path)
