@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from orl_rollout import children
 from orl_rollout.cluster import process
 from orl_rollout.secrets import Scrubber
 
@@ -114,7 +115,7 @@ def test_the_rest_of_a_group_has_time_to_end_when_its_leader_is_gone(tmp_path: P
 
 
 def test_a_group_that_heeds_nothing_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(process, "END_SECONDS", 0.5)
+    monkeypatch.setattr(children, "END_SECONDS", 0.5)
     stubborn = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print(1, flush=True); "
     begin = f"import subprocess; subprocess.Popen([sys.executable, '-c', {stubborn + 'time.sleep(60)'!r}]); "
     started = subprocess.Popen(
@@ -125,7 +126,8 @@ def test_a_group_that_heeds_nothing_is_killed_with_its_children(tmp_path: Path, 
     )
     assert started.stdout is not None
     assert [started.stdout.readline() for _ in range(2)] == [b"1\n", b"1\n"]
-    process.end_group(started, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
+    with children.ended(started, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)):
+        pass
     assert started.returncode == -signal.SIGKILL
     assert started.stdout.read() == b"", "the child, which held the pipe too, is gone"
     started.stdout.close()

@@ -52,8 +52,7 @@ async def test_an_echoed_secret_is_not_written_and_does_not_train(tmp_path, echo
     with Journal(tmp_path, CONFIG) as journal:
         recorded = await journal.record(outcome(f"the key is {echo}."))
     assert recorded.trajectory.leaked
-    assert recorded.trajectory.turns[0].action_ids == (5, 6)
-    assert not recorded.data[0].trains
+    assert recorded.trajectory.turns[0].action_ids == recorded.data == ()
     (entry,) = read_journal(tmp_path)
     assert echo not in msgspec.json.encode(entry).decode()
     assert entry.trajectory.leaked

@@ -3,11 +3,14 @@
 import io
 import math
 import struct
+import tracemalloc
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from orl_core.errors import OrlError
 from orl_core.messages import Message, TextBlock
 from orl_core.trajectory import Generation
 from orl_rollout.frames import MAGIC, frame, read_frames
@@ -23,6 +26,7 @@ HOSTILE = st.text(st.characters() | st.sampled_from('\ud800\udfff\0\u2028\x1b"\\
 IDS = st.lists(st.integers(0, 2**31 - 1) | st.sampled_from([0, 2**31 - 1]), max_size=20)
 EXTREME = finite | st.sampled_from([-0.0, 5e-324, -1.7976931348623157e308, 3.4028235677973366e38, -1e-45])
 LOGPROBS = st.lists(EXTREME | st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20)
+PROBABLE = LOGPROBS.map(lambda row: [-min(abs(number), 3.4e38) for number in row])  # what an engine may return
 
 
 def exactly(numbers):
@@ -51,7 +55,7 @@ def test_what_was_not_packed_here_is_refused(packed):
         unpack(packed)
 
 
-@given(trajectories, LOGPROBS, HOSTILE, st.dictionaries(HOSTILE.map(clean), json_values, max_size=3))
+@given(trajectories, PROBABLE, HOSTILE, st.dictionaries(HOSTILE.map(clean), json_values, max_size=3))
 def test_any_trajectory_comes_back(trajectory, logprobs, text, sampling):
     generation = Generation(ids=tuple(range(len(logprobs))), logprobs=tuple(logprobs), finish_reason="stop")
     given_turns = tuple(
@@ -138,3 +142,27 @@ def test_frames_longer_than_what_is_read_at_once(before, size):
     rubbish, content = MAGIC[:3] * (before // 3), b"".join(struct.pack("<d", math.sin(n)) for n in range(size // 8))
     (one,) = read_frames(io.BytesIO(rubbish + frame(content)))
     assert (one.start, one.content) == (len(rubbish), content)
+
+
+def bomb(size: int, *, says: bool) -> bytes:
+    """A frame of zeros that inflates to `size` bytes, and says so or not."""
+    packer = zstandard.ZstdCompressor(level=3, write_content_size=says).compressobj(size=size if says else -1)
+    zeros = bytes(1 << 20)
+    return b"".join([*(packer.compress(zeros) for _ in range(size >> 20)), packer.flush()])
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_record_that_inflates_beyond_any_is_left_out(says: bool):
+    whole = frame(b"first")
+    file = io.BytesIO(whole + bomb(1 << 30, says=says) + frame(b"last"))
+    tracemalloc.start()
+    try:
+        assert [one.content for one in read_frames(file)] == [b"first", b"last"]
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_record_of_too_many_values_is_no_entry():
+    with pytest.raises(OrlError, match="values"):
+        decode_entry(b'{"trajectory": [' + b"[]," * 5_000_000 + b"[]]}")

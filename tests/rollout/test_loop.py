@@ -242,3 +242,12 @@ async def test_12_the_given_sampling_parameters_are_used_and_not_changed():
     assert sampling["no_stop_trim"] is True
     assert sampling["skip_special_tokens"] is False
     assert job.sampling == before
+
+
+@pytest.mark.parametrize("token", [RENDERER.vocabulary_size, 1 << 30])
+async def test_id_outside_the_vocabulary_is_the_engines_fault(token: int):
+    made = Generation(ids=(token,), logprobs=(-0.5,), finish_reason="length")
+    trajectory = await play(ScriptedEngine([made]), session_of())
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert str(token) in trajectory.error
+    assert not trajectory.trains

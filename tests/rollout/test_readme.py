@@ -24,7 +24,30 @@ def test_every_module_is_named_in_the_table():
     package = README.parent / "src" / "orl_rollout"
     modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     table = README.read_text("utf-8").partition("\n\n##")[0]
-    internal = {"__init__", "breaker", "deadline", "secrets", "spool", "text", "toolbox", "turnstile", "sglang_answer"}
+    internal = {
+        "__init__",
+        "bounded_files",
+        "bounded_template",
+        "breaker",
+        "children",
+        "deadline",
+        "http_client",
+        "interrupt",
+        "json_size",
+        "logs",
+        "readings",
+        "safe_json",
+        "signal_listener",
+        "vocabulary",
+        "schema_keywords",
+        "tool_schema",
+        "secrets",
+        "spool",
+        "text",
+        "toolbox",
+        "turnstile",
+        "sglang_answer",
+    }
     assert modules - internal == {name for name in modules if f"`{name}`" in table}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -75,7 +76,23 @@ async def test_a_rollout_that_echoes_a_secret_does_not_train():
         task = structs.replace(TASK, task_spec={"says": says})
         outcome = await playing.play(task, key="k", engine=engine(1), sampling={})
         assert (outcome.trajectory.stop_reason, outcome.trajectory.leaked) == (StopReason.FINISHED, leaked)
-        assert [(datum.trains, any(datum.loss_mask)) for datum in outcome.data] == [(not leaked, not leaked)]
+        assert [(datum.trains, any(datum.loss_mask)) for datum in outcome.data] == [] if leaked else [(True, True)]
+
+
+async def test_long_result_of_few_ids_is_searched_off_the_event_loop() -> None:
+    """A profile function of this thread sees every call that runs on it."""
+    playing = runtime(config_of(secrets={"pass": "correct horse"}))
+    task = structs.replace(TASK, task_spec={"says": "a horse " * 100_000})
+    seen: set[str] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, _: seen.add(frame.f_code.co_qualname) if event == "call" else None)
+    try:
+        outcome = await playing.play(task, key="k", engine=engine(1), sampling={})
+    finally:
+        sys.setprofile(before)
+    assert "Runtime._clear" in seen
+    assert "Scrubber.find_in" not in seen
+    assert not outcome.trajectory.leaked
 
 
 def test_what_the_process_or_the_model_cannot_do_is_refused_at_the_start():

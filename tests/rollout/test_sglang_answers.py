@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from orl_core.errors import EngineError
+from orl_rollout.sglang import MOST_BYTES, _most
 from orl_rollout.testing import Fault, FaultKind, logprobs_of
 
 from tests.rollout.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
@@ -54,6 +55,18 @@ async def test_an_answer_that_breaks_the_law_is_refused_once(kind: FaultKind, me
         with pytest.raises(EngineError, match=message):
             await engine.generate(PROMPT, SAMPLING, key="a")
     assert server.received == 1
+
+
+async def test_error_does_not_repeat_the_answer() -> None:
+    async with answering(replying(finish_reason={"type": "x" * 100_000}, output_ids=[])) as engine:
+        with pytest.raises(EngineError) as caught:
+            await engine.generate(PROMPT, SAMPLING, key="a")
+    assert len(str(caught.value)) < 500
+
+
+def test_answer_is_bounded_whatever_the_context() -> None:
+    assert _most(1_000, 0).bytes < _most(1_000, 1_000).bytes < MOST_BYTES
+    assert _most(1_000, 10_000_000).bytes == MOST_BYTES
 
 
 async def test_an_abort_with_ids_but_without_logprobs_is_refused() -> None:
@@ -120,3 +133,23 @@ async def test_every_generation_carries_the_weights_that_made_it() -> None:
             server.update_weights(version)
             versions.append((await engine.generate(PROMPT, SAMPLING, key="a")).weight_version)
     assert versions == ["default", "1", "2"]
+
+
+@pytest.mark.parametrize("logprob", [1000.0, 0.02, -1e300, -3.5e38, True])
+async def test_a_logprob_that_no_probability_has_is_refused(logprob: Any) -> None:
+    async with answering(replying(output_token_logprobs=[[logprob, 8, None]])) as engine:
+        with pytest.raises(EngineError):
+            await engine.generate(PROMPT, {}, key="a")
+
+
+@pytest.mark.parametrize("logprob", [0, 0.0, 1e-6, 0.0078, -1e30])
+async def test_a_logprob_of_rounded_arithmetic_is_kept(logprob: float) -> None:
+    async with answering(replying(output_token_logprobs=[[logprob, 8, None]])) as engine:
+        assert (await engine.generate(PROMPT, {}, key="a")).logprobs == (logprob,)
+
+
+@pytest.mark.parametrize("token", [-1, True, 8.0, "8", None, 1 << 80])
+async def test_an_id_that_is_none_is_refused(token: Any) -> None:
+    async with answering(replying(output_token_logprobs=[[-0.5, token, None]], output_ids=[token])) as engine:
+        with pytest.raises(EngineError):
+            await engine.generate(PROMPT, {}, key="a")

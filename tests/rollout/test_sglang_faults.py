@@ -8,6 +8,7 @@ import time
 import pytest
 from aiohttp import web
 from orl_core.errors import EngineError
+from orl_rollout.http_client import ERROR_BYTES
 from orl_rollout.sglang import Patience, SglangEngine
 from orl_rollout.testing import Fault, FaultKind, SglangServer
 
@@ -112,7 +113,13 @@ async def test_a_refusal_is_not_retried_and_carries_the_message(status: int) -> 
 
 @pytest.mark.parametrize(
     ("body", "message"),
-    [(b"", "no message"), (b"plain", "plain"), (b'{"error": 3}', '{"error": 3}'), (b"\xff" * 999, "\ufffd" * 300)],
+    [
+        (b"", "no message"),
+        (b"plain", "plain"),
+        (b'{"error": 3}', '{"error": 3}'),
+        (b"\xff " * 999, "\ufffd " * 148 + "\ufffd"),
+        (b" " * (ERROR_BYTES - 20) + b"k" * 41, "no message"),
+    ],
 )
 async def test_the_message_of_any_error_body_is_one_bounded_line(body: bytes, message: str) -> None:
     async def handler(request: web.Request) -> web.Response:

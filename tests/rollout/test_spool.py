@@ -1,8 +1,12 @@
 """The spool's memory of what it has seen."""
 
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from orl_rollout.spool import Keys
+from orl_rollout.spool import Keys, Spool
 
 
 @given(st.lists(st.integers(1, 2**64 - 1) | st.integers(1, 200).map(lambda n: n * 64), max_size=400))
@@ -18,3 +22,15 @@ def test_zero_is_a_key() -> None:
     keys = Keys()
     assert keys.add(0)
     assert not keys.add(0)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_who_may_read_the_tasks_is_the_umasks_to_say(tmp_path: Path, mask: int):
+    before = os.umask(mask)
+    try:
+        with Spool(tmp_path) as spool:
+            spool.write(tmp_path / "tasks.jsonl", ())
+    finally:
+        os.umask(before)
+    assert (tmp_path / "tasks.jsonl").stat().st_mode & 0o777 == 0o666 & ~mask
+    assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import tracemalloc
 
 import msgspec
 import pytest
@@ -214,3 +215,57 @@ def test_shares_fill_up_and_keep_to_caps_and_weights(total, members):
         for other, other_weight in zip(shares, weights, strict=True):
             if share < cap and other:
                 assert (share + 1) / weight >= other / other_weight - 1e-9
+
+
+def saying(count):
+    """An environment that says it has `count` tasks."""
+
+    class Boastful(envs.Endless):
+        @classmethod
+        async def num_tasks(cls, split):
+            return count
+
+    return Boastful
+
+
+@pytest.mark.parametrize("count", [-1, -(2**40), 2**63, "ten", "10", 2.5, True, None, [3]], ids=repr)
+async def test_number_of_tasks_that_is_none_leaves_the_old_file(tmp_path, count):
+    output = tmp_path / "tasks.jsonl"
+    output.write_text("old")
+    with (
+        envs.serve(saying(count)) as served,
+        pytest.raises(SessionError, match=r"gallery/Boastful.*num_tasks") as caught,
+    ):
+        await prepare(config_of(served.url, Boastful={}), output)
+    assert "\n" not in str(caught.value)
+    assert output.read_text() == "old"
+
+
+@pytest.mark.parametrize("count", [2**31, 2**62])
+async def test_few_tasks_of_a_huge_listing_are_drawn_in_little_memory(tmp_path, count):
+    with envs.serve(saying(count)) as served:
+        config = config_of(served.url, Boastful={})
+        tracemalloc.start()
+        try:
+            first = await prepare(config, tmp_path / "a.jsonl", max_tasks=10, seed=3)
+            assert tracemalloc.get_traced_memory()[1] < 50 << 20
+        finally:
+            tracemalloc.stop()
+        await prepare(config, tmp_path / "b.jsonl", max_tasks=10, seed=3)
+    assert first.total == len({task.index for task in read_tasks(tmp_path / "a.jsonl", config)}) == 10
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
+async def test_more_tasks_than_a_file_holds_are_refused(tmp_path):
+    with envs.serve(saying(2**31)) as served, pytest.raises(ConfigError, match="num_samples"):
+        await prepare(config_of(served.url, Boastful={}), tmp_path / "tasks.jsonl")
+
+
+def test_endless_row_is_refused(tmp_path):
+    path, config = tmp_path / "tasks.jsonl", config_of("http://127.0.0.1:1", Echo={})
+    path.write_bytes(b'{"prompt": "' + b"x" * (17 << 20))
+    with pytest.raises(ConfigError, match=r"tasks\.jsonl:1"):
+        next(read_tasks(path, config))
+    path.write_bytes(b"[" * 1_000_000)
+    with pytest.raises(ConfigError, match=r"tasks\.jsonl:1"):
+        next(read_tasks(path, config))

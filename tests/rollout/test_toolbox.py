@@ -81,8 +81,8 @@ def test_any_arguments_are_judged_in_one_line(arguments: dict[str, Any]):
 
 @pytest.mark.parametrize(
     "schema",
-    [{"type": "no such type"}, {"properties": 1}, {"properties": {"x": {"pattern": "("}}}],
-    ids=["type", "properties", "pattern"],
+    [{"type": "no such type"}, {"properties": 1}],
+    ids=["type", "properties"],
 )
 def test_parameters_that_are_no_schema_are_the_environments_fault(schema: dict[str, Any]):
     with pytest.raises(SessionError, match="tool `act` has parameters that are no JSON schema"):

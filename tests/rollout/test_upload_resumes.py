@@ -101,7 +101,7 @@ def test_a_platform_that_is_dead_at_first(tmp_path, monkeypatch, caplog):
         ends = time.monotonic() + 30
         while "uploads wait for the platform" not in caplog.text and time.monotonic() < ends:
             time.sleep(0.02)
-    assert caplog.text.count("uploads wait for the platform: ConnectionRefusedError") == 1
+    assert caplog.text.count("uploads wait for the platform: ClientConnectorError") == 1
     with collector.serving():
         assert uploader.close(30)
     assert collector.events() == expected()

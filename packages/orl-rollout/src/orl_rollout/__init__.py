@@ -9,6 +9,7 @@ runtime     what rollouts share: play, judge, record, count
 outcome     a trajectory with its reward and data, and metrics of a batch
 journal     every trajectory on disk; upload sends them on
 secrets     where values come from, and scrubbing their echoes
+interrupt   SIGINT, SIGTERM and SIGHUP, never lost; children: processes that end with what asked for them
 run         what the launcher hands to a trainer
 testing     scripted fakes and stand-in servers
 """

@@ -1,34 +1,37 @@
 """Posting to the platform until it answers 2xx, and how long there is still time for that.
 
 A platform that is dead, overloaded or slow is waited for, ever longer up to a cap, without an end but that which `Stop`
-sets. Only an answer that speaks of the events themselves (a 4xx) is final. The module knows nothing of what it posts.
+sets. Only an answer that speaks of the events themselves (a 4xx) is final. A deadline holds for a whole request,
+however slowly its answer drips in. The module knows nothing of what it posts.
 """
 
 from __future__ import annotations
 
-import http.client
-import logging
+import asyncio
 import math
 import random
 import threading
 import time
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from urllib.parse import urlsplit
+from io import BytesIO
 
+import aiohttp
 from msgspec import Struct
 from orl_core.errors import OrlError
 
+from orl_rollout.http_client import HttpClient, read_error, retry_after
+from orl_rollout.logs import logger_of
 from orl_rollout.openreward.sdk import api_url
 from orl_rollout.secrets import Scrubber, api_key
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 FIRST_WAIT = 0.5  # seconds before the second try; doubled for each one after it
 LONGEST_WAIT = 60.0
 LONGEST_GIVEN_WAIT = 600.0  # the longest that a Retry-After is heeded
 REQUEST_SECONDS = 60.0
-ANSWER_BYTES = 1 << 20  # an answer's body is read so far, to use the connection again
+LONGEST = 300  # characters of a logged failure
+IDLE_SECONDS = 15.0  # for which a connection without a request is kept
+_jitter = random.Random()  # noqa: S311  of its own: this runs on a thread, and trainers seed the module's generator
 AGAIN = frozenset({401, 404, 405, 407, 408, 425, 429})  # the key, the address or the time is wrong, not the events
 
 
@@ -95,13 +98,16 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Delivery:
-    """Posts bodies to the platform's `/v1/rollouts`, one at a time, over one connection while it lasts."""
+    """Posts bodies to the platform's `/v1/rollouts`, one at a time, over one connection while it lasts.
+
+    It has an event loop of its own, so `post` and `hang_up` belong on one thread that has none.
+    """
 
     def __init__(self, stop: Stop, scrubber: Scrubber) -> None:
         self._stop = stop
         self._scrubber = scrubber
-        self._url = urlsplit(api_url())
-        self._connection: http.client.HTTPConnection | None = None
+        self._loop: asyncio.Runner | None = None
+        self._http: HttpClient | None = None
         self._said: set[str] = set()  # kinds of failures that were logged
 
     def post(self, body: bytes) -> int:
@@ -118,53 +124,40 @@ class Delivery:
                 if answer.final:
                     return answer.status
                 kind, why, given = str(answer.status), f"HTTP {answer.status}", answer.retry_after
-            except (OSError, http.client.HTTPException, ValueError) as exc:
+            except (aiohttp.ClientError, OSError, ValueError) as exc:
                 kind = type(exc).__name__
-                why = f"{kind}: {exc}"
+                why = f"{kind}: {exc}".removesuffix(": ")
             if kind not in self._said:
                 self._said.add(kind)
-                logger.warning("uploads wait for the platform: %s", self._scrubber.scrub(why))
+                line = " ".join(self._scrubber.scrub(why).split())[:LONGEST]
+                logger.warning("uploads wait for the platform: %s", line)
             doubled = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures, 10))
-            self._stop.pause(given if given is not None else doubled * random.uniform(0.5, 1.0))  # noqa: S311
+            self._stop.pause(given if given is not None else doubled * _jitter.uniform(0.5, 1.0))
             failures += 1
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._loop is not None:
+            with self._loop as loop:
+                if self._http is not None:
+                    loop.run(self._http.close())
+        self._loop, self._http = None, None
 
     def _exchange(self, body: bytes) -> Answer:
-        connection, self._connection = self._connection or self._connect(), None
-        try:
-            connection.timeout = min(REQUEST_SECONDS, self._stop.left())
-            if connection.sock is not None:
-                connection.sock.settimeout(connection.timeout)
-            headers = {"x-api-key": api_key(), "Content-Type": "application/json"}
-            connection.request("POST", f"{self._url.path.rstrip('/')}/v1/rollouts", body, headers)
-            answer = connection.getresponse()
-            answer.read(ANSWER_BYTES)
-            if answer.isclosed() and connection.sock is not None:
-                self._connection = connection
-            return Answer(status=answer.status, retry_after=seconds_of(answer.headers.get("Retry-After")))
-        finally:
-            if self._connection is None:
-                connection.close()
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+        return self._loop.run(self._ask(body, min(REQUEST_SECONDS, self._stop.left())))
 
-    def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-        return kind(self._url.netloc)
+    async def _ask(self, body: bytes, seconds: float) -> Answer:
+        if self._http is None:
+            self._http = HttpClient(api_url(), idle=IDLE_SECONDS)
+        headers = {"x-api-key": api_key(), "Content-Type": "application/json"}
+        async with asyncio.timeout(seconds):
+            async with self._http.request("POST", "/v1/rollouts", data=BytesIO(body), headers=headers) as answer:
+                await read_error(answer)  # its beginning, so that the connection can be used again
+                return Answer(status=answer.status, retry_after=seconds_of(answer.headers.get("Retry-After")))
 
 
-def seconds_of(retry_after: str | None) -> float | None:
-    """A Retry-After, seconds or a date, as seconds from now; None where there is none that makes sense."""
-    if not retry_after:
-        return None
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return min(max(seconds, FIRST_WAIT), LONGEST_GIVEN_WAIT) if math.isfinite(seconds) else None
+def seconds_of(value: str | None) -> float | None:
+    """Return a Retry-After, seconds or a date, as seconds from now; None where it makes no sense."""
+    return retry_after(value, least=FIRST_WAIT, most=LONGEST_GIVEN_WAIT)

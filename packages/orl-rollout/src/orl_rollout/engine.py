@@ -1,7 +1,8 @@
 """The engine protocol: token ids in, token ids and their logprobs out. SGLang, an in-process model and fakes fit it.
 
 An engine retries by itself what can be retried (within the deadline that the loop sets around the call) and raises
-`EngineError` for the rest. It never sees messages, and never re-tokenizes.
+`EngineError` for the rest. It never sees messages, and never re-tokenizes. `check_generation` judges every answer,
+whichever engine gave it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
 
 
@@ -29,3 +31,19 @@ class Engine(Protocol):
             EngineError: the engine failed for good, or its answer cannot be trusted.
         """
         ...
+
+
+def check_generation(generation: Generation, budget: int, vocabulary_size: int) -> None:
+    """Refuse an answer that breaks the request: too many ids, unknown ones, or a stop without any.
+
+    No ids and `length` is an engine that has no room left for another one.
+
+    Raises:
+        EngineError: it is such an answer.
+    """
+    if max(generation.ids, default=0) >= vocabulary_size:
+        raise EngineError(f"the engine returned the id {max(generation.ids)}; the model has {vocabulary_size} ids")
+    if len(generation.ids) > budget:
+        raise EngineError(f"the engine returned {len(generation.ids)} ids where at most {budget} were asked for")
+    if not generation.ids and generation.finish_reason == "stop":
+        raise EngineError("the engine returned no id and the finish reason `stop`")

@@ -1,8 +1,9 @@
 """Records in a file that only grows: every record a zstd frame of its own, found again whatever was torn around it.
 
 A frame ends in a checksum of its content, so what a death or a full disk cut off is told from what is whole, and
-reading goes on at the next frame: the four bytes that every frame begins with are looked for. Any zstd tool reads such
-a file. The module knows nothing of what the records hold.
+reading goes on at the next frame: the four bytes that every frame begins with are looked for. A frame that inflates
+beyond MOST_CONTENT is taken for torn. Any zstd tool reads such a file. The module knows nothing of what the records
+hold.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from msgspec import Struct
 MAGIC = b"\x28\xb5\x2f\xfd"
 LEVEL = 1  # packed ids hardly become smaller from here on, and take two to three times as long
 CHUNK = 1 << 14  # bytes
+MOST_CONTENT = 64 << 20  # bytes of a record: a hundred times an ordinary one
+_SIP = 1 << 10  # bytes of a frame that are inflated at once: they become 32 MiB at most
 
 
 class Frame(Struct, frozen=True, kw_only=True):
@@ -52,17 +55,23 @@ def _frame_at(file: BinaryIO, start: int) -> Frame | None:
     chunk = file.read(CHUNK)
     if not chunk.startswith(MAGIC):
         return None
-    inflating = zstandard.ZstdDecompressor().decompressobj()
+    inflating = zstandard.ZstdDecompressor(max_window_size=MOST_CONTENT).decompressobj()
     pieces: list[bytes] = []
+    size, end = 0, start
     try:
         while chunk and not inflating.eof:
-            pieces.append(inflating.decompress(chunk))
-            chunk = b"" if inflating.eof else file.read(CHUNK)
+            for sip in (chunk[place : place + _SIP] for place in range(0, len(chunk), _SIP)):
+                pieces.append(inflating.decompress(sip))
+                size += len(pieces[-1])
+                end += len(sip)
+                if inflating.eof or size > MOST_CONTENT:
+                    break
+            chunk = b"" if inflating.eof or size > MOST_CONTENT else file.read(CHUNK)
     except zstandard.ZstdError:
         return None
-    if not inflating.eof:
+    if not inflating.eof or size > MOST_CONTENT:
         return None
-    return Frame(start=start, end=file.tell() - len(inflating.unused_data), content=b"".join(pieces))
+    return Frame(start=start, end=end - len(inflating.unused_data), content=b"".join(pieces))
 
 
 def _magic_after(file: BinaryIO, position: int) -> int:

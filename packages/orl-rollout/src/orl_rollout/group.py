@@ -8,7 +8,6 @@ module knows no trainer; how scores and rewards become one number is `orl_core.r
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -22,10 +21,11 @@ from orl_core.task import Task
 from orl_core.trajectory import Trajectory, Turn
 
 from orl_rollout.deadline import within
+from orl_rollout.logs import logger_of
 from orl_rollout.outcome import Outcome
 from orl_rollout.session import Opening
 
-logger = logging.getLogger("orl")
+logger = logger_of("orl")
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
 

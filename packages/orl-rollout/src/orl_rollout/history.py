@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from orl_rollout.bounded_files import read_lines
+
 Kind = Literal["train", "eval"]
 
 
@@ -32,8 +34,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines():
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+    for line in read_lines(path):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             rows.append(msgspec.json.decode(line, type=dict[str, Any]))
     return rows
 

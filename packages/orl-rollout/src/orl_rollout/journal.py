@@ -13,7 +13,6 @@ reads it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -25,20 +24,22 @@ from typing import Any, Self
 import msgspec
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
-from orl_core.datum import to_data
 from orl_core.errors import OrlError, boundary
 from orl_core.trajectory import Trajectory
 
+from orl_rollout.bounded_files import open_regular
 from orl_rollout.frames import frame, read_frames
-from orl_rollout.outcome import Outcome
+from orl_rollout.logs import logger_of
+from orl_rollout.outcome import Outcome, cleared
 from orl_rollout.packing import pack_ids, pack_logprobs, unpack
 from orl_rollout.secrets import Scrubber, without_ids
 from orl_rollout.text import clean, map_strings, plain
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 VERSION = 1  # of a record's schema
 FILES = "journal-*.jsonl.zst"
+MOST_VALUES = 4_000_000  # of a record: what JSON makes of them takes 300 MB at most
 FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
 
 
@@ -82,8 +83,8 @@ class Journal:
     async def record(self, outcome: Outcome, *, step: int | None = None) -> Outcome:
         """Write one outcome; it is safe from the process's death on return.
 
-        Where its text echoes a secret, it is written scrubbed and without ids, and the outcome that is returned is
-        marked `leaked` and does not train.
+        Where its text echoes a secret, it is written and returned scrubbed, without ids and marked `leaked`, and does
+        not train.
 
         Raises:
             OrlError: it cannot be written (a full disk); nothing of it is then left in the file.
@@ -99,19 +100,20 @@ class Journal:
             self._file = -1
 
     def _record(self, outcome: Outcome, step: int | None) -> Outcome:
-        trajectory = self._scrubber.mark(outcome.trajectory)
+        outcome = cleared(outcome, self._scrubber)
+        trajectory = outcome.trajectory
+        if trajectory.leaked:
+            trajectory = self._scrubber.cleared(trajectory)  # the job too: who plays it needs it as it is, readers not
         entry = Entry(
             key=trajectory.job.key,
             time=time.time(),
             reward=outcome.reward,
             success=outcome.success,
             step=step,
-            trajectory=self._scrubber.scrubbed(trajectory) if trajectory.leaked else trajectory,
+            trajectory=trajectory,
         )
         self._append(frame(encode_entry(entry)))
-        if trajectory is outcome.trajectory:
-            return outcome
-        return structs.replace(outcome, trajectory=trajectory, data=to_data(trajectory, reward=outcome.reward))
+        return outcome
 
     def _append(self, record: bytes) -> None:
         if self._size and self._size + len(record) > self._file_bytes:
@@ -131,7 +133,7 @@ class Journal:
             path = self.folder / FILES.replace("*", f"{self._began}-{self._files:04}")
             self._files += 1
             with suppress(FileExistsError):
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
                 break
         if self._file >= 0:
             os.close(self._file)
@@ -145,7 +147,12 @@ def journal_files(path: str | Path) -> list[Path]:
 
 
 def read_journal(path: str | Path) -> Iterator[Entry]:
-    """The entries of the journal at `path`, a folder or one file: one file after another, each in order.
+    """Return the entries of the journal at `path`, as `read_sized` does."""
+    return (entry for entry, _ in read_sized(path))
+
+
+def read_sized(path: str | Path) -> Iterator[tuple[Entry, int]]:
+    """Yield the entries of the journal at `path`, a folder or one file, in order, each with its bytes of JSON.
 
     What is torn or foreign is skipped and logged.
 
@@ -154,7 +161,7 @@ def read_journal(path: str | Path) -> Iterator[Entry]:
     """
     for file in journal_files(path):
         position = 0
-        with boundary(OrlError, f"reading the journal {file}"), file.open("rb") as records:
+        with boundary(OrlError, f"reading the journal {file}"), open_regular(file) as records:
             for found in read_frames(records):
                 _warn_of_gap(file, position, found.start)
                 position = found.end
@@ -163,7 +170,7 @@ def read_journal(path: str | Path) -> Iterator[Entry]:
                 except OrlError as fault:
                     logger.warning("%s: the record at byte %d is skipped: %s", file, found.start, fault)
                 else:
-                    yield entry
+                    yield entry, len(found.content)
             _warn_of_gap(file, position, file.stat().st_size)
 
 
@@ -193,6 +200,8 @@ def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
         OrlError: the line is of another schema.
     """
     with boundary(OrlError, "no entry of this schema"):
+        if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:
+            raise ValueError(f"more than {MOST_VALUES:,} values")
         tree: Any = msgspec.json.decode(line)
         for turn in tree["trajectory"]["turns"]:
             turn["observation"] = unpack(turn["observation"]) if ids else ()

@@ -9,7 +9,6 @@ with it: what they stand for is then sent again, under the same ids. The module 
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,9 +16,12 @@ from typing import Self
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, boundary
 
-logger = logging.getLogger(__name__)
+from orl_rollout.bounded_files import read_whole
+from orl_rollout.logs import logger_of
+
+logger = logger_of(__name__)
 
 
 class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,9 +79,9 @@ class Ledger:
 
 def _read(path: Path) -> dict[str, Place]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Place])
+        return msgspec.json.decode(read_whole(path), type=dict[str, Place])
     except FileNotFoundError:
         return {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as exc:
         logger.warning("%s is not read, so everything is uploaded again: %s", path, exc)
         return {}

@@ -19,11 +19,11 @@ from msgspec import structs
 from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
 from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.render import Renderer
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import Job, StopReason, Trajectory, Turn
 
 from orl_rollout.context import Context
 from orl_rollout.deadline import within
-from orl_rollout.engine import Engine
+from orl_rollout.engine import Engine, check_generation
 from orl_rollout.session import Opening, Session
 from orl_rollout.toolbox import Toolbox
 from orl_rollout.turnstile import turnstile
@@ -46,8 +46,7 @@ async def rollout(
     `stopped` is the host's abort flag, read before every turn and every call. Time is in seconds, budgets are in ids.
     """
     episode = _Episode(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
-    started = time.monotonic()
-    error = ""
+    started, error = time.monotonic(), ""
     clock = asyncio.timeout(job.limits.rollout_timeout)
     try:
         async with clock:
@@ -70,6 +69,7 @@ async def rollout(
     )
 
 
+_Render = Callable[..., tuple[int, ...]]
 _Step = tuple[StopReason | None, tuple[Message, ...]]  # the reason to stop, or the messages that answer the action
 
 
@@ -100,8 +100,8 @@ class _Episode:
         await turnstile().enter()
         with boundary(SessionError, "opening a session"):
             self.opening = opening = await self.session.open(self.job.task)
-        tools = Toolbox(opening.tools)
-        observation = await self._render(self.renderer.open, opening.messages, opening.tools)
+            tools = await Toolbox.of(opening.tools)
+        observation = await self._render(self.renderer.open, opening.messages, opening.tools, long=tools.large)
         self.after = opening.messages[-1].role
         for number in range(1, limits.max_turns + 1):
             if self.stopped():
@@ -130,7 +130,7 @@ class _Episode:
             budget = self._budget(0, spent=len(turn.action_ids))
             async with self._within(self.job.limits.turn_timeout, EngineError, "generating"):
                 generation = await self.engine.generate(self.context, self._sampling(budget), key=self.job.key)
-            _check(generation, budget)
+            check_generation(generation, budget, self.renderer.vocabulary_size)
             self.context.extend(generation.ids)
             self.sampled += len(generation.ids)
             turn = structs.replace(turn, generations=(*turn.generations, generation))
@@ -172,7 +172,7 @@ class _Episode:
         self, calls: Sequence[ToolCall | ParseFailure], tools: Toolbox, results: list[ToolResult]
     ) -> _Step:
         """Answer every call in order, into `results`; the first `finished` ends the episode."""
-        checked = tools.check_all(calls, self.renderer.certificate.calls_per_action)
+        checked = await tools.check_all(calls, self.renderer.certificate.calls_per_action)
         if self.job.limits.parallel_calls:
             await self._call_side_by_side(checked, results)
         else:
@@ -247,11 +247,11 @@ class _Episode:
         text = self.renderer.cut("\n".join(texts), self.job.limits.tool_result_tokens)
         return structs.replace(message, content=(TextBlock(text=text),))
 
-    async def _render(self, render: Callable[..., tuple[int, ...]], messages: tuple[Message, ...], *rest: Any) -> Any:
+    async def _render(self, render: _Render, messages: tuple[Message, ...], *rest: Any, long: bool = False) -> Any:
         """Encode on the loop where it is short, one rollout a round; on a thread where it is long."""
         size = sum(len(block.text) for message in messages for block in message.content if isinstance(block, TextBlock))
         with boundary(RenderError, "rendering"):
-            if size <= INLINE_CHARACTERS:
+            if size <= INLINE_CHARACTERS and not long:
                 await turnstile().enter()
                 return render(messages, *rest)
             return await asyncio.to_thread(render, messages, *rest)
@@ -272,17 +272,6 @@ class _Episode:
         stops = dict.fromkeys((*self.renderer.stop_ids, *(given.get("stop_token_ids") or ())))
         exact = {"max_new_tokens": budget, "stop_token_ids": list(stops), "no_stop_trim": True}
         return {**given, **exact, "skip_special_tokens": False}
-
-
-def _check(generation: Generation, budget: int) -> None:
-    """Refuse an answer that breaks the request: more ids than asked for, or a stop without any.
-
-    No ids and `length` is an engine that has no room left for another one.
-    """
-    if len(generation.ids) > budget:
-        raise EngineError(f"the engine returned {len(generation.ids)} ids where at most {budget} were asked for")
-    if not generation.ids and generation.finish_reason == "stop":
-        raise EngineError("the engine returned no id and the finish reason `stop`")
 
 
 def _refusal(failure: ParseFailure) -> ToolResult:

@@ -35,7 +35,11 @@ class Measure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def measure(outcome: Outcome) -> Measure:
-    """The numbers of one outcome. `prompt_tokens` are those of all its requests, `cached_tokens` what was cached."""
+    """Return the numbers of one outcome.
+
+    `prompt_tokens` are those of all its requests, `cached_tokens` what was cached. A rollout that echoed a
+    secret has no ids any more: it counts no tokens, cached ones neither.
+    """
     trajectory = outcome.trajectory
     results = [result for turn in trajectory.turns for result in turn.results]
     generations = [generation for turn in trajectory.turns for generation in turn.generations]
@@ -50,7 +54,7 @@ def measure(outcome: Outcome) -> Measure:
         failed_calls=sum(result.failure is not None for result in results),
         action_tokens=sum(len(turn.action_ids) for turn in trajectory.turns),
         observed_tokens=sum(len(turn.observation) for turn in trajectory.turns),
-        cached_tokens=sum(generation.cached_tokens for generation in generations),
+        cached_tokens=0 if trajectory.leaked else sum(generation.cached_tokens for generation in generations),
         prompt_tokens=_prompt_tokens(outcome),
         generation_seconds=sum(generation.seconds for generation in generations),
         environment_seconds=sum(result.seconds for result in results),

@@ -21,6 +21,8 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.reward import clamp, reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
 
+from orl_rollout.secrets import Scrubber
+
 Reward = Callable[[Trajectory], float]
 _UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # what a reward function is not asked about
 
@@ -28,7 +30,7 @@ _UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # what a reward f
 class Outcome(Struct, frozen=True, kw_only=True):
     """What came of one rollout. `success` says whether the reward reached the environment's `success_reward`.
 
-    `data` is empty where the engine never returned an id.
+    `data` is empty where the engine never returned an id, and where the text echoes a secret (see `cleared`).
     """
 
     trajectory: Trajectory
@@ -73,8 +75,20 @@ def outcome_of(trajectory: Trajectory, config: EnvironmentConfig, reward: Reward
         return _outcome(failed, 0.0, config)
 
 
+def cleared(outcome: Outcome, scrubber: Scrubber) -> Outcome:
+    """Return `outcome`; one whose text echoes a secret scrubbed, without ids and data, so that nobody can pass it on.
+
+    The job is the caller's own and stays as it is.
+    """
+    trajectory = scrubber.cleared(outcome.trajectory)
+    if trajectory is outcome.trajectory:
+        return outcome
+    return structs.replace(outcome, trajectory=structs.replace(trajectory, job=outcome.trajectory.job), data=())
+
+
 def _outcome(trajectory: Trajectory, reward: float, config: EnvironmentConfig) -> Outcome:
     failed = trajectory.stop_reason is StopReason.ERROR
     reward = 0.0 if failed else reward
     success = not failed and reward >= config.success_reward
-    return Outcome(trajectory=trajectory, reward=reward, success=success, data=to_data(trajectory, reward=reward))
+    data = () if trajectory.leaked else to_data(trajectory, reward=reward)
+    return Outcome(trajectory=trajectory, reward=reward, success=success, data=data)

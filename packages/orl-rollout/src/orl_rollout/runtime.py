@@ -8,10 +8,10 @@ nothing rests on a close. The module knows no trainer.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.render import Renderer
@@ -23,12 +23,17 @@ from orl_rollout.breaker import Breaker
 from orl_rollout.concurrency import Admitted, Slots
 from orl_rollout.engine import Engine
 from orl_rollout.journal import Journal
+from orl_rollout.logs import keep_out, logger_of
 from orl_rollout.loop import never, rollout
-from orl_rollout.outcome import Outcome, load_reward, outcome_of
-from orl_rollout.secrets import Scrubber, resolve_secrets
+from orl_rollout.outcome import Outcome, cleared, load_reward, outcome_of
+from orl_rollout.secrets import Scrubber, refuse_repeats, resolve_secrets, without_ids
 from orl_rollout.session import Session
+from orl_rollout.text import leaves_in, plain
 
-logger = logging.getLogger("orl")
+logger = logger_of("orl")
+
+INLINE_CHARACTERS = 1 << 15  # of a rollout that are searched for secrets on the event loop, in some milliseconds
+LONGEST_ERROR = 2_000  # characters of a trajectory's error
 
 
 class Environments(Protocol):
@@ -46,7 +51,8 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: an environment needs a secret that this process does not have, the reward function cannot be
+        ConfigError: an environment needs a secret that this process does not have, or one stands where it would be
+            written down, the reward function cannot be
             loaded, or the renderer cannot do what the configuration asks for.
     """
 
@@ -64,7 +70,9 @@ class Runtime:
         self._client = client
         self._breaker = breaker
         self._journal = journal
+        refuse_repeats(config)
         self._scrubber = Scrubber.of(config)
+        keep_out(self._scrubber)
         for name in config.environments:
             resolve_secrets(config, name)
         check_renderer(config, renderer)
@@ -104,11 +112,11 @@ class Runtime:
             raise ConfigError(f"task `{task.key}`: the configuration has no environment `{task.env_name}`")
         limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
         job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
-        trajectory = self._scrubber.mark(await self._play(job, self._client.session(task), engine, stopped))
-        outcome = await self._judge(trajectory, environment)
+        trajectory = await self._play(job, self._client.session(task), engine, stopped)
+        outcome = _with_short_error(await self._clear(await self._judge(trajectory, environment)))
         if self._journal is not None:
             await self._record(self._journal, outcome, step)
-        self._breaker.saw(self._scrubber.scrub(outcome.trajectory.error))
+        self._breaker.saw(outcome.trajectory.error)
         return outcome
 
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
@@ -116,6 +124,15 @@ class Runtime:
         if self._reward is None:
             return outcome_of(trajectory, environment)
         return await asyncio.to_thread(outcome_of, trajectory, environment, self._reward)
+
+    async def _clear(self, outcome: Outcome) -> Outcome:
+        """Take out of `outcome` what echoes a secret, before anybody sees it; a long text is searched on a thread.
+
+        The text may be long where its ids are few, as a result is cut before it becomes ids.
+        """
+        if not _is_long(outcome.trajectory):
+            return cleared(outcome, self._scrubber)
+        return await asyncio.to_thread(cleared, outcome, self._scrubber)
 
     async def _record(self, journal: Journal, outcome: Outcome, step: int) -> None:
         """A rollout that cannot be written down must not count, and the next ones could not either."""
@@ -145,11 +162,28 @@ class Runtime:
                     session = self._client.session(job.task)
         except OrlError as bug:
             text = self._scrubber.scrub(str(bug))
-            logger.error(
-                "rollout %s of %s: %s", job.key, job.task.key, text, exc_info=bug if text == str(bug) else None
-            )
+            logger.error("rollout %s of %s: %s", job.key, job.task.key, text, exc_info=bug)
             self._breaker.saw_bug(text)
             return Trajectory(job=job, stop_reason=StopReason.ERROR, error=text)
+
+
+def _is_long(trajectory: Trajectory) -> bool:
+    """Return whether `trajectory` holds more than INLINE_CHARACTERS of text, each string counted as one more."""
+    left = INLINE_CHARACTERS
+    for _, text in leaves_in(plain(without_ids(trajectory))):
+        left -= len(text) + 1
+        if left < 0:
+            return True
+    return False
+
+
+def _with_short_error(outcome: Outcome) -> Outcome:
+    """Return `outcome` with its error cut to one line. It is scrubbed already, so that no cut can hide a secret."""
+    error = outcome.trajectory.error
+    if len(error) <= LONGEST_ERROR:
+        return outcome
+    line = " ".join(error[: 2 * LONGEST_ERROR].split())[:LONGEST_ERROR]
+    return structs.replace(outcome, trajectory=structs.replace(outcome.trajectory, error=line))
 
 
 def check_renderer(config: RunConfig, renderer: Renderer) -> None:

@@ -26,7 +26,9 @@ from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from orl_rollout import safe_json
 from orl_rollout.context import Context
+from orl_rollout.http_client import HttpClient, UnsafeAnswer, read, read_error
 from orl_rollout.sglang_answer import ASKED, read_generation, read_message
 
 ROUTING_KEY = "X-SMG-Routing-Key"  # SGLang's router sends equal keys to the same worker
@@ -35,6 +37,15 @@ FIRST_PAUSE_SECONDS = 0.1  # the upper bound of the first pause between attempts
 LONGEST_PAUSE_SECONDS = 8.0
 HEADROOM_TOKENS = 7  # SGLang's scheduler refuses a prompt that leaves less of the context, whatever is asked for
 WRITTEN_BYTES = 1 << 18  # of a body at once, so that a long one does not hold up the event loop
+# Bounds of an answer: bytes and JSON values besides the ids, for each id that is asked for, and for each id of the
+# context where something is to be replayed (the routing of a mixture of experts is kilobytes for each id).
+ANSWER_BYTES, ANSWER_VALUES = 1 << 22, 100_000
+TOKEN_BYTES, TOKEN_VALUES = 512, 16
+REPLAY_BYTES, REPLAY_VALUES = 1 << 14, 4_096
+MOST_BYTES, MOST_VALUES = (
+    384 << 20,
+    16_000_000,
+)  # of any answer: 58 layers with 8 experts for each of 128k ids take 310 MiB in base64
 
 # SamplingParams of SGLang, which answers 500 to any other name. `n` is left out: one request is one generation.
 SAMPLING_PARAMETERS = frozenset({
@@ -98,17 +109,13 @@ class SglangEngine:
         self._headers = {**headers, "Content-Type": "application/json"}
         self._payload = dict(payload)
         self._patience = patience
-        self._client: aiohttp.ClientSession | None = None
+        self._client: HttpClient | None = None
 
     async def __aenter__(self) -> Self:
-        self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
-            timeout=aiohttp.ClientTimeout(
-                total=self._patience.total, sock_connect=self._patience.connect, sock_read=self._patience.read
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-        )
+        patience = self._patience
+        timeout = aiohttp.ClientTimeout(total=patience.total, sock_connect=patience.connect, sock_read=patience.read)
+        with boundary(EngineError, f"the engine's address {self._url}"):
+            self._client = HttpClient(self._url, idle=KEEPALIVE_SECONDS, timeout=timeout)
         return self
 
     async def __aexit__(
@@ -135,14 +142,16 @@ class SglangEngine:
         if len(ids) > self._longest_prompt:
             return Generation(ids=(), logprobs=(), finish_reason="length")
         body = self._body(ids, params)
-        try:
-            answer = await self._attempt(body, key)
-        except _Unavailable as fault:
-            answer = await self._again(body, key, fault)
         wanted: dict[str, Any] = {**self._payload, **(params.get("custom_params") or {})}
-        return read_generation(answer, time.monotonic() - started, [name for name in ASKED if wanted.get(name)])
+        asked = [name for name in ASKED if wanted.get(name)]
+        most = _most(params["max_new_tokens"], self._context_tokens if asked else 0)
+        try:
+            answer = await self._attempt(body, key, most)
+        except _Unavailable as fault:
+            answer = await self._again(body, key, most, fault)
+        return read_generation(answer, time.monotonic() - started, asked)
 
-    async def _again(self, body: bytes, key: str, fault: _Unavailable) -> bytes:
+    async def _again(self, body: bytes, key: str, most: _Most, fault: _Unavailable) -> bytes:
         """Further attempts after the first one's `fault`, for as long as patience lasts.
 
         Raises:
@@ -158,7 +167,7 @@ class SglangEngine:
             retry_error_callback=_give_up,
         )
         await asyncio.sleep(random.uniform(0.0, first))  # noqa: S311 - no secret is drawn
-        answer: bytes = await retrying(self._attempt, body, key)
+        answer: bytes = await retrying(self._attempt, body, key, most)
         return answer
 
     def _body(self, ids: Sequence[int], params: dict[str, Any]) -> bytes:
@@ -168,26 +177,47 @@ class SglangEngine:
             head = msgspec.json.encode({**self._payload, "sampling_params": params, "return_logprob": True})
             return b"".join((head[:-1], b',"input_ids":[', context.json(), b"]}"))
 
-    async def _attempt(self, body: bytes, key: str) -> bytes:
-        """Send the request once; the body of the answer where its status is 200."""
+    async def _attempt(self, body: bytes, key: str, most: _Most) -> bytes:
+        """Send the request once; return the body of the answer where its status is 200."""
         if self._client is None:
             raise RuntimeError("an SglangEngine is used inside `async with`")
         headers = {**self._headers, "Content-Length": str(len(body)), ROUTING_KEY: key}
         with boundary(EngineError, self._url):
             try:
                 data = body if len(body) <= WRITTEN_BYTES else _Parts(body)
-                async with self._client.post(self._url, data=data, headers=headers, allow_redirects=False) as response:
-                    answer = await response.read()
+                async with self._client.request("POST", self._url, data=data, headers=headers) as response:
+                    if response.status != 200:
+                        raise self._refusal(response.status, await read_error(response))
+                    answer = await read(response, most.bytes)
+                    safe_json.check(answer, values=most.values)
+                    return answer
             except aiohttp.SocketTimeoutError as exc:
                 raise EngineError(f"{self._url}: silent for {self._patience.read:g} s") from exc
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as exc:
                 raise _Unavailable(f"{self._url}: {type(exc).__name__}: {exc}") from exc
             except TimeoutError as exc:
                 raise EngineError(f"{self._url}: no whole answer within {self._patience.total:g} s") from exc
-        if response.status == 200:
-            return answer
-        error = _Unavailable if response.status in _RETRIED or response.status >= 500 else EngineError
-        raise error(f"{self._url}: HTTP {response.status}: {read_message(answer)}")
+            except UnsafeAnswer as exc:
+                raise EngineError(f"{self._url}: {exc}") from exc
+
+    def _refusal(self, status: int, body: bytes) -> EngineError:
+        error = _Unavailable if status in _RETRIED or status >= 500 else EngineError
+        return error(f"{self._url}: HTTP {status}: {read_message(body)}")
+
+
+class _Most(Struct, frozen=True, kw_only=True):
+    """The largest answer that is read: its bytes, and the JSON values in it."""
+
+    bytes: int
+    values: int
+
+
+def _most(new: int, replayed: int) -> _Most:
+    """Return the bounds of an answer of `new` ids, beside what `replayed` ids of the context are answered with."""
+    return _Most(
+        bytes=min(MOST_BYTES, ANSWER_BYTES + TOKEN_BYTES * new + REPLAY_BYTES * replayed),
+        values=min(MOST_VALUES, ANSWER_VALUES + TOKEN_VALUES * new + REPLAY_VALUES * replayed),
+    )
 
 
 class _Parts:

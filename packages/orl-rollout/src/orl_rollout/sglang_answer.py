@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import EngineError
+from orl_core.errors import EngineError, cut
 from orl_core.trajectory import FinishReason, Generation
 
 # What a trainer replays (the routing of a mixture of experts, sparse attention's choices, the nucleus of top-p), and
@@ -80,6 +80,7 @@ class _Refusal(Struct, frozen=True, kw_only=True):
 
 _REPLY = msgspec.json.Decoder(_Reply)
 _REFUSAL = msgspec.json.Decoder(_Refusal)
+LONGEST = 300  # characters of what is wrong, which may repeat the answer
 _OUT_OF_VOCABULARY = "NaN happened"  # SGLang replaced an id outside the vocabulary: what it returned was not sampled
 _NOT_JSON = re.compile(rb"[\[:,]\s*(-?(?:NaN|Infinity))\b")  # how Python's own writer spells what JSON has no word for
 
@@ -94,7 +95,7 @@ def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) 
         reply = _REPLY.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         found = _NOT_JSON.search(answer)
-        what = f"{found[1].decode()} among its numbers, which are not finite" if found else str(exc)
+        what = f"{found[1].decode()} among its numbers, which are not finite" if found else str(exc)[:LONGEST]
         raise EngineError(f"reading SGLang's answer: {what}") from exc
     meta = reply.meta_info
     ids, logprobs = _aligned(reply)
@@ -140,11 +141,11 @@ def _aligned(reply: _Reply) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 
 def read_message(body: bytes) -> str:
-    """The server's own message out of an error's body, or the body itself, on one line of at most 300 characters."""
+    """Return the message in an error's body, or the body itself, on one line of at most LONGEST characters."""
     text = body.decode("utf-8", "replace")
     try:
         refusal = _REFUSAL.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         refusal = _Refusal()
     message = refusal.error.message if refusal.error else refusal.message
-    return " ".join((message or text).split())[:300] or "no message"
+    return cut(" ".join((message or text).split()), LONGEST) or "no message"

@@ -5,11 +5,10 @@ seeds.
 
 from __future__ import annotations
 
-import os
 import tempfile
+import uuid
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -78,15 +77,13 @@ class Spool:
 
     def write(self, output: Path, order: Iterable[int]) -> None:
         """Write the rows in `order` beside `output`, then put them in its place in one step."""
-        descriptor, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+        fresh = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with fresh.open("xb") as file:  # who may read it is the umask's to say
                 file.writelines(self._rows(order))
-            Path(name).chmod(0o644)
-            Path(name).replace(output)
+            fresh.replace(output)
         finally:
-            with suppress(FileNotFoundError):
-                Path(name).unlink()
+            fresh.unlink(missing_ok=True)
 
     def _rows(self, order: Iterable[int]) -> Iterator[bytes]:
         for number in order:

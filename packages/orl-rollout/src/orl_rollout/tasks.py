@@ -1,9 +1,7 @@
-# pyright: reportMissingTypeStubs=false
 """Tasks: from the environments' listings to tasks.jsonl, the file that every trainer reads, and back.
 
-Rows are spooled to a file as the pages of a listing arrive, and copied from there in shuffled order. The same seed
-gives the same bytes: every listing is drawn from by a random generator of its own, in the order of the configuration.
-The file is replaced in one step, or not at all.
+Rows are spooled to a file as pages of a listing arrive, and copied from there in shuffled order. The same seed gives
+the same bytes: every listing has a random generator of its own. The file is replaced in one step, or not at all.
 """
 
 from __future__ import annotations
@@ -15,24 +13,26 @@ from array import array
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, SessionError, boundary, cut
 from orl_core.task import Task, TaskRow
 
+from orl_rollout.bounded_files import read_lines
+from orl_rollout.http_client import UnsafeAnswer
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import speaking
+from orl_rollout.openreward.listing import RemoteEnvironment, RemoteTask
+from orl_rollout.openreward.transport import Refusal
 from orl_rollout.spool import Spool
-
-if TYPE_CHECKING:
-    from openreward.api.environments.client import AsyncEnvironment
-    from openreward.api.environments.types import Task as RemoteTask
+from orl_rollout.text import plain
 
 PAGE = 1_000  # tasks in one request
+MOST_TASKS = 10_000_000  # in a file, and in a listing whose whole order is shuffled
+SPARE = 1_000_000  # tasks of a larger listing that may replace duplicates
 LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes in starting
 
 
@@ -55,7 +55,7 @@ class Listing:
     env_name: str
     split: str
     size: int
-    remote: AsyncEnvironment
+    remote: RemoteEnvironment
     tasks: tuple[Task, ...] | None = None
 
 
@@ -71,13 +71,13 @@ async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> L
             remote = await client.environment(env_name)
             splits = await remote.list_splits()
             if split not in splits:
-                known = ", ".join(splits) or "none"
+                known = cut(", ".join(splits), 500) or "none"
                 raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
             try:
                 size = await remote.num_tasks(split)
                 if size:  # what has no task need not have a first one
                     await remote.get_task_range(split, 0, 1)
-            except aiohttp.ClientResponseError as exc:
+            except Refusal as exc:
                 if exc.status not in {404, 405}:
                     raise
             else:
@@ -103,16 +103,26 @@ async def list_tasks(
             yield listing.tasks[index]
         return
     for page in _pages(wanted):
-        first = page[0]
-        with speaking(f"listing the tasks of {listing.env_name}", client.scrubber):
-            async with asyncio.timeout(LISTING_SECONDS):
-                remote_tasks = await listing.remote.get_task_range(listing.split, first, page[-1] + 1)
-            tasks = [
-                _task(listing.env_name, listing.remote, listing.split, index, remote_tasks[index - first])
-                for index in page
-            ]
-        for task in tasks:
-            yield task
+        parts = [page]
+        while parts:
+            part = parts.pop()
+            first = part[0]
+            with speaking(f"listing the tasks of {listing.env_name}", client.scrubber):
+                try:
+                    async with asyncio.timeout(LISTING_SECONDS):
+                        remote_tasks = await listing.remote.get_task_range(listing.split, first, part[-1] + 1)
+                except UnsafeAnswer:  # too large, maybe for being so many
+                    if len(part) == 1:
+                        raise
+                    half = len(part) // 2
+                    parts += [part[half:], part[:half]]
+                    continue
+                tasks = [
+                    _task(listing.env_name, listing.remote, listing.split, index, remote_tasks[index - first])
+                    for index in part
+                ]
+            for task in tasks:
+                yield task
 
 
 def _pages(indices: Sequence[int]) -> Iterator[list[int]]:
@@ -127,13 +137,14 @@ def _pages(indices: Sequence[int]) -> Iterator[list[int]]:
         yield page
 
 
-def _task(env_name: str, remote: AsyncEnvironment, split: str, index: int | None, task: RemoteTask) -> Task:
+def _task(env_name: str, remote: RemoteEnvironment, split: str, index: int | None, task: RemoteTask) -> Task:
+    namespace, _, server_name = remote.deployment_name.partition("/")
     return Task(
         env_name=env_name,
         deployment_name=remote.deployment_name,
-        server_name=task.server_name,
+        server_name=server_name,
         environment_name=task.environment_name,
-        namespace=task.namespace,
+        namespace=namespace,
         split=split,
         index=index,
         task_spec=dict(task.task_spec),
@@ -155,7 +166,7 @@ async def prepare(
 
     Raises:
         ConfigError: an environment or split does not exist, or there is no task at all; `output` is as before.
-        SessionError: a server cannot be reached or fails; `output` is as before.
+        SessionError: a server cannot be reached or fails, or a task echoes a secret; `output` is as before.
         OrlError: `output` cannot be written.
     """
     async with OpenRewardClient(config) as client:
@@ -179,10 +190,19 @@ async def prepare(
 
 
 def _shares(config: RunConfig, listings: Sequence[Listing], max_tasks: int | None) -> list[int]:
-    """How many tasks to draw from every listing."""
+    """Return how many tasks to draw from every listing.
+
+    Raises:
+        ConfigError: more than MOST_TASKS.
+    """
     caps = [
         min(listing.size, config.environments[listing.env_name].num_samples or listing.size) for listing in listings
     ]
+    if min(sum(caps), max_tasks or sum(caps)) > MOST_TASKS:
+        raise ConfigError(
+            f"the environments list {sum(caps):,} tasks, and a file holds at most {MOST_TASKS:,}: set `num_samples`, "
+            "or give --max-tasks"
+        )
     if max_tasks is None or max_tasks >= sum(caps):
         return caps
     members: dict[str, list[int]] = {}
@@ -214,14 +234,32 @@ def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list
 
 
 async def _draw(client: OpenRewardClient, listing: Listing, share: int, spool: Spool, seed: str) -> None:
-    """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others."""
-    candidates = range(listing.size) if share == listing.size else _shuffled(listing.size, seed)
+    """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others.
+
+    Raises:
+        SessionError: the server fails, or a task is no text.
+    """
+    candidates = range(listing.size) if share == listing.size else _order(listing.size, share, seed)
     drawn, start = 0, 0
     while drawn < share and start < len(candidates):
         batch = candidates[start : start + share - drawn]
         start += len(batch)
         async for task in list_tasks(client, listing, batch):
-            drawn += spool.add(task)
+            if client.scrubber.find_in(plain(task)):
+                raise SessionError(f"listing the tasks of {listing.env_name}: a secret stands in one of them")
+            try:
+                drawn += spool.add(task)
+            except UnicodeEncodeError:
+                what = f"task {task.index} of split `{listing.split}` holds a lone surrogate, which is no text"
+                raise SessionError(f"listing the tasks of {listing.env_name}: {what}") from None
+
+
+def _order(size: int, share: int, seed: str) -> array[int]:
+    """Return numbers below `size` in an order that the seed alone decides: all, or enough of a very large listing."""
+    if size <= MOST_TASKS:
+        return _shuffled(size, seed)
+    most = min(size, max(share, min(10 * share + PAGE, SPARE)))
+    return array("Q", random.Random(seed).sample(range(size), most))  # noqa: S311 - no secret is drawn
 
 
 def _shuffled(size: int, seed: str) -> array[int]:
@@ -235,19 +273,19 @@ def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
     """The tasks of a file that `prepare` wrote, each of an environment of `config`.
 
     Raises:
-        ConfigError: the file cannot be read, a row is not a task's, or its environment is not configured; names file
-            and line.
+        ConfigError: the file cannot be read, or a row is not a task of a configured environment; names file and line.
     """
     decoder = msgspec.json.Decoder(TaskRow)
     try:
-        with Path(path).open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    task = decoder.decode(line).metadata
-                    check_environment(task, config)
-                except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
-                    raise ConfigError(f"{path}:{number}: {exc}") from exc
-                yield task
+        for number, line in enumerate(read_lines(Path(path)), 1):
+            try:
+                task = decoder.decode(line).metadata
+                check_environment(task, config)
+            except RecursionError as exc:  # its text differs between versions of Python
+                raise ConfigError(f"{path}:{number}: the row is nested too deep") from exc
+            except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
+                raise ConfigError(f"{path}:{number}: {exc}") from exc
+            yield task
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
 
@@ -255,6 +293,5 @@ def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
 def check_environment(task: Task, config: RunConfig) -> None:
     """Raises ConfigError: the environment of `task` is none of `config`'s."""
     if task.env_name not in config.environments:
-        raise ConfigError(
-            f"the configuration has no environment `{task.env_name}`, only {', '.join(config.environments)}"
-        )
+        known = ", ".join(config.environments)
+        raise ConfigError(f"the configuration has no environment `{task.env_name}`, only {known}")

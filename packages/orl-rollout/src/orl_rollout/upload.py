@@ -9,7 +9,6 @@ One process of a folder sends at a time. An entry that echoes a secret is not up
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -21,14 +20,16 @@ from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 
+from orl_rollout.bounded_files import open_regular
 from orl_rollout.delivery import Delivery, Ended, Stop
 from orl_rollout.events import events_of
 from orl_rollout.frames import Frame, read_frames
 from orl_rollout.journal import decode_entry, journal_files
 from orl_rollout.ledger import Ledger, Place
+from orl_rollout.logs import logger_of
 from orl_rollout.secrets import Scrubber, api_key
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 BATCH_EVENTS = 128  # in one request
 BATCH_BYTES = 1 << 20  # of one request, unless a single event is larger
@@ -134,7 +135,7 @@ class Uploader:
             size = path.stat().st_size
             if size in (ledger.place(path.name).offset, self._sizes.get(path)):
                 continue
-            with path.open("rb") as records:
+            with open_regular(path) as records:
                 for found in read_frames(records, ledger.place(path.name).offset, end=size):
                     self._send(found, ledger, path.name)
             self._sizes[path] = size

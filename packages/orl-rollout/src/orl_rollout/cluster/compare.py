@@ -7,7 +7,6 @@ loop may be running; so the scoring has a thread and a loop of its own, and a cl
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -22,9 +21,10 @@ from orl_core.trajectory import Trajectory
 from orl_rollout.cluster.rows import task_of
 from orl_rollout.cluster.worker import config_of
 from orl_rollout.group import Group, conversation, metrics_of_groups, score_groups
+from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
 
-logger = logging.getLogger("orl")
+logger = logger_of("orl")
 
 OFFERED = "orl_conversation"  # in a sample's metadata: what the judge will be shown
 SCORED = "orl_group_score"  # and what it said: a number, or None where the group could not be scored

@@ -7,7 +7,6 @@ with the run (`run_of`), for a host that goes on all the same.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -20,9 +19,10 @@ from orl_rollout.cluster.compare import offer
 from orl_rollout.cluster.rows import is_task, task_of
 from orl_rollout.cluster.samples import begin_anew, fail, fill, generations_of, split
 from orl_rollout.cluster.worker import Loop, context_tokens, run_of, this_loop
+from orl_rollout.logs import logger_of, shown
 from orl_rollout.outcome import Outcome
 
-logger = logging.getLogger("orl")
+logger = logger_of("orl")
 
 
 class Host(Protocol):
@@ -87,7 +87,7 @@ async def generate(host: Host, sample: Any, sampling: Mapping[str, Any], *, eval
         with boundary(OrlError, "a bug in orl"):
             samples = await _played(host, sample, sampling, evaluation=evaluation)
     except OrlError as fault:
-        run_of(host.args).ended = str(fault)
+        run_of(host.args).ended = shown(str(fault))
         raise
     return samples
 

@@ -7,7 +7,6 @@ trainer's workers by inherited environment alone (law L6).
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 import time
@@ -22,7 +21,7 @@ from orl_core.config import TrainerConfig
 from orl_core.configfile import read
 from orl_core.errors import ConfigError, OrlError
 
-from orl_rollout import history
+from orl_rollout import history, interrupt
 from orl_rollout.cluster import probe, process
 from orl_rollout.cluster.argv import nearest, number, value_of, without
 from orl_rollout.cluster.needs import TRACKER, Needs, given_secrets, needs_of
@@ -32,9 +31,10 @@ from orl_rollout.cluster.python import find_python
 from orl_rollout.cluster.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
 from orl_rollout.cluster.request import Files, Layout, Request, given
 from orl_rollout.cluster.rows import check_rows
-from orl_rollout.run import Run
+from orl_rollout.logs import logger_of, shown
+from orl_rollout.run import Run, SummaryFile
 
-logger = logging.getLogger("orl")
+logger = logger_of("orl")
 
 
 class Named(Struct, frozen=True, kw_only=True):
@@ -148,9 +148,14 @@ def run_to_end(command: Command, run: Run) -> None:
     _handed_over(command.trainer.name, run).write_bytes(_custom_config(run))
     environment, needs = _environment(command, run), _needs(command, run)
     ending: dict[str, Any] = {}
+    summary = SummaryFile(run.folder, lambda ending: _summary_of(run, command, ending))
     try:
         gpus, ray_log = command.layout.per_node, run.folder / "ray.log"
-        with ray_cluster(command.python, environment, gpus=gpus, log=ray_log, needs=needs) as ray:
+        with (
+            interrupt.listening(),
+            interrupt.notified(summary.interrupted),
+            ray_cluster(command.python, environment, gpus=gpus, log=ray_log, needs=needs) as ray,
+        ):
             code = process.run(command.words, ray, log=log, hidden=hidden_of(needs))
         if code:
             memory = f"; {command.trainer.memory}" if process.ran_out_of_memory(log) else ""
@@ -160,10 +165,10 @@ def run_to_end(command: Command, run: Run) -> None:
         ending = {"interrupted": True}
         raise
     except OrlError as error:
-        ending = {"error": str(error)}
+        ending = {"error": shown(str(error))}
         raise
     finally:
-        _write_summary(run, command, ending)
+        summary.end(ending)
 
 
 def model_script(trainer: TrainerConfig, folder: Path, suffix: str) -> Path:
@@ -246,10 +251,10 @@ def _custom_config(run: Run) -> bytes:
     return msgspec.json.format(msgspec.json.encode(merged), indent=2)
 
 
-def _write_summary(run: Run, command: Command, ending: dict[str, Any]) -> None:
+def _summary_of(run: Run, command: Command, ending: dict[str, Any]) -> dict[str, Any]:
     rows = history.read(run.folder / "metrics.jsonl")
     figures = history.figures(rows)
-    summary = {
+    return {
         "env": ", ".join(run.config.environments),
         "model": run.config.trainer.model,
         "steps": max((row["step"] for row in rows if row["kind"] == "train"), default=0),
@@ -262,5 +267,3 @@ def _write_summary(run: Run, command: Command, ending: dict[str, Any]) -> None:
         **ending,
         **run.facts,
     }
-    text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
-    (run.folder / "summary.json").write_bytes(text + b"\n")

@@ -6,7 +6,6 @@ trainer's tracking is the adapter's to say.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,10 @@ from orl_rollout import history
 from orl_rollout.cluster.compare import flat, rollout_of
 from orl_rollout.cluster.samples import MEASURE
 from orl_rollout.cluster.worker import run_of
+from orl_rollout.logs import logger_of
 from orl_rollout.metrics import Measure, metrics_of
 
-logger = logging.getLogger("orl")
+logger = logger_of("orl")
 
 Send = Callable[[str, Mapping[str, float]], None]  # the kind, `rollout` or `eval`, and metrics whose names begin so
 

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 
+from orl_rollout import children
 from orl_rollout.cluster.needs import Needs
 
 NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
@@ -47,9 +48,7 @@ def ask(python: str, environment: Mapping[str, str], needs: Needs) -> list[Node]
         answer = Path(folder) / "answer.json"
         command = [python, "-m", "orl_rollout.cluster.nodes", str(answer), needs.package, *needs.names]
         try:
-            asked = subprocess.run(
-                command, env=dict(environment), capture_output=True, text=True, timeout=ASK_SECONDS, check=False
-            )
+            asked = children.run(command, environment=environment, timeout=ASK_SECONDS)
         except subprocess.TimeoutExpired as exc:
             raise ConfigError(f"the cluster did not answer within {ASK_SECONDS:g} s") from exc
         if answer.is_file():

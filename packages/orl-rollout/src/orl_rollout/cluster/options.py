@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orl_core.config import RunConfig, TrainerConfig
+from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
 
 from orl_rollout.cluster.argv import Options, merge, number, option_name, value_of, without
 from orl_rollout.cluster.request import Files, Layout, Request
+from orl_rollout.secrets import refuse_in_words
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
@@ -47,11 +49,13 @@ def assemble(request: Request, ours: Options) -> list[str]:
     """The options: ours, then the file's flags, then what stood after `--`, each without what a later one says.
 
     Raises:
-        ConfigError: a word that is no option, or sizes that do not fit together.
+        ConfigError: a word that is no option, one that holds a secret, or sizes that do not fit together.
     """
     _check_words(request.extra)
+    refuse_on_command_line(request.extra)
     flags = {name: value for name, value in request.trainer.flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = merge(ours, flags, without(request.extra, CUSTOM_CONFIG))
+    refuse_in_words(request.config, argv)
     _check_batch(argv)
     return argv
 

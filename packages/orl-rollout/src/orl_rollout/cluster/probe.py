@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Struct, field
 from orl_core.errors import ConfigError, OrlError, boundary
 
+from orl_rollout import children
 from orl_rollout.cluster.argv import names_in, nearest, value_of
 from orl_rollout.cluster.options import TRACKER
 
@@ -61,14 +62,8 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
     with TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         try:
-            asked = subprocess.run(
-                [python, "-m", f"orl_{trainer}.probe", str(answer), "--", *argv],
-                env=dict(environment),
-                capture_output=True,
-                text=True,
-                timeout=ASK_SECONDS,
-                check=False,
-            )
+            command = [python, "-m", f"orl_{trainer}.probe", str(answer), "--", *argv]
+            asked = children.run(command, environment=environment, timeout=ASK_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise ConfigError(f"{python}: cannot be asked for {trainer}: {exc}") from exc
         if answer.is_file():

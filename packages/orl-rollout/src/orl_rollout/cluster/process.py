@@ -5,19 +5,19 @@ Its words go through a process that takes secrets' values out (`scrub`), since a
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
-POLL_SECONDS = 0.05
-END_SECONDS = 20.0  # what a group of processes may take to end before it is killed
+from orl_core.credentials import has_login, takes_secret
+
+from orl_rollout import children
+
 END_BYTES = 100_000  # of a log that are read for what went wrong
 LINE_CHARACTERS = 400
 MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory", "OOM-killed", "Out of memory")
@@ -27,7 +27,10 @@ _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?::
 def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hidden: Iterable[str] = ()) -> int:
     """Run `command`, its output appended to `log` without the values of the variables `hidden`; the exit code.
 
-    It leads a process group of its own, which is ended when this function is left, by Ctrl-C too.
+    It leads a process group of its own, which is ended when this function is left.
+
+    Raises:
+        Interrupted: a signal came.
     """
     with scrubbing(log, environment, hidden) as output:
         process = subprocess.Popen(
@@ -38,21 +41,22 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hi
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        try:
-            return process.wait()
-        finally:
-            end_group(process, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL))
+        with children.ended(process, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)):
+            return children.exit_code(process)
 
 
 @contextmanager
 def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) -> Generator[IO[bytes]]:
-    """The end of a pipe that leads into `log`, past the values that `environment` has for the variables `hidden`.
+    """Yield the end of a pipe that leads into `log`, past the values that `environment` has for variables.
+
+    The variables are `hidden`, those whose name says that they hold a secret, and those that hold a login.
 
     The log is whole when the block is left, if every process that writes to it has ended.
     """
+    telling = (name for name, value in environment.items() if takes_secret(name) or has_login(value))
     with log.open("ab") as file:
         scrub = subprocess.Popen(
-            [sys.executable, "-m", "orl_rollout.cluster.scrub", *hidden],
+            [sys.executable, "-m", "orl_rollout.cluster.scrub", *dict.fromkeys((*hidden, *telling))],
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=file,
@@ -64,36 +68,9 @@ def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) 
             yield output
     finally:
         with suppress(subprocess.TimeoutExpired):  # a process that left its group may still hold the pipe
-            scrub.wait(END_SECONDS)
+            scrub.wait(children.END_SECONDS)
         scrub.kill()
         scrub.wait()
-
-
-def end_group(
-    process: subprocess.Popen[bytes], signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)
-) -> None:
-    """End a process and the group it leads: asked first, killed where that does not help, at once on another Ctrl-C."""
-    for sent in signals:
-        with suppress(ProcessLookupError, KeyboardInterrupt):
-            os.killpg(process.pid, sent)
-            ends = time.monotonic() + END_SECONDS
-            while (process.poll() is None or _lives(process.pid)) and time.monotonic() < ends:
-                time.sleep(POLL_SECONDS)
-    process.wait()
-
-
-def _lives(group: int) -> bool:
-    """Whether a process of the group does. One that has ended and that nobody reaps does not, where /proc tells."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    states: list[bytes] = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended since
-            fields = stat.read_bytes().rpartition(b")")[2].split()  # what stands before is its name
-            states += [fields[0]] if int(fields[2]) == group else []
-    return not Path("/proc/self/stat").is_file() or any(state not in b"ZX" for state in states)
 
 
 def last_error(log: Path) -> str:

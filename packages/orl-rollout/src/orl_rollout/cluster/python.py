@@ -12,6 +12,8 @@ from pathlib import Path
 
 from orl_core.errors import ConfigError
 
+from orl_rollout import children
+
 VARIABLE = "ORL_TRAINER_PYTHON"
 FIND_SECONDS = 60.0
 _FIND = "import importlib.util, sys; sys.exit(0 if importlib.util.find_spec(sys.argv[1]) else 3)"
@@ -40,9 +42,7 @@ def find_python(package: str, given: str | None = None) -> str:
 
 def _finds(python: str, package: str) -> bool:
     try:
-        asked = subprocess.run(
-            [python, "-c", _FIND, package], capture_output=True, timeout=FIND_SECONDS, check=False, cwd=Path.home()
-        )
+        asked = children.run([python, "-c", _FIND, package], folder=Path.home(), timeout=FIND_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise ConfigError(f"{python}: cannot be run: {exc}") from exc
     return asked.returncode == 0

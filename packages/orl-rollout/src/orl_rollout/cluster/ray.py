@@ -25,9 +25,10 @@ from pathlib import Path
 
 from orl_core.errors import ConfigError, OrlError
 
+from orl_rollout import children, interrupt
 from orl_rollout.cluster import nodes
 from orl_rollout.cluster.needs import PLATFORM, TRACKER, Needs
-from orl_rollout.cluster.process import end_group, scrubbing
+from orl_rollout.cluster.process import scrubbing
 
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 PORT = 6379  # Ray's own, of a cluster that the user starts
@@ -64,10 +65,10 @@ def ray_cluster(
             start_new_session=True,
         )
         try:
-            _await(process, port, log)
-            yield {**own, ADDRESS: f"127.0.0.1:{port}"}
+            with children.ended(process):
+                _await(process, port, log)
+                yield {**own, ADDRESS: f"127.0.0.1:{port}"}
         finally:
-            end_group(process)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -138,6 +139,7 @@ def _command(python: str, port: int, gpus: int, folder: Path) -> list[str]:
 def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     ends = time.monotonic() + START_SECONDS
     while time.monotonic() < ends:
+        interrupt.check()
         if process.poll() is not None:
             raise OrlError(f"Ray ended with exit code {process.returncode} as it started: see {log}")
         with socket.socket() as probe:

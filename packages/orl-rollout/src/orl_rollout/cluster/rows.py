@@ -15,6 +15,7 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.task import Task
 
+from orl_rollout.bounded_files import read_lines
 from orl_rollout.cluster.argv import value_of
 from orl_rollout.tasks import check_environment
 
@@ -33,23 +34,22 @@ def check_rows(path: Path, config: RunConfig, argv: Sequence[str]) -> None:
     needed = [name for option in ("--input-key", "--label-key") if (name := value_of(argv, option))]
     holds_task = value_of(argv, "--metadata-key") or "metadata"
     rows = 0
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            rows += 1
-            try:
-                row = _ROW.decode(line)
-                for name in needed:
-                    if name not in row:
-                        raise ConfigError(f"it has no `{name}`")
-                metadata: object = row.get(holds_task) or {}
-                if not isinstance(metadata, dict):
-                    raise ConfigError(f"its `{holds_task}` is no object")
-                if "env_name" in metadata:
-                    check_environment(task_in(cast("dict[str, Any]", metadata)), config)
-            except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
-                raise ConfigError(f"{path}:{number}: {exc}") from exc
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        rows += 1
+        try:
+            row = _ROW.decode(line)
+            for name in needed:
+                if name not in row:
+                    raise ConfigError(f"it has no `{name}`")
+            metadata: object = row.get(holds_task) or {}
+            if not isinstance(metadata, dict):
+                raise ConfigError(f"its `{holds_task}` is no object")
+            if "env_name" in metadata:
+                check_environment(task_in(cast("dict[str, Any]", metadata)), config)
+        except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
+            raise ConfigError(f"{path}:{number}: {exc}") from exc
     if not rows:
         raise ConfigError(f"{path}: there is no row in it")
 

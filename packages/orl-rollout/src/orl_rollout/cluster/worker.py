@@ -21,14 +21,13 @@ from weakref import WeakKeyDictionary
 import msgspec
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_core.render import Renderer
 
 from orl_rollout.breaker import Breaker
 from orl_rollout.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.rendering import open_renderer, open_tokenizer
 from orl_rollout.runtime import Runtime
 from orl_rollout.sglang import SglangEngine
-from orl_rollout.tokenizer import load_tokenizer
 from orl_rollout.upload import Uploader
 
 
@@ -46,8 +45,8 @@ class Process:
 
     def __init__(self, config: RunConfig, checkpoint: str, group_size: int, folder: str) -> None:
         self.config = config
-        self.tokenizer = load_tokenizer(checkpoint, thinking=bool(config.thinking))
-        self.renderer = Renderer(self.tokenizer, system_prompt_template=config.system_prompt_template)
+        self.tokenizer = open_tokenizer(config, checkpoint)
+        self.renderer = open_renderer(config, self.tokenizer)
         folder = config.rollout.journal or folder
         self.journal = Journal(folder, config) if folder else None
         if folder:

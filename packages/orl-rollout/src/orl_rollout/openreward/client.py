@@ -1,39 +1,38 @@
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+# pyright: reportMissingTypeStubs=false
 """The way to OpenReward: one client for each event loop, connections and environments behind it.
 
 The platform's key goes to the platform alone (law L6): an environment with its own `base_url` gets an empty key unless
 it says `send_api_key`. Environments are always addressed by variant, because without one every request is redirected.
-The SDK's own client is not used: it falls back to the key in the process environment, looks proxies up for every
-request, and makes its addresses by a rule that does not fit a loopback server. Its environments are, for listings.
+The SDK's own client is not used: it falls back to the key in the process environment, follows redirects with the key,
+reads answers of any size, and makes its addresses by a rule that does not fit a loopback server.
 """
 
 from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-import aiohttp
 import msgspec
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, SessionError
+from orl_core.names import is_path_name
 from orl_core.task import Task
 
+from orl_rollout.http_client import HttpClient
+from orl_rollout.openreward.listing import RemoteEnvironment
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.session import OpenRewardSession, Terms
-from orl_rollout.openreward.transport import Refusal, Way, request
+from orl_rollout.openreward.transport import Channel, Refusal, Way
 from orl_rollout.secrets import Scrubber, api_key, resolve_secrets
 
-if TYPE_CHECKING:
-    from openreward.api.environments.client import AsyncEnvironment
-
 CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment's `call_timeout` may be shorter
-CONNECT_SECONDS = 10.0
 # How long an idle connection is kept. A call that runs into a connection its server is closing cannot be repeated. A
 # server of one's own closes after 5 s (uvicorn), and in a burst of calls it may read one seconds after it was sent; the
 # platform's keep theirs for a minute.
 IDLE_SECONDS = 1.0
 PLATFORM_IDLE_SECONDS = 15.0
+NAMED = 20  # environments of a server that an error names
 
 
 class OpenRewardClient:
@@ -42,7 +41,7 @@ class OpenRewardClient:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.scrubber = Scrubber.of(config)
-        self._http: dict[str, aiohttp.ClientSession] = {}
+        self._http: dict[str, HttpClient] = {}
         self._terms: dict[str, Terms] = {}
         self._variants: dict[str, str] = {}
 
@@ -67,38 +66,22 @@ class OpenRewardClient:
             self._terms[task.env_name] = self._make_terms(task.env_name)
         return OpenRewardSession(self._terms[task.env_name], self._reach)
 
-    async def environment(self, name: str, *, served: str = "") -> AsyncEnvironment:
-        """The SDK's environment `name` of the configuration; `served` is what the server calls it, where that is known.
+    async def environment(self, name: str, *, served: str = "") -> RemoteEnvironment:
+        """Return the environment `name` of the configuration; `served` is what the server calls it, if that is known.
 
         Raises:
             ConfigError: it is not configured, or the platform's key is missing.
             SessionError: the server at its `base_url` does not serve it.
         """
-        from openreward.api.environments.client import AsyncEnvironment
-
         environment = self._configured(name)
         if environment.base_url is None and not api_key():
             raise ConfigError(f"environment `{name}` is served by OpenReward: set OPENREWARD_API_KEY, or a `base_url`")
-        namespace, _, server = name.partition("/")
         variant = (served and (environment.variant or served.lower())) or await self._served_by(name, environment)
-        return AsyncEnvironment(
-            namespace=namespace,
-            name=server,
-            variant=variant or None,
-            client=self._connection(environment),
-            api_key=_key(environment),
-        )
+        http = self._connection(environment)
+        return RemoteEnvironment(way=Way(http=http, key=_key(environment), deployment=name, variant=variant))
 
     async def _reach(self, task: Task) -> Way:
-        environment = await self.environment(task.env_name, served=task.environment_name)
-        settings = self._configured(task.env_name)
-        return Way(
-            http=environment.client,
-            url=_url(settings),
-            key=_key(settings),
-            deployment=environment.deployment_name,
-            variant=environment.variant or "",
-        )
+        return (await self.environment(task.env_name, served=task.environment_name)).way
 
     async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
         """The variant to ask for: the configured one, or on a self-hosted server that of the environment's own name.
@@ -109,28 +92,21 @@ class OpenRewardClient:
             return environment.variant or ""
         if name not in self._variants:
             wanted = (environment.variant or name.partition("/")[2]).lower()
-            served = await _list_environments(self._connection(environment))
-            variants = {variant.lower() for variant in msgspec.convert(served, list[str] | None) or ()}
+            served = await _list_environments(Channel(self._connection(environment)))
+            names = msgspec.convert(served, list[str] | None) or ()
+            variants = {variant.lower() for variant in names if is_path_name(variant)}
             if served is not None and wanted not in variants:
                 raise SessionError(
                     f"the server at {environment.base_url} has no environment `{wanted}`: name one of "
-                    f"{', '.join(sorted(variants))} as `variant` of `{name}`"
+                    f"{', '.join(sorted(variants)[:NAMED])} as `variant` of `{name}`"
                 )
             self._variants[name] = wanted if served is not None else environment.variant or ""
         return self._variants[name]
 
-    def _connection(self, environment: EnvironmentConfig) -> aiohttp.ClientSession:
-        from openreward.api._session.http import set_retry_policy
-
+    def _connection(self, environment: EnvironmentConfig) -> HttpClient:
         url = _url(environment)
         if url not in self._http:
-            idle = IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS
-            self._http[url] = aiohttp.ClientSession(
-                base_url=url,
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            )
-            set_retry_policy(self._http[url], "env-server")
+            self._http[url] = HttpClient(url, idle=IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS)
         return self._http[url]
 
     def _make_terms(self, name: str) -> Terms:
@@ -179,10 +155,10 @@ class OpenRewardClient:
         return self.config.environments[name]
 
 
-async def _list_environments(http: aiohttp.ClientSession) -> object:
-    """What a server serves; None where it is too old to say."""
+async def _list_environments(channel: Channel) -> object:
+    """Return what a server serves; None where it is too old to say."""
     try:
-        return await request(http, "GET", "/list_environments", {}, None)
+        return await channel.request("GET", "/list_environments", {}, None)
     except Refusal as refusal:
         if refusal.status not in {404, 405}:
             raise

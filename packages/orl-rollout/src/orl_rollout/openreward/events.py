@@ -1,4 +1,4 @@
-"""Server-sent events from bytes, cut anywhere. Pure: no transport.
+"""Server-sent events (SSE) from bytes, cut anywhere. Pure: no transport. Who feeds it limits how much.
 
 A result travels as JSON cut every 4,096 characters, so that a cut may fall into an indentation: of the whitespace after
 a field's colon one space is removed and no more, as the standard has it.
@@ -8,36 +8,39 @@ from __future__ import annotations
 
 
 class EventReader:
-    """Takes bytes, gives events. Bytes that are not UTF-8 become U+FFFD.
+    """Takes bytes, gives events. It keeps no more than the bytes of the event that is under way.
 
     Events without a name, comments and unknown fields are skipped.
     """
 
     def __init__(self) -> None:
-        self._line: list[bytes] = []
+        self._line = bytearray()
         self._event = ""
-        self._data: list[str] = []
+        self._data = bytearray()
 
-    def feed(self, chunk: bytes) -> list[tuple[str, str]]:
-        """The events (name, data) that `chunk` completes."""
-        events: list[tuple[str, str]] = []
+    def feed(self, chunk: bytes) -> list[tuple[str, bytearray]]:
+        """Return the events (name, data) that `chunk` completes."""
+        events: list[tuple[str, bytearray]] = []
         first, *rest = chunk.split(b"\n")
-        self._line.append(first)
+        self._line += first
         for piece in rest:
-            line = b"".join(self._line).removesuffix(b"\r").decode("utf-8", "replace")
-            self._line = [piece]
+            line, self._line = self._line, bytearray(piece)
+            if line.endswith(b"\r"):
+                del line[-1]
             if line:
                 self._take(line)
                 continue
             if self._event:
-                events.append((self._event, "\n".join(self._data)))
-            self._event, self._data = "", []
+                events.append((self._event, self._data[:-1]))
+            self._event, self._data = "", bytearray()
         return events
 
-    def _take(self, line: str) -> None:
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            self._event = value
-        elif name == "data":
-            self._data.append(value)
+    def _take(self, line: bytearray) -> None:
+        colon = line.find(b":")
+        name, start = (bytes(line[:colon]), colon + 1) if colon >= 0 else (bytes(line), len(line))
+        start += line.startswith(b" ", start)
+        if name == b"event":
+            self._event = line[start:].decode("utf-8", "replace")
+        elif name == b"data":
+            self._data += memoryview(line)[start:]
+            self._data += b"\n"

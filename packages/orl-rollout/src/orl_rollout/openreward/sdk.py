@@ -1,15 +1,13 @@
-# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 """The `openreward` SDK, imported once and late (2.8 s), and where the platform lives.
 
-What is used of it: listings of tasks, the words of its wire format, and the keep-alive pings of its own thread, which
-no busy event loop can starve. Those pings look proxies up in the environment, which would send loopback traffic to
-them: that is switched off. The module knows nothing of sessions or configurations.
+What is used of it: the types of its wire format, and how secrets are written into a header. None of its requests is:
+they follow redirects with the key. The module knows nothing of sessions or configurations.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import importlib
 import os
 from urllib.parse import urlsplit
 
@@ -31,11 +29,7 @@ def _subdomain(name: str) -> str:
 
 @functools.cache
 def prepare_sdk() -> None:
-    """Import the SDK and correct it. Call it on a thread: the import would hold an event loop for seconds."""
+    """Import what is used of the SDK. Call it on a thread: the import would hold an event loop for seconds."""
     os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
-    from openreward.api._session import ping
-
-    pings = ping.ping_thread
-    loop = pings._ensure_started()
-    client = asyncio.run_coroutine_threadsafe(pings._get_client(), loop).result()
-    client._trust_env = False
+    importlib.import_module("openreward.api.environments.types")
+    importlib.import_module("openreward.api.sandboxes.secrets")

@@ -9,7 +9,6 @@ The module knows nothing of configurations.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from orl_core.errors import SessionError
 from orl_core.messages import Message, ToolCall, ToolResult
 from orl_core.task import Task
 
+from orl_rollout.logs import logger_of
 from orl_rollout.openreward.faults import speaking
 from orl_rollout.openreward.remote import Remote
 from orl_rollout.openreward.transport import Refusal, Way, transient
@@ -37,7 +37,7 @@ from orl_rollout.secrets import Scrubber
 from orl_rollout.session import Opening
 from orl_rollout.text import plain
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 PAUSES = (0.2, 1.0)  # seconds before the second and the third remote session of an episode that has not begun
 OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starting

@@ -5,29 +5,49 @@ in a header. Here a request is repeated in one case alone: the server says that 
 (`503` with `X-Backend-State: starting`), so that nothing has run. A stream is begun once and, broken off after the
 server has named it, taken up again by that name, which runs nothing either. A `429` is not repeated, for whoever
 answers it may stand behind the tool. Deadlines are the caller's. The module knows nothing of episodes.
+
+Each session keeps the cookies that its server sets, so that a load balancer can route it (sticky routing) and the
+sessions of a run still spread over all backends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar, cast
 
 import aiohttp
 import msgspec
 from msgspec import Struct
 
+from orl_rollout.http_client import (
+    CONNECT_SECONDS,
+    HttpClient,
+    UnsafeAnswer,
+    read,
+    read_error,
+    refuse_compressed,
+    retry_after,
+    too_large,
+)
 from orl_rollout.openreward.events import EventReader
+from orl_rollout.safe_json import decode
 
 T = TypeVar("T")
 
+ANSWER_BYTES = 1 << 24  # of an answer, or of all that a stream says
+STREAM_LINES = 200_000  # a server cuts a result into pieces of thousands of characters
+COOKIES = 16  # of one session
+COOKIE_CHARACTERS = 4096  # of all cookies of a session together
 SILENCE_SECONDS = 30.0  # in a stream, after which it counts as broken: servers say something every ten
 LINGER_SECONDS = 0.05  # between a stream's result and its end
+LINGER_BYTES = 1 << 12
 RESUME_PAUSES = (0.1, 0.5, 2.0)  # seconds before a broken stream is taken up again
 STARTING_PAUSES = (0.5, 10.0)  # seconds, at least and at most, between two questions to a server that is starting
+RETRY_AFTER_SECONDS = 600.0  # the longest Retry-After that is believed
+_SESSION_NAME = re.compile(r"[!-~]{1,512}")  # what a header can carry
 
 
 class Refusal(Exception):
@@ -46,77 +66,173 @@ class RemoteFailure(Exception):
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """Where an environment's sessions are, and what every request to it carries. `url` has no slash at its end.
+    """Where an environment's sessions are, and what every request to it carries.
 
     `key` and `variant` may be empty.
     """
 
-    http: aiohttp.ClientSession
-    url: str
+    http: HttpClient
     key: str
     deployment: str
     variant: str
 
     def path(self, name: str) -> str:
-        """The path of an environment's own request."""
+        """Return the path of an environment's own request."""
         return f"/{self.variant}{name}" if self.variant else name
 
     def headers(self, sid: str) -> dict[str, str]:
-        """The headers of a request in session `sid`."""
+        """Return the headers of a request in session `sid`."""
         named = {"X-API-Key": self.key, "X-Deployment": self.deployment, "X-Session-ID": sid}
-        return {"User-Agent": "orl", **{name: value for name, value in named.items() if value}}
+        return {name: value for name, value in named.items() if value}
 
 
-async def request(http: aiohttp.ClientSession, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
-    """The JSON that the server answers, None where it answers nothing.
+class Channel:
+    """Requests of one session over a shared client, with cookies of its own."""
 
-    Raises:
-        Refusal: it answers with a status.
-        aiohttp.ClientError: it does not answer.
-    """
+    def __init__(self, http: HttpClient, *, most: int = ANSWER_BYTES) -> None:
+        self._http = http
+        self._most = most
+        self.cookies: dict[str, str] = {}
 
-    async def once() -> Any:
-        async with _send(http, method, path, headers, body) as response:
-            moved = _moved(response)
+    async def request(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
+        """Return the JSON that the server answers, None where it answers nothing.
+
+        Raises:
+            Refusal: it answers with a status.
+            aiohttp.ClientError: it does not answer.
+            UnsafeAnswer: its answer is compressed, too large or nested too deep.
+        """
+        return await _when_started(lambda: self._ask(method, path, headers, body))
+
+    async def stream(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        body: dict[str, Any],
+        *,
+        resumes: tuple[float, ...] = RESUME_PAUSES,
+        repeatable: bool = False,
+    ) -> Any:
+        """Return the JSON that a stream of events ends in. `body` gains the name (`task_id`) that the stream is given.
+
+        `resumes` are the pauses in seconds before a broken stream is taken up again; a `repeatable` one, which changes
+        nothing on the server, is also begun again.
+
+        Raises:
+            Refusal, aiohttp.ClientError, UnsafeAnswer: as for `request`.
+            RemoteFailure: the environment failed.
+        """
+        for pause in (*resumes, None):
+            try:
+                return await _when_started(lambda: self._listen(path, headers, body))
+            except (Refusal, aiohttp.ClientError, OSError) as fault:
+                may_go_on = repeatable or "task_id" in body
+                if pause is None or not may_go_on or not transient(fault):
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
+        async with self._send(method, path, headers, body) as response:
+            moved = self._heed(response)
             if not moved:
-                return await _answer(response)
-        async with _send(http, method, moved, headers, body) as response:
-            return await _answer(response)
+                return await self._answer(response)
+        async with self._send(method, moved, headers, body) as response:
+            return await self._answer(response)
 
-    return await _when_started(once)
+    async def _listen(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Any:
+        async with self._send("POST", path, headers, body, silence=SILENCE_SECONDS) as response:
+            moved = self._heed(response)
+            if not moved:
+                return await self._hear(response, body)
+        async with self._send("POST", moved, headers, body, silence=SILENCE_SECONDS) as response:
+            return await self._hear(response, body)
+
+    async def _hear(self, response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any:
+        if response.status >= 300 or response.content_type == "application/json":
+            return await self._answer(response)
+        refuse_compressed(response)
+        reader, said, heard, lines = EventReader(), bytearray(), 0, 0
+        async for chunk in response.content.iter_any():
+            heard, lines = heard + len(chunk), lines + chunk.count(b"\n")
+            if heard > self._most:
+                raise too_large(self._most)
+            if lines > STREAM_LINES:
+                raise UnsafeAnswer(f"the stream has more than {STREAM_LINES} lines")
+            for event, data in reader.feed(chunk):
+                if event == "task_id":
+                    body["task_id"] = session_name(data.decode("utf-8", "replace"))
+                elif event == "error":
+                    raise RemoteFailure(data.decode("utf-8", "replace") or "it does not say why")
+                elif event in {"chunk", "end"}:
+                    said += data
+                if event == "end":
+                    await _finish(response)
+                    return decode(said)
+        raise aiohttp.ClientPayloadError("the stream ended before its result")
+
+    async def _answer(self, response: aiohttp.ClientResponse) -> Any:
+        if response.status < 300:
+            return decode(await read(response, self._most))
+        least, most = 0.0, RETRY_AFTER_SECONDS
+        raise Refusal(
+            response.status,
+            _detail(await read_error(response)),
+            retry_after=retry_after(response.headers.get("Retry-After"), least=least, most=most),
+            starting=response.status == 503 and response.headers.get("X-Backend-State") == "starting",
+        )
+
+    def _send(
+        self, method: str, path: str, headers: Mapping[str, str], body: Any, *, silence: float | None = None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
+        sent = {**headers, **({"Cookie": cookie_header(self.cookies)} if self.cookies else {})}
+        return self._http.request(method, path, headers=sent, json=body, timeout=timeout)
+
+    def _heed(self, response: aiohttp.ClientResponse) -> str:
+        """Keep the cookies of `response`; return where it leads, if it does."""
+        for name, cookie in response.cookies.items():
+            kept = {**self.cookies, name: cookie.coded_value}
+            sent = cookie_header(kept)
+            if len(kept) <= COOKIES and len(sent) <= COOKIE_CHARACTERS and sent.isascii() and sent.isprintable():
+                self.cookies[name] = cookie.coded_value
+        return self._http.moved(response)
 
 
-async def stream(
-    http: aiohttp.ClientSession,
-    path: str,
-    headers: Mapping[str, str],
-    body: dict[str, Any],
-    *,
-    resumes: tuple[float, ...] = RESUME_PAUSES,
-    repeatable: bool = False,
-) -> Any:
-    """The JSON that a stream of events ends in. `body` gains the name (`task_id`) that the server gives the stream.
-
-    `resumes` are the pauses in seconds before a broken stream is taken up again; a `repeatable` one, which changes
-    nothing on the server, is also begun again.
+async def open_session(channel: Channel, headers: Mapping[str, str], named: dict[str, Any]) -> str:
+    """Have the server make a session; return its name, which `named` holds as `task_id` once the server has said it.
 
     Raises:
-        Refusal, aiohttp.ClientError: as for `request`.
-        RemoteFailure: the environment failed.
+        As for `Channel.stream`; aiohttp.ClientPayloadError: the server does not name the session.
     """
-    for pause in (*resumes, None):
-        try:
-            return await _when_started(lambda: _read(http, path, headers, body))
-        except (Refusal, aiohttp.ClientError, OSError) as fault:
-            may_go_on = repeatable or "task_id" in body
-            if pause is None or not may_go_on or not transient(fault):
-                raise
-        await asyncio.sleep(pause)
-    raise AssertionError("the last try returns or raises")
+    reply = await channel.stream("/create_session", headers, named, resumes=())
+    told = cast("dict[str, object]", reply) if isinstance(reply, dict) else {}
+    if name := told.get("sid") or told.get("task_id"):
+        named["task_id"] = session_name(str(name))
+    if "task_id" not in named:
+        raise aiohttp.ClientPayloadError("the server made a session and did not name it")
+    return str(named["task_id"])
+
+
+def cookie_header(cookies: Mapping[str, str]) -> str:
+    """Return `cookies` as a header's value."""
+    return "; ".join(f"{name}={value}" for name, value in cookies.items())
+
+
+def session_name(said: str) -> str:
+    """Return the name of a session or a stream as a server said it.
+
+    Raises:
+        UnsafeAnswer: no header could carry it.
+    """
+    name = said.strip()
+    if not _SESSION_NAME.fullmatch(name):
+        raise UnsafeAnswer(f"the server's name for the session is {ascii(name)[:100]}, which no header can carry")
+    return name
 
 
 def transient(cause: BaseException | None) -> bool:
-    """Whether the same may succeed a little later, or on a fresh session.
+    """Return whether the same may succeed a little later, or on a fresh session.
 
     A session that `already exists` is one whose creation was answered into a broken connection.
     """
@@ -137,84 +253,22 @@ async def _when_started(ask: Callable[[], Awaitable[T]]) -> T:
         await asyncio.sleep(pause)
 
 
-async def _read(http: aiohttp.ClientSession, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Any:
-    async with _send(http, "POST", path, headers, body, silence=SILENCE_SECONDS) as response:
-        moved = _moved(response)
-        if not moved:
-            return await _listen(response, body)
-    async with _send(http, "POST", moved, headers, body, silence=SILENCE_SECONDS) as response:
-        return await _listen(response, body)
-
-
-async def _listen(response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any:
-    if response.status >= 300 or response.content_type == "application/json":
-        return await _answer(response)
-    reader = EventReader()
-    said: list[str] = []
-    async for chunk in response.content.iter_any():
-        for event, data in reader.feed(chunk):
-            if event == "task_id":
-                body["task_id"] = data.strip()
-            elif event == "error":
-                raise RemoteFailure(data or "it does not say why")
-            elif event in {"chunk", "end"}:
-                said.append(data)
-            if event == "end":
-                await _finish(response)
-                return _decode("".join(said))
-    raise aiohttp.ClientPayloadError("the stream ended before its result")
-
-
 async def _finish(response: aiohttp.ClientResponse) -> None:
     """Hear the stream's very end, where it follows at once, so that its connection can be used again."""
+    heard = 0
     with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(LINGER_SECONDS):
-            await response.content.read()
-
-
-def _send(
-    http: aiohttp.ClientSession,
-    method: str,
-    path: str,
-    headers: Mapping[str, str],
-    body: Any,
-    *,
-    silence: float | None = None,
-) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=http.timeout.sock_connect, sock_read=silence)
-    return http.request(method, path, headers=headers, json=body, timeout=timeout, allow_redirects=False)
-
-
-def _moved(response: aiohttp.ClientResponse) -> str:
-    """The path to ask instead, on the same server: so answer servers that are asked without a variant."""
-    there = response.headers.get("Location", "")
-    return there if response.status in {307, 308} and there.startswith("/") and not urlsplit(there).netloc else ""
-
-
-async def _answer(response: aiohttp.ClientResponse) -> Any:
-    text = await response.text(errors="replace")
-    if response.status < 300:
-        return _decode(text)
-    seconds = response.headers.get("Retry-After", "").strip()
-    raise Refusal(
-        response.status,
-        _detail(text),
-        retry_after=float(seconds) if seconds.isdecimal() else None,
-        starting=response.status == 503 and response.headers.get("X-Backend-State") == "starting",
-    )
-
-
-def _decode(text: str) -> Any:
-    return json.loads(text) if text else None
+            while heard < LINGER_BYTES and (chunk := await response.content.readany()):
+                heard += len(chunk)
 
 
 class _Detail(Struct, frozen=True, kw_only=True):
     detail: str
 
 
-def _detail(text: str) -> str:
-    """The server's own words of a refusal."""
+def _detail(body: bytes) -> str:
+    """Return the server's own words of a refusal."""
     try:
-        return msgspec.json.decode(text.encode("utf-8", "replace"), type=_Detail).detail
-    except msgspec.DecodeError:
-        return text
+        return msgspec.json.decode(body, type=_Detail).detail
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body.decode("utf-8", "replace")

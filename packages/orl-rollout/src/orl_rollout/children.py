@@ -1,0 +1,123 @@
+"""Child processes that end with what asked for them: on a signal, a timeout, or the end of this process by force.
+
+Each leads a process group of its own, so that its own children end with it, and Ctrl-C on a terminal reaches this
+process alone, which decides.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from orl_rollout import interrupt
+
+POLL_SECONDS = 0.05
+END_SECONDS = 20.0  # what a group of processes may take to end before the next signal
+FORCED_SECONDS = 2.0  # the same where this process ends by force
+
+
+def run(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    timeout: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` to its end and return its code and output.
+
+    Raises:
+        OSError: it cannot be started.
+        subprocess.TimeoutExpired: it takes longer than `timeout` seconds. It is ended.
+        Interrupted: a signal came. It is ended.
+    """
+    ends = time.monotonic() + (timeout or float("inf"))
+    process = subprocess.Popen(
+        list(command),
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    with process, interrupt.released(lambda: kill_group(process)):
+        try:
+            while True:
+                interrupt.check()
+                left = ends - time.monotonic()
+                if left <= 0:
+                    raise subprocess.TimeoutExpired(list(command), timeout or 0)
+                with suppress(subprocess.TimeoutExpired):
+                    output, errors = process.communicate(timeout=min(POLL_SECONDS, left))
+                    return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
+        finally:
+            if process.returncode is None:
+                kill_group(process)
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of `process`.
+
+    Raises:
+        Interrupted: a signal came first.
+    """
+    code: int | None = None
+    while code is None:
+        interrupt.check()
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(POLL_SECONDS)
+    if code:
+        interrupt.check()  # the signal may have ended the process too
+    return code
+
+
+@contextmanager
+def ended(
+    process: subprocess.Popen[bytes], signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)
+) -> Generator[None]:
+    """End a process and the group it leads when the block is left. A further Ctrl-C shortens each wait."""
+    with interrupt.released(lambda: kill_group(process)):
+        try:
+            yield
+        finally:
+            for sent in signals:
+                _send(process, sent, END_SECONDS)
+            process.wait()
+
+
+def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """End a process and the group it leads at once: SIGTERM, then SIGKILL. Any thread may call it."""
+    _send(process, signal.SIGTERM, FORCED_SECONDS)
+    _send(process, signal.SIGKILL, FORCED_SECONDS)
+
+
+def _send(process: subprocess.Popen[bytes] | subprocess.Popen[str], sent: signal.Signals, seconds: float) -> None:
+    before = interrupt.count()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, sent)
+        ends = time.monotonic() + seconds
+        while (process.poll() is None or _lives(process.pid)) and time.monotonic() < ends:
+            if interrupt.count() > before:
+                return
+            time.sleep(POLL_SECONDS)
+
+
+def _lives(group: int) -> bool:
+    """Tell whether a process of the group lives. One that ended and that nobody reaps does not, where /proc tells."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    states: list[bytes] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended since
+            fields = stat.read_bytes().rpartition(b")")[2].split()  # what stands before is its name
+            states += [fields[0]] if int(fields[2]) == group else []
+    return not Path("/proc/self/stat").is_file() or any(state not in b"ZX" for state in states)

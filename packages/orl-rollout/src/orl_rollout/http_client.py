@@ -1,0 +1,164 @@
+"""HTTP to one origin, with answers of bounded size. Every request of a rollout, a listing or a check goes through here.
+
+A request to another origin is refused before it is sent, and no redirect is followed: a key reaches the server that it
+was meant for and no other (law L6). Cookies are not kept. An answer comes as it is (`Accept-Encoding: identity`): a
+compressed one is refused, because a megabyte can hold gigabytes. The module knows no protocol above HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from orl_core.errors import cut
+from yarl import URL
+
+CONNECT_SECONDS = 10.0
+ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
+LONGEST_DATE = 64  # characters of a Retry-After
+
+
+class UnsafeRequest(ValueError):
+    """The request would leave the client's origin. Nothing was sent."""
+
+
+class UnsafeAnswer(Exception):
+    """The answer is compressed, too large or nested too deep. It is not read, and asking again would not help."""
+
+
+class HttpClient:
+    """Connections to the origin of `url`, used as `async with` or closed by `close`. One for each event loop.
+
+    Args:
+        url: scheme, host and port, and maybe a path that every request begins with.
+        idle: seconds for which an idle connection is kept.
+        timeout: of every request that names none.
+
+    Raises:
+        ValueError: `url` is not absolute, neither http nor https, or has a query or a fragment.
+    """
+
+    def __init__(self, url: str, *, idle: float = 4.0, timeout: aiohttp.ClientTimeout | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._origin = _origin_of(url)
+        if URL(url).query_string or URL(url).fragment:
+            raise ValueError(f"the URL of {self._origin} has a query or a fragment: write only http://HOST:PORT")
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle),
+            timeout=timeout or aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            headers={"Accept-Encoding": "identity", "User-Agent": "orl"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+    def request(
+        self, method: str, target: str, *, headers: Mapping[str, str], **options: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Send one request. `target` is a path below `url`, or a whole URL; `options` are aiohttp's.
+
+        Raises:
+            UnsafeRequest: it leads to another origin.
+        """
+        url = URL(f"{self.url}{target}" if target.startswith("/") else target)
+        if _origin_of(str(url)) != self._origin:
+            raise UnsafeRequest(f"a request for {self._origin} leads to {url.scheme}://{url.host}: it is not sent")
+        return self._http.request(method, url, headers=headers, allow_redirects=False, **options)
+
+    def moved(self, response: aiohttp.ClientResponse) -> str:
+        """Return where on the same origin a 307 or 308 leads; "" for all other answers."""
+        if response.status not in {307, 308}:
+            return ""
+        try:
+            target = str(response.url.join(URL(response.headers.get("Location", ""))))
+            return target if _origin_of(target) == self._origin else ""
+        except ValueError:
+            return ""
+
+
+async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body of `response`.
+
+    Raises:
+        UnsafeAnswer: it is compressed, or larger than `most` bytes.
+        aiohttp.ClientError: the connection breaks.
+    """
+    refuse_compressed(response)
+    if (response.content_length or 0) > most:
+        raise too_large(most)
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > most:
+            raise too_large(most)
+    return bytes(body)
+
+
+async def read_error(response: aiohttp.ClientResponse) -> bytes:
+    """Return the first words of a body that matters little, such as an error's, or a note that it is compressed."""
+    if _is_compressed(response):
+        return b"(its body is compressed)"
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > ERROR_BYTES:
+            break
+    return cut(bytes(body), ERROR_BYTES)
+
+
+def refuse_compressed(response: aiohttp.ClientResponse) -> None:
+    """Raises UnsafeAnswer: the server compresses although it was asked not to."""
+    if _is_compressed(response):
+        coding = ascii(response.headers.get("Content-Encoding", ""))[:40]
+        raise UnsafeAnswer(f"the answer is compressed ({coding}) although `identity` was asked for")
+
+
+def too_large(most: int) -> UnsafeAnswer:
+    """Return the error for a body that is larger than `most` bytes."""
+    return UnsafeAnswer(f"the answer is larger than {most} bytes")
+
+
+def retry_after(value: str | None, *, least: float, most: float) -> float | None:
+    """Return a Retry-After, seconds or a date, as seconds from now within the bounds; None where it makes no sense."""
+    text = (value or "").strip()
+    if not text or len(text) > LONGEST_DATE:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError, LookupError):  # a zone or a date that does not exist
+            return None
+    return min(max(seconds, least), most) if isfinite(seconds) else None
+
+
+def _is_compressed(response: aiohttp.ClientResponse) -> bool:
+    return response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}
+
+
+def _origin_of(url: str) -> URL:
+    """The scheme, host and port of `url`."""
+    parsed = URL(url)
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        named = ascii(url.rpartition("@")[2])[:100]  # what stands before could be a password
+        raise ValueError(f"{named} is no URL of the form http://HOST:PORT")
+    return parsed.origin()

@@ -1,0 +1,84 @@
+"""Keep-alive pings of sessions, from an event loop on a thread of its own, which no busy event loop can starve.
+
+A server drops a session that is silent for minutes. Pings go by the same client as every other request: one origin, no
+redirects, bounded answers (law L6). A ping that fails is followed by the next one: a session that is gone shows at its
+next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future
+
+from orl_core.errors import SessionError, boundary
+
+from orl_rollout.http_client import HttpClient
+from orl_rollout.logs import logger_of
+from orl_rollout.openreward.transport import Channel
+
+logger = logger_of(__name__)
+
+PING_SECONDS = 10.0
+ANSWER_SECONDS = 30.0  # for one ping
+ANSWER_BYTES = 1 << 16
+IDLE_SECONDS = 15.0  # above the interval between pings, so that their connections are used again
+
+
+def keep_alive(url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> Future[None]:
+    """Ping the session that `headers` name, at once and then every PING_SECONDS, until the future is cancelled.
+
+    `cookies` are those of the session; they are read again for each ping.
+    """
+    pinger = _pinger_of(os.getpid())
+    return asyncio.run_coroutine_threadsafe(pinger.ping(url, headers, cookies), pinger.loop)
+
+
+class _Pinger:
+    """A running event loop, and on it one client for each server that has sessions."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._clients: dict[str, HttpClient] = {}
+        self._users: Counter[str] = Counter()
+        threading.Thread(target=self.loop.run_forever, name="orl-pings", daemon=True).start()
+
+    async def ping(self, url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> None:
+        """Ping until cancelled; the last session of a server closes its client."""
+        if url not in self._clients:
+            self._clients[url] = HttpClient(url, idle=IDLE_SECONDS)
+        channel = Channel(self._clients[url], most=ANSWER_BYTES)
+        channel.cookies = cookies
+        self._users[url] += 1
+        try:
+            await _ping(channel, headers)
+        finally:
+            self._users[url] -= 1
+            if not self._users[url]:
+                await self._clients.pop(url).close()
+
+
+@functools.cache
+def _pinger_of(process: int) -> _Pinger:
+    """Return the pinger of this `process`: a forked child has none of its parent's threads."""
+    return _Pinger()
+
+
+async def _ping(channel: Channel, headers: Mapping[str, str]) -> None:
+    failing = False
+    while True:
+        try:
+            with boundary(SessionError, "pinging a session"):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await channel.request("POST", "/ping", headers, None)
+            failing = False
+        except SessionError as fault:
+            cause = type(fault.__cause__).__name__  # the server's own words could echo a secret
+            logger.log(logging.DEBUG if failing else logging.WARNING, "a ping of a session failed: %s", cause)
+            failing = True
+        await asyncio.sleep(PING_SECONDS)

@@ -1,0 +1,128 @@
+"""Answers that no client should read: each is an error of ours, soon, and costs less than 300 MB at its worst."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+from orl_core.errors import EngineError, OrlError, SessionError, boundary
+from orl_launcher.check_engine import _ask
+from orl_rollout import delivery
+from orl_rollout.http_client import UnsafeAnswer
+from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
+from orl_rollout.safe_json import check, decode
+from orl_rollout.secrets import Scrubber
+from orl_rollout.sglang import Patience, SglangEngine
+from orl_rollout.tasks import open_listing
+
+from tests.rollout.episodes import config_of, task_of
+from tests.rollout.hostile import KINDS, hostile
+
+MEGABYTES = 300
+PATIENCE = 0.5  # seconds, for what never ends
+NEVER_END = ("interim", "hints", "drip")
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[str]:
+    with hostile() as url:
+        yield url
+
+
+async def session(url: str) -> None:
+    task = task_of("Echo")
+    async with OpenRewardClient(config_of("Echo", url)) as client:
+        made = client.session(task)
+        patient = structs.replace(made._terms, open_seconds=PATIENCE if url.endswith(NEVER_END) else 30.0)
+        await OpenRewardSession(patient, made._reach).open(task)
+
+
+async def listing(url: str) -> None:
+    async with OpenRewardClient(config_of("Echo", url)) as client:
+        await open_listing(client, "gallery/Echo", "train")
+
+
+async def engine(url: str) -> None:
+    async with SglangEngine(url, context_tokens=32768, patience=Patience(total=PATIENCE, retry=0.01)) as asked:
+        await asked.generate([1, 2, 3], {"max_new_tokens": 4096}, key="a")
+
+
+async def doctor(url: str) -> None:
+    with boundary(EngineError, "doctor"):
+        await _ask(url)
+
+
+def resident(field: str) -> float:
+    """A field of this process's memory, in megabytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+
+def growth_of(work: Callable[[], object]) -> float:
+    """By how many megabytes the peak of this process's memory is above its start."""
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    start = resident("VmRSS:")
+    work()
+    return resident("VmHWM:") - start
+
+
+CASES = [
+    *((session, kind, SessionError) for kind in KINDS),
+    *((listing, kind, SessionError) for kind in ("gzip", "endless", "values", "wide")),
+    *((engine, kind, EngineError) for kind in ("gzip", "endless", "long", "deep", "refusal", "interim", "headers")),
+    *((doctor, kind, EngineError) for kind in ("gzip", "endless", "long", "headers")),
+]
+
+
+@pytest.mark.parametrize(
+    ("client", "kind", "error"), CASES, ids=[f"{client.__name__}-{kind}" for client, kind, _ in CASES]
+)
+def test_a_bomb_is_an_error(
+    server: str, client: Callable[[str], Awaitable[None]], kind: str, error: type[OrlError]
+) -> None:
+    async def visit() -> None:
+        async with asyncio.timeout(60):
+            await client(f"{server}/{kind}")
+
+    def play() -> None:
+        with pytest.raises(error) as caught:
+            asyncio.run(visit())
+        assert len(str(caught.value)) < 2_000
+        assert "\n" not in str(caught.value)
+
+    assert growth_of(play) < MEGABYTES
+
+
+@pytest.mark.parametrize("kind", ["gzip", "endless", "interim", "hints", "headers", "drip"])
+def test_an_answer_to_the_uploader_is_bounded(
+    server: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENREWARD_API_URL", f"{server}/{kind}")
+    stop = delivery.Stop()
+    stop.within(PATIENCE)
+    sender = delivery.Delivery(stop, Scrubber([]))
+
+    def post() -> None:
+        try:
+            sender.post(b"{}")
+        except delivery.Ended:
+            assert "uploads wait for the platform" in caplog.text
+        finally:
+            sender.hang_up()
+
+    assert growth_of(post) < MEGABYTES
+
+
+def test_json_is_limited_in_depth_and_values() -> None:
+    assert decode(b'{"a": "[[[' + b'\\"[' * 200 + b'"}')  # brackets in a string are text
+    assert decode(b"[" * 100 + b"]" * 100)
+    for body in (b"[" * 101 + b"]" * 101, b"[" * 200_000, b'{"":' * 101 + b"1" + b"}" * 101):
+        with pytest.raises(UnsafeAnswer):
+            check(body)
+    with pytest.raises(UnsafeAnswer):
+        check(b"[1,2,3]", values=2)
+    with pytest.raises(ValueError, match="Expecting"):
+        decode(b"[{]")

@@ -1,0 +1,52 @@
+"""What an environment says of its failure: searched as far as it is shown, with no part of a secret left in it."""
+
+from __future__ import annotations
+
+import pytest
+from orl_core.errors import SessionError
+from orl_rollout.openreward.faults import SEARCHED, speaking
+from orl_rollout.openreward.transport import RemoteFailure
+from orl_rollout.secrets import Scrubber
+
+VALUE = "or_0123456789abcdef0123"
+
+
+class Watched(Scrubber):
+    """A scrubber that notes the longest text that it searches."""
+
+    longest = 0
+
+    def find(self, text: str) -> bool:
+        self.longest = max(self.longest, len(text))
+        return super().find(text)
+
+    def scrub(self, text: str) -> str:
+        self.longest = max(self.longest, len(text))
+        return super().scrub(text)
+
+    def settled(self, text: str) -> int:
+        self.longest = max(self.longest, len(text))
+        return super().settled(text)
+
+
+def said(words: str) -> tuple[SessionError, int]:
+    scrubber = Watched([VALUE])
+    with pytest.raises(SessionError) as caught, speaking("calling tool `act`", scrubber):
+        raise RemoteFailure(words)
+    return caught.value, scrubber.longest
+
+
+def test_long_failure_is_searched_as_far_as_it_is_shown() -> None:
+    fault, longest = said("no room " * 1_000_000)
+    assert longest <= SEARCHED
+    assert str(fault).startswith("calling tool `act`: the environment failed: no room no room")
+    assert fault.__cause__ is None
+
+
+@pytest.mark.parametrize("place", range(0, 300, 7))
+def test_secret_at_the_end_of_what_is_searched_is_not_shown(place: int) -> None:
+    before = SEARCHED - 200 + place
+    fault, _ = said(" " * before + VALUE + " " * SEARCHED)
+    assert VALUE[:4] not in str(fault)
+    fault, _ = said(" " * before + VALUE.encode().hex() + " " * SEARCHED)
+    assert VALUE[:4].encode().hex() not in str(fault)

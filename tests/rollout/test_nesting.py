@@ -1,0 +1,144 @@
+"""Deep JSON from outside ends where it is read, on every version of Python; what comes after it does not recurse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from orl_core.errors import ConfigError
+from orl_core.messages import ToolCall
+from orl_core.nesting import MAX_DEPTH, too_deep
+from orl_core.task import Task, row_of
+from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
+from orl_core.trajectory import Generation, StopReason
+from orl_rollout.breaker import Breaker
+from orl_rollout.http_client import retry_after
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.runtime import Runtime
+from orl_rollout.secrets import Scrubber
+from orl_rollout.tasks import read_tasks
+from orl_rollout.testing import ScriptedEngine
+from orl_rollout.testing import environments as envs
+from orl_rollout.text import leaves_in, map_strings
+
+from tests.rollout.episodes import RENDERER, TOKENIZER, config_of, model, task_of
+from tests.rollout.test_openreward_servers import Answering
+
+DEPTHS = [MAX_DEPTH + 1, 900, 3_000, 50_000]
+
+
+def nested(depth: int) -> Any:
+    tree: Any = "deep-secret"
+    for _ in range(depth):
+        tree = {"a": [tree]}
+    return tree
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("path", ["/messages", "/task_tools", "/call"])
+async def test_a_deep_answer_ends_a_rollout_with_an_error(
+    path: str, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSPHRASE", "deep-secret")
+    deep = b'{"a":' * depth + b"1" + b"}" * depth
+    body = {
+        "/messages": b'[{"role": "user", "blocks": [{"type": "tool_call", "id": "1", "name": "x", "input": %s}]}]',
+        "/task_tools": b'{"tools": [{"name": "echo", "input_schema": %s}]}',
+        "/call": b'{"ok": true, "output": {"blocks": [], "metadata": %s}}',
+    }[path] % deep
+
+    class Deep(Answering):
+        answers = {path: (200, [(b"content-type", b"application/json")], body)}
+
+    with envs.serve(envs.Echo, wrap=Deep) as served:
+        config = config_of("Echo", served.url, secrets={"passphrase": None})
+        async with OpenRewardClient(config) as client:
+            breaker = Breaker(max_error_rate=0.0, group_size=1)
+            playing = Runtime(config, renderer=RENDERER, client=client, breaker=breaker)
+            outcome = await playing.play(task_of("Echo"), key="1", engine=model(("finish",)), sampling={})
+    assert outcome.trajectory.stop_reason is StopReason.ERROR
+    assert "deeper than" in outcome.trajectory.error
+
+
+@pytest.mark.parametrize("depth", [65, 900, 1_900])
+async def test_deep_arguments_of_a_model_are_its_mistake(
+    depth: int, gallery: envs.Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSPHRASE", "deep-secret")
+    deep = '{"text": ' + "[" * depth + "]" * depth + "}"
+    ids = tuple(TOKENIZER.encode_joint(f'<tool_call>\n{{"name": "echo", "arguments": {deep}}}\n</tool_call><|im_end|>'))
+    said = Generation(ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
+    config = config_of("Echo", gallery.url, secrets={"passphrase": None})
+    async with OpenRewardClient(config) as client:
+        playing = Runtime(config, renderer=RENDERER, client=client, breaker=Breaker(max_error_rate=0.0, group_size=1))
+        engine = ScriptedEngine([said, *([said] * 30)])
+        outcome = await playing.play(task_of("Echo"), key="1", engine=engine, sampling={})
+    assert outcome.trajectory.stop_reason is not StopReason.ERROR, outcome.trajectory.error
+
+
+@pytest.mark.parametrize("depth", [65, 900, 3_000, 100_000])
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_no_parser_of_calls_recurses_past_the_limit(tool_format: ToolFormat, depth: int) -> None:
+    for opening, closing in (("[", "]"), ('{"a":', "}"), ("(", ")"), ("-", ""), ("f(", ")")):
+        value = opening * depth + "1" + closing * depth
+        for said in (
+            f'<tool_call>\n{{"name": "f", "arguments": {{"x": {value}}}}}\n</tool_call>',
+            f"<function=f>\n<parameter=x>\n{value}\n</parameter>\n</function>",
+            f"<tool_call><function=f><parameter=x>{value}</parameter></function></tool_call>",
+            f"[f(x={value})]",
+            f'{{"name": "f", "parameters": {{"x": {value}}}}}',
+            f'[TOOL_CALLS]f[ARGS]{{"x": {value}}}',
+            value,
+        ):
+            calls = [call for call in parse(said, tool_format).calls if isinstance(call, ToolCall)]
+            assert not any(too_deep(call.arguments) for call in calls)
+
+
+def test_a_row_that_is_nested_too_deep_is_named_by_its_line(tmp_path: Path) -> None:
+    path, config = tmp_path / "tasks.jsonl", config_of("Echo", "http://127.0.0.1:1")
+    row = msgspec.json.encode(row_of(task_of("Echo"))).decode()
+    for depth in DEPTHS:
+        deep = '{"a":' * depth + "1" + "}" * depth
+        path.write_text(row.replace('"task_spec":{"number":1}', f'"task_spec":{deep}') + "\n")
+        with pytest.raises(ConfigError, match=r"tasks\.jsonl:1: .*deep"):
+            next(read_tasks(path, config))
+    with pytest.raises(ValueError, match="deeper"):
+        Task(env_name="a/b", deployment_name="a/b", task_spec=nested(MAX_DEPTH))
+
+
+def test_walks_over_a_tree_do_not_recurse() -> None:
+    tree = {"deep-secret": (nested(50_000), 1, None, 2.5, True)}
+    scrubber = Scrubber(["deep-secret"])
+    assert scrubber.find_in(tree)
+    assert not scrubber.find_in(scrubber.scrub_in(tree))
+    assert too_deep(tree)
+    small = {"a": ["b", {"c": ("d", 1)}], 3: None}
+    assert [text for _, text in leaves_in(small)] == ["a", "b", "c", "d", "1", "3"]
+    assert map_strings(small, str.upper) == {"A": ["B", {"C": ["D", 1]}], 3: None}
+    assert small == {"a": ["b", {"c": ("d", 1)}], 3: None}
+    assert map_strings("a", str.upper) == "A"
+    assert map_strings(7, str.upper) == 7
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Mon, 01 Jan 2024 00:00:00 +99999999999999999999", "Mon, 01 Jan 2024 00:00:00 +9999", "9" * 400, "1e999", "nan",
+        "Mon, 99 Jan 2024 00:00:00 GMT", "Mon, 01 Jan 99999 00:00:00 GMT", "Mon, 01 Jan 2024 00:00:00 -0000", "(" * 60,
+        "-inf", "", None, "\x00", "Mon, 01 Jan 2024 99:99:99 GMT", "0000", "1 2 3 4", "Mon, 01 Jan 0000 00:00:00 GMT",
+    ],
+)  # fmt: skip
+def test_a_retry_after_is_seconds_within_bounds_or_nothing(value: str | None) -> None:
+    seconds = retry_after(value, least=0.5, most=600.0)
+    assert seconds is None or 0.5 <= seconds <= 600.0
+
+
+def test_the_limit_itself_is_taken() -> None:
+    assert not too_deep(1)
+    for depth, deep in ((MAX_DEPTH, False), (MAX_DEPTH + 1, True)):
+        tree: Any = 1
+        for _ in range(depth):
+            tree = {"a": tree}
+        assert too_deep(tree) is deep
