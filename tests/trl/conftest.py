@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
-from tests.tokenizers import build, template
+from tests.trl.checkpoints import write_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -24,31 +24,8 @@ def _one_thread():
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose generation config would spoil the sampling of anyone who heeded it."""
     folder = tmp_path_factory.mktemp("model")
-    tokenizer = build(template("qwen3_instruct_2507"))
-    end, pad = (tokenizer.get_vocab()[text] for text in ("<|im_end|>", "<|endoftext|>"))
-    config = Qwen3Config(
-        vocab_size=600,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        intermediate_size=64,
-        tie_word_embeddings=True,
-        initializer_range=0.5,
-        eos_token_id=end,
-        pad_token_id=pad,
-        bos_token_id=None,
-    )
-    torch.manual_seed(0)
-    model = Qwen3ForCausalLM(config)
-    model.generation_config = GenerationConfig(
-        do_sample=True, top_k=3, temperature=0.1, repetition_penalty=1.5, eos_token_id=end
-    )
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    write_checkpoint(folder)
     return folder
 
 

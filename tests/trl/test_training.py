@@ -12,16 +12,19 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from msgspec import structs
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.reward import group_advantages
 from orl_core.trajectory import StopReason
 from orl_rollout.run import Run
+from orl_rollout.runtime import Runtime
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts
 from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, train, trainer_of
+from orl_trl.trainer import plan_of, quiet_trl, runtime_of, train, trainer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.tokenizers import template
 from tests.trl.fakes import End, Player, make_run
 
 REWARDS: list[End] = [1.0, 0.0, StopReason.ERROR, 0.5, 1.0, StopReason.TIMEOUT, StopReason.ERROR, StopReason.ABORTED]
@@ -152,6 +155,23 @@ def test_a_run_that_cannot_start_says_why(
     with pytest.raises(ConfigError) as refusal:
         train(run, Player(run.config, by_row).open)
     assert said in str(refusal.value)
+
+
+async def test_the_runs_own_template_plays_and_is_saved(checkpoint: Path, tmp_path: Path):
+    own = template("qwen3")
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
+    run = structs.replace(run, config=structs.replace(run.config, chat_template=own, thinking="keep"))
+    async with runtime_of(run, str(checkpoint)) as runtime:
+        assert isinstance(runtime, Runtime)
+    with pytest.raises(ConfigError, match="effort"):
+        async with runtime_of(
+            structs.replace(run, config=structs.replace(run.config, chat_template_kwargs={"effort": 1})),
+            str(checkpoint),
+        ):
+            pass
+    player = Player(run.config, by_row)
+    train(run, player.open)
+    assert AutoTokenizer.from_pretrained(run.folder / "checkpoint").chat_template == own
 
 
 @pytest.mark.parametrize(("ends", "said"), [(True, ""), (False, "neither a `pad_token` nor an `eos_token`")])

@@ -18,7 +18,7 @@ T = TypeVar("T")
 def train(run: Run) -> None:
     """Train `run.config.trainer.model` with GRPO on the tasks of `run.task_data`; the files are listed in `Run`.
 
-    Ctrl-C closes the sessions, writes what there is (`interrupted: true` in summary.json) and passes on.
+    A signal closes the sessions, writes what there is (`interrupted: true` in summary.json) and raises Interrupted.
 
     Raises:
         ConfigError: a setting, the model or the tasks cannot be used.

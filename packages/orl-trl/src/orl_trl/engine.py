@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
+from orl_rollout import interrupt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -72,13 +73,16 @@ class InProcessEngine:
         """Answer requests on this thread until `until` is done; its result.
 
         Raises:
+            Interrupted: a signal came.
             Exception: whatever `until` raises.
         """
         until.add_done_callback(lambda _: self._inbox.put(None))
-        while not until.done():
-            batch = [waiting for waiting in self._gather() if not waiting.answer.cancelled()]
-            if batch:
-                self._answer(batch)
+        with interrupt.notified(lambda: self._inbox.put(None)):
+            while not until.done():
+                interrupt.check()
+                batch = [waiting for waiting in self._gather() if not waiting.answer.cancelled()]
+                if batch:
+                    self._answer(batch)
         return until.result()
 
     def _gather(self) -> list[_Waiting]:

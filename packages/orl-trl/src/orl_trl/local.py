@@ -28,7 +28,7 @@ def load_model(name: str) -> PreTrainedModel:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with boundary(ConfigError, f"loading the model `{name}`"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="float32")
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="float32", trust_remote_code=False)
     if torch.cuda.is_available():
         return model.to("cuda")  # pyright: ignore[reportArgumentType]
     if model.num_parameters() < TINY:

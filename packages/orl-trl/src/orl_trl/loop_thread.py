@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from orl_rollout import interrupt
+
 T = TypeVar("T")
 
 STOP_SECONDS = 30.0  # for the loop to cancel what still runs, and to end
+JOIN_SECONDS = 0.1  # between two looks for a second signal
 
 
 class LoopThread:
-    """Used as a context manager; leaving it cancels what still runs there and ends the thread in bounded time."""
+    """Used as a context manager. Leaving it cancels what still runs there and ends the thread in bounded time.
+
+    A second signal abandons the thread.
+    """
 
     def __init__(self) -> None:
         self._loop: Future[asyncio.AbstractEventLoop] = Future()
@@ -34,7 +41,9 @@ class LoopThread:
     ) -> None:
         loop = self._loop.result()
         loop.call_soon_threadsafe(loop.stop)
-        self._thread.join(STOP_SECONDS)
+        ends = time.monotonic() + STOP_SECONDS
+        while self._thread.is_alive() and time.monotonic() < ends and interrupt.count() < 2:
+            self._thread.join(JOIN_SECONDS)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start `coroutine` on the loop. Cancelling the future cancels it there."""

@@ -13,20 +13,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractAsyncContextManager, suppress
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 from msgspec import Struct
 from orl_core.errors import OrlError
 from orl_core.task import Task
+from orl_rollout import interrupt
 from orl_rollout.engine import Engine
 from orl_rollout.metrics import measure, metrics_of
 from orl_rollout.outcome import Outcome
 
 from orl_trl.engine import InProcessEngine
-from orl_trl.loop_thread import STOP_SECONDS, LoopThread
+from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
 
 
 class Player(Protocol):
@@ -89,22 +90,24 @@ class Rollouts:
 
     def __enter__(self) -> Self:
         opened: Future[Player] = Future()
-        self._thread.__enter__()
-        self._life = self._thread.submit(self._live(opened))
-        wait(cast("tuple[Future[object], ...]", (self._life, opened)), return_when=FIRST_COMPLETED)
-        if not opened.done():
-            self._thread.__exit__(None, None, None)
-            self._life.result()
-        self._player = opened.result()
+        with ExitStack() as opening:
+            opening.enter_context(self._thread)
+            self._life = self._thread.submit(self._live(opened))
+            self._life.add_done_callback(lambda life: None if opened.done() else _pass_on(life, opened))
+            self._player = interrupt.result_of(opened)
+            opening.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with suppress(TimeoutError):
-                self._thread.submit(self._close()).result(STOP_SECONDS)
-                self._life.result(STOP_SECONDS)
+            self._thread.submit(self._close())
+            ends = time.monotonic() + STOP_SECONDS
+            while not self._life.done() and time.monotonic() < ends and interrupt.count() < 2:
+                wait((self._life,), JOIN_SECONDS)
+            if self._life.done():
+                self._life.result()
         finally:
             self._thread.__exit__(kind, error, trace)
 
@@ -120,7 +123,11 @@ class Rollouts:
         tasks = [self.plan.tasks[key] for key in prompts]
         self.outcomes = self._play(tasks, f"train/{self.step}", self.plan.sampling, evaluation=False)
         if self.plan.compare is not None:
-            self.outcomes, self.compared = self._thread.submit(self.plan.compare(self.outcomes)).result()
+            comparing = self._thread.submit(self.plan.compare(self.outcomes))
+            try:
+                self.outcomes, self.compared = interrupt.result_of(comparing)
+            finally:
+                comparing.cancel()
         self.seconds = time.monotonic() - self.started
         return columns_of(self.outcomes)
 
@@ -145,7 +152,7 @@ class Rollouts:
     def _play(
         self, tasks: Sequence[Task], name: str, sampling: Mapping[str, Any], *, evaluation: bool
     ) -> list[Outcome]:
-        """Play on the loop's thread and serve the engine on this one; an interrupt here cancels the rollouts there."""
+        """Play on the loop's thread and serve the engine on this one. A signal here cancels the rollouts there."""
 
         def play(row: int) -> Coroutine[Any, Any, Outcome]:
             return self._player.play(
@@ -193,6 +200,12 @@ class Rollouts:
         self._closing.set()
 
 
+def _pass_on(life: Future[None], opened: Future[Player]) -> None:
+    """Tell who waits for the player that it could not be opened."""
+    fault = None if life.cancelled() else life.exception()
+    opened.set_exception(fault or RuntimeError("the player was closed before it was opened"))
+
+
 def _first(faults: BaseExceptionGroup) -> BaseException:
     """One of the faults that ended a batch, ours before others."""
     ours, others = faults.split(OrlError)
@@ -214,7 +227,7 @@ def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
         name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")
     }
     for outcome in outcomes:
-        if outcome.data and not outcome.trajectory.leaked:
+        if outcome.data:
             (datum,) = outcome.data
             trains = datum.trains and any(datum.loss_mask)
             row = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask, outcome.reward if trains else None)

@@ -16,6 +16,7 @@ from typing import cast
 
 import torch
 from msgspec import Struct
+from orl_rollout import interrupt
 from torch import Tensor
 from transformers import (
     GenerationConfig,
@@ -156,7 +157,8 @@ class _Done(StoppingCriteria):
         self._done = torch.zeros(len(batch), dtype=torch.bool, device=device)
 
     def __call__(self, input_ids: Tensor, scores: object, **kwargs: object) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A boolean [B]; a row stays done."""
+        """Return a boolean [B]; a row stays done. A signal ends the batch here, between two ids."""
+        interrupt.check()
         self._done |= (input_ids[:, -1:] == self._stops).any(dim=1)
         self._done |= self._budgets <= input_ids.shape[1] - self._width
         return self._done

@@ -11,24 +11,29 @@ import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import transformers
 from datasets import Dataset
 from datasets.utils import disable_progress_bars
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, boundary
-from orl_core.render import Renderer
+from orl_rollout import interrupt
 from orl_rollout.breaker import Breaker
 from orl_rollout.group import compare
 from orl_rollout.journal import Journal
+from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.outcome import Outcome
+from orl_rollout.pretrained import load_pretrained
+from orl_rollout.rendering import open_renderer, open_tokenizer
 from orl_rollout.run import Run
 from orl_rollout.runtime import Runtime
 from orl_rollout.tasks import read_tasks
-from orl_rollout.tokenizer import load_tokenizer
 from orl_rollout.upload import Uploader
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
+from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -39,7 +44,7 @@ from orl_trl.settings import grpo_config, unused_options, updates_per_step
 from orl_trl.tracking import tracking
 from orl_trl.training import Training
 
-logger = logging.getLogger("orl")
+logger = logger_of("orl")
 
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 
@@ -55,13 +60,15 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     if unused:
         logger.warning("trl trains on one machine and does not use: %s", ", ".join(unused))
     disable_progress_bars()
-    model = load_model(name)
-    settings = grpo_config(run, parameters=model.num_parameters())
-    plan = plan_of(run, settings)
-    engine = InProcessEngine(model)
     opened = open_player or runtime_of
-    with quiet_trl(), tracking(run), Rollouts(plan, engine, lambda: opened(run, name)) as rollouts:
-        Training(run, rollouts, updates=updates_per_step(settings)).train(trainer_of(model, name, settings, rollouts))
+    with interrupt.listening(), quiet_trl():
+        model = load_model(name)
+        settings = grpo_config(run, parameters=model.num_parameters())
+        plan = plan_of(run, settings)
+        interrupt.check()
+        with tracking(run), Rollouts(plan, InProcessEngine(model), lambda: opened(run, name)) as rollouts:
+            trainer = trainer_of(model, name, settings, rollouts, chat_template=run.config.chat_template)
+            Training(run, rollouts, updates=updates_per_step(settings)).train(trainer)
 
 
 def plan_of(run: Run, settings: GRPOConfig) -> Plan:
@@ -99,8 +106,7 @@ async def _compared(config: RunConfig, outcomes: Sequence[Outcome]) -> tuple[lis
 async def runtime_of(run: Run, model: str) -> AsyncGenerator[Player]:
     """The runtime of a run, with its journal in the run's folder or where the configuration says."""
     config = run.config
-    tokenizer = load_tokenizer(model, thinking=bool(config.thinking))
-    renderer = Renderer(tokenizer, system_prompt_template=config.system_prompt_template)
+    renderer = open_renderer(config, open_tokenizer(config, model))
     breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=config.trainer.n_samples or 1)
     folder = config.rollout.journal or run.folder
     with Uploader(folder, config), Journal(folder, config) as journal:
@@ -108,17 +114,24 @@ async def runtime_of(run: Run, model: str) -> AsyncGenerator[Player]:
             yield Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
 
 
-def trainer_of(model: PreTrainedModel, name: str, settings: GRPOConfig, rollouts: Rollouts) -> GRPOTrainer:
-    """TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`.
+def trainer_of(
+    model: PreTrainedModel, name: str, settings: GRPOConfig, rollouts: Rollouts, *, chat_template: str | None = None
+) -> GRPOTrainer:
+    """Make TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`.
+
+    Checkpoints are saved with the run's own `chat_template`, where it has one.
 
     Raises:
         ConfigError: TRL refuses the settings, or has nothing to pad with.
     """
-    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+    tokenizer = load_pretrained(name)
+    tokenizer.padding_side = "left"
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
     if tokenizer.pad_token is None and tokenizer.eos_token is None:
         raise ConfigError(f"the tokenizer of `{name}` has neither a `pad_token` nor an `eos_token`: TRL pads with one")
     with boundary(ConfigError, "preparing TRL's trainer"):
-        trainer = GRPOTrainer(
+        trainer = WholeCheckpoints(
             model=model,
             reward_funcs=[rollouts.reward],
             args=settings,
@@ -128,6 +141,23 @@ def trainer_of(model: PreTrainedModel, name: str, settings: GRPOConfig, rollouts
         )
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
+
+
+class WholeCheckpoints(GRPOTrainer):
+    """TRL's trainer, whose `save_interval` writes a checkpoint under another name and renames it when it is whole."""
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self.args.output_dir or ".")
+        unfinished = folder / "unfinished"
+        with interrupt.held():
+            self.args.output_dir = str(unfinished)
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self.args.output_dir = str(folder)
+            for saved in unfinished.iterdir():
+                saved.replace(folder / saved.name)
+            rotate_checkpoints(output_dir=str(folder), save_total_limit=self.args.save_total_limit, use_mtime=True)
 
 
 @contextmanager

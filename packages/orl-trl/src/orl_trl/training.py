@@ -6,24 +6,23 @@ log one row of metrics.jsonl for each step.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import msgspec
 from orl_core.errors import OrlError
-from orl_rollout import history
+from orl_rollout import history, interrupt
+from orl_rollout.logs import logger_of
 from orl_rollout.metrics import measure, metrics_of
 from orl_rollout.outcome import Outcome
-from orl_rollout.run import Run
+from orl_rollout.run import Run, SummaryFile
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from orl_trl.metrics import trl_metrics, versions
 from orl_trl.rollouts import Rollouts
 
-logger = logging.getLogger("orl")
+logger = logger_of("orl")
 
 
 class Training(TrainerCallback):
@@ -37,25 +36,39 @@ class Training(TrainerCallback):
         self._steps = 0
         self._logs: list[dict[str, Any]] = []
         self._measured = -1
+        self._parameters = 0
+        self._summary = SummaryFile(run.folder, self._summary_of)
 
     def train(self, trainer: GRPOTrainer) -> None:
-        """Train to the end. Checkpoint and summary are written on every path, also on Ctrl-C and from the breaker."""
+        """Train to the end. Summary and checkpoint are written on every path, also on a signal and from the breaker."""
         self._trainer = trainer
+        self._parameters = cast("PreTrainedModel", trainer.model).num_parameters()
         trainer.add_callback(self)
         ending: dict[str, Any] = {"error": "it broke off; the traceback says where"}
-        try:
-            self._measure(0)
-            trainer.train()
-            self._measure(self._rollouts.step)
-            ending = {}
-        except KeyboardInterrupt:
-            ending = {"interrupted": True}
-            raise
-        except OrlError as error:
-            ending = {"error": str(error)}
-            raise
-        finally:
-            self._conclude(ending)
+        with interrupt.notified(self._summary.interrupted):
+            try:
+                with interrupt.patient():
+                    self._measure(0)
+                    trainer.train()
+                    self._measure(self._rollouts.step)
+                ending = {}
+            except KeyboardInterrupt:
+                ending = {"interrupted": True}
+                raise
+            except OrlError as error:
+                ending = {"error": str(error)}
+                raise
+            finally:
+                with interrupt.held():
+                    self._conclude(ending)
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Stop before an update where a signal came."""
+        interrupt.check()
+
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Stop between two passes of an update where a signal came: the weights are those of the last update."""
+        interrupt.check()
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """An update's numbers; the last one of a step ends it. Evaluations and totals are no update's."""
@@ -106,13 +119,22 @@ class Training(TrainerCallback):
         return metrics
 
     def _conclude(self, ending: dict[str, Any]) -> None:
+        """Write the summary, the weights under another name, and the summary again.
+
+        A run that dies in the middle has a summary that says so, and no torn `checkpoint`.
+        """
+        self._summary.interrupted()
         if self._steps:
-            self._trainer.save_model(str(self._run.folder / "checkpoint"))
-        model = cast("PreTrainedModel", self._trainer.model)
-        summary = {
+            fresh = self._run.folder / "checkpoint.unfinished"
+            self._trainer.save_model(str(fresh))
+            fresh.rename(self._run.folder / "checkpoint")
+        self._summary.end(ending)
+
+    def _summary_of(self, ending: dict[str, Any]) -> dict[str, Any]:
+        return {
             "env": ", ".join(self._run.config.environments),
             "model": self._run.config.trainer.model,
-            "model_params": model.num_parameters(),
+            "model_params": self._parameters,
             "steps": self._steps,
             **history.figures(history.read(self._history)),
             "seconds_total": round(time.monotonic() - self._run.started, 1),
@@ -121,8 +143,6 @@ class Training(TrainerCallback):
             **ending,
             **self._run.facts,
         }
-        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
-        (self._run.folder / "summary.json").write_bytes(text + b"\n")
 
 
 def _say(what: str, metrics: dict[str, float], seconds: float) -> None:

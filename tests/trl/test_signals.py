@@ -1,0 +1,141 @@
+"""A signal ends a training at every moment: it is never lost, and what is written is whole."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+from orl_rollout import interrupt
+from orl_trl.trainer import WholeCheckpoints, train
+from transformers import AutoModelForCausalLM
+
+from tests.trl.fakes import Player, make_run
+from tests.trl.test_training import by_row, rows, summary
+
+
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
+@contextmanager
+def in_collections(script: Callable[[], None]) -> Generator[None]:
+    """Run `script` inside each garbage collection of the main thread, where Python drops exceptions.
+
+    The threshold makes collections certain: few objects may be made between the steps of a small training.
+    """
+
+    def collected(phase: str, _: object) -> None:
+        if phase == "start" and threading.current_thread() is threading.main_thread():
+            script()
+
+    before = gc.get_threshold()
+    gc.callbacks.append(collected)
+    gc.set_threshold(100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_inside_a_garbage_collection_ends_the_training(
+    checkpoint: Path, tmp_path: Path, number: signal.Signals
+):
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=3)
+    sent: list[int] = []
+
+    def after_the_first_step() -> None:
+        if not sent and (run.folder / "metrics.jsonl").is_file():
+            sent.append(number)
+            send(number)
+            for _ in range(1000):  # the handler runs here
+                pass
+
+    with interrupt.listening() as signals, in_collections(after_the_first_step):
+        with pytest.raises(interrupt.Interrupted):
+            train(run, Player(run.config, by_row).open)
+        gc.collect()
+    assert sent == [number]
+    assert signals.exit_code(0) == 128 + number
+    assert summary(run)["interrupted"] is True
+    assert summary(run)["steps"] == len(rows(run)) < 3
+    AutoModelForCausalLM.from_pretrained(run.folder / "checkpoint")
+
+
+def test_two_signals_during_the_last_save_lose_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The training is finished: weights, summary and the row of the last step are there, and the run says so."""
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
+    seen: list[dict[str, object]] = []
+
+    def save(self: WholeCheckpoints, folder: str) -> None:
+        seen.append(summary(run))  # the summary is there before the weights
+        for _ in range(2):
+            send(signal.SIGINT)
+            time.sleep(0.3)
+        super(WholeCheckpoints, self).save_model(folder)
+        assert not (run.folder / "checkpoint").exists()
+
+    monkeypatch.setattr(WholeCheckpoints, "save_model", save, raising=False)
+    with interrupt.listening() as signals:
+        train(run, Player(run.config, by_row).open)
+    assert signals.exit_code(0) == 130
+    assert seen[0]["interrupted"] is True
+    assert summary(run)["steps"] == 1
+    assert not summary(run).keys() & {"interrupted", "error"}
+    AutoModelForCausalLM.from_pretrained(run.folder / "checkpoint")
+    assert not list(run.folder.glob("*unfinished*"))
+
+
+def test_a_checkpoint_between_steps_has_its_name_when_it_is_whole(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=2, save_interval=1, flags={"save_total_limit": 1})
+    whole = WholeCheckpoints._save_rng_state
+    names: list[list[str]] = []
+
+    def save_rng_state(self: WholeCheckpoints, folder: str) -> None:
+        names.append([path.name for path in (run.folder / "trainer").glob("checkpoint-*")])
+        whole(self, folder)
+
+    monkeypatch.setattr(WholeCheckpoints, "_save_rng_state", save_rng_state)
+    train(run, Player(run.config, by_row).open)
+    assert names == [[], ["checkpoint-2"]]
+    assert [path.name for path in (run.folder / "trainer").glob("checkpoint-*")] == ["checkpoint-4"]
+    AutoModelForCausalLM.from_pretrained(run.folder / "trainer" / "checkpoint-4")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_signal_at_any_moment_leaves_a_summary_and_whole_weights(checkpoint: Path, tmp_path: Path, seed: int):
+    """`python -m tests.launcher.signal_runs` does the same with whole commands."""
+    chance = random.Random(seed)
+    number = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    run = make_run(tmp_path / "run", checkpoint, held_out=2, save_interval=1)
+    player = Player(run.config, by_row)
+    timer = threading.Timer(chance.uniform(0, 2), send, (number,))
+    with interrupt.listening() as signals:
+        timer.start()
+        with suppress(interrupt.Interrupted):
+            train(run, player.open)
+        timer.join()
+    assert signals.exit_code(0) == 128 + number
+    assert player.opened == player.closed
+    assert player.running == 0
+    if player.opened:
+        told = msgspec.json.decode((run.folder / "summary.json").read_bytes())
+        assert told.get("interrupted") or told["steps"] == 2
+        assert (run.folder / "checkpoint").is_dir() == (told["steps"] > 0)
+    for saved in (*run.folder.glob("checkpoint*"), *(run.folder / "trainer").glob("checkpoint-*")):
+        AutoModelForCausalLM.from_pretrained(saved)
+    assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
