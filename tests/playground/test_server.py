@@ -163,6 +163,28 @@ def test_the_server_ends_when_its_input_closes():
             child.kill()
 
 
+def test_a_server_ends_with_its_parent_before_it_is_ready():
+    """The imports take seconds."""
+    command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.close()
+            assert child.wait(SECONDS) == 0
+            assert child.stdout.read() == b""
+        finally:
+            child.kill()
+
+
+def test_a_wait_for_a_server_can_be_ended():
+    def check():
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError), serving(check=check):
+        pass
+
+
 def test_a_server_that_cannot_start_shows_why():
     with pytest.raises(ServerError, match="invalid choice: 'chess'"), serving(["chess"]):
         pass

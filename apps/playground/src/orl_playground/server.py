@@ -20,15 +20,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import IO
 
+    import uvicorn
     from openreward.environments import Environment
 
 ENVIRONMENTS = ("guessnumber", "guesswider", "mystery", "workshop")
 LISTENING = "listening on "
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
+POLL_SECONDS = 0.1
 
 
 class ServerError(RuntimeError):
@@ -36,10 +38,16 @@ class ServerError(RuntimeError):
 
 
 @contextmanager
-def serving(environments: Sequence[str] = ENVIRONMENTS, *, start_seconds: float = START_SECONDS) -> Iterator[str]:
+def serving(
+    environments: Sequence[str] = ENVIRONMENTS,
+    *,
+    start_seconds: float = START_SECONDS,
+    check: Callable[[], None] | None = None,
+) -> Iterator[str]:
     """Serve `environments` in a child process on a free loopback port and yield the base URL.
 
-    The child is ended on every way out. Raises ServerError if it is not ready within `start_seconds`.
+    `check` is called now and then until the child is ready; it may raise to end the wait. The child is ended on every
+    way out. Raises ServerError if it is not ready within `start_seconds`.
     """
     command = [sys.executable, "-m", "orl_playground.server", "--environments", *environments]
     with tempfile.TemporaryFile() as errors:
@@ -48,12 +56,14 @@ def serving(environments: Sequence[str] = ENVIRONMENTS, *, start_seconds: float 
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
         )
         try:
-            yield _address(child, errors, start_seconds)
+            yield _address(child, errors, start_seconds, check)
         finally:
             _end(child)
 
 
-def _address(child: subprocess.Popen[bytes], errors: IO[bytes], seconds: float) -> str:
+def _address(
+    child: subprocess.Popen[bytes], errors: IO[bytes], seconds: float, check: Callable[[], None] | None
+) -> str:
     """The URL in the child's one line, awaited for at most `seconds`."""
     output = cast("IO[bytes]", child.stdout)
     deadline = time.monotonic() + seconds
@@ -61,7 +71,11 @@ def _address(child: subprocess.Popen[bytes], errors: IO[bytes], seconds: float) 
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
         while not written.endswith(b"\n"):
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            ready = selector.select(POLL_SECONDS)
+            if check is not None:
+                check()
+            if not ready and time.monotonic() < deadline:
+                continue
             chunk = os.read(output.fileno(), 4096) if ready else b""
             if not chunk:
                 what = "ended before it was ready" if ready else f"was not ready within {seconds:g} s"
@@ -105,15 +119,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
     chosen = parser.parse_args(arguments)
+    # Before the imports, which take seconds: a parent that dies meanwhile leaves nothing behind either.
+    running: list[uvicorn.Server] = []
+    threading.Thread(target=_end_with_input, args=(running,), name="stdin", daemon=True).start()
     os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")
     os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", chosen.port))
-        _serve(environment_classes(chosen.environments), listener)
+        _serve(environment_classes(chosen.environments), listener, running)
 
 
-def _serve(classes: list[type[Environment]], listener: socket.socket) -> None:
+def _end_with_input(running: list[uvicorn.Server]) -> None:
+    """End this process when standard input closes: politely where the server runs, at once before that."""
+    while os.read(0, 4096):
+        pass
+    if not running:
+        os._exit(0)
+    running[0].should_exit = True
+
+
+def _serve(classes: list[type[Environment]], listener: socket.socket, running: list[uvicorn.Server]) -> None:
     import uvicorn
     from openreward.environments import Server
 
@@ -134,15 +160,8 @@ def _serve(classes: list[type[Environment]], listener: socket.socket) -> None:
         # A trainer calls in bursts with pauses between them: no connection may close while a call is on its way.
         timeout_keep_alive=75,
     )
-    server = Announcing(config)
-
-    def end_with_input() -> None:
-        while os.read(0, 4096):
-            pass
-        server.should_exit = True
-
-    threading.Thread(target=end_with_input, name="stdin", daemon=True).start()
-    server.run(sockets=[listener])
+    running.append(Announcing(config))
+    running[0].run(sockets=[listener])
 
 
 if __name__ == "__main__":
