@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import weakref
 from collections.abc import Callable
 
 from orl_core.errors import RunAborted
+from orl_rollout import interrupt
 from orl_rollout.run import Run
+
+SIGNAL = signal.SIGTERM  # what a trainer below sends to itself
 
 
 class Adapter:
@@ -41,6 +47,36 @@ def _train_until_interrupted(run: Run) -> None:
     raise KeyboardInterrupt
 
 
+def _signal_in_a_callback() -> None:
+    """Send SIGNAL to this process inside a weakref callback, where Python drops what a handler raises."""
+
+    class Thing:
+        pass
+
+    def callback(_: object) -> None:
+        os.kill(os.getpid(), SIGNAL)
+        for _ in range(1000):  # the handler runs here
+            pass
+
+    thing = Thing()
+    reference = weakref.ref(thing, callback)
+    del thing
+    assert reference() is None
+
+
+def _train_until_signalled(run: Run) -> None:
+    """As a trainer that looks for a signal after its second step."""
+    _write_metrics(run, 2)
+    _signal_in_a_callback()
+    interrupt.check()
+
+
+def _train_through_a_signal(run: Run) -> None:
+    """As if the signal came during the last save."""
+    _signal_in_a_callback()
+    _train_well(run)
+
+
 def _train_until_aborted(run: Run) -> None:
     """As if the breaker ended the run."""
     _write_metrics(run, 2)
@@ -55,5 +91,7 @@ def _train_until_broken(run: Run) -> None:
 
 train_well = Adapter(_train_well)
 train_until_interrupted = Adapter(_train_until_interrupted)
+train_until_signalled = Adapter(_train_until_signalled)
+train_through_a_signal = Adapter(_train_through_a_signal)
 train_until_aborted = Adapter(_train_until_aborted)
 train_until_broken = Adapter(_train_until_broken)

@@ -112,7 +112,7 @@ def test_where_all_is_well_the_page_says_so_and_exits_with_0(doctor: Doctor, gal
     for told in (
         "gallery/Echo: train (6 tasks)",
         "gallery/Echo: a session opens with 1 message, tools: echo, finish",
-        "thinking: false",
+        "thinking: not set",
         "weights `default`",
         "its context holds 32768 ids, and 4096 are asked for",
         "id 7 sampled after",
@@ -147,8 +147,8 @@ def test_secrets_are_named_with_where_they_are_and_never_shown(doctor: Doctor, m
     monkeypatch.setenv("TOKEN", "Task 0.")  # the first prompt echoes it
     secrets = {"token": None, "in_file": SECRET, "short": {"value": "abc", "hosts": []}}
     lines = doctor(code=0, secrets=secrets)
-    assert "token (all environments): set by the variable TOKEN" in found(lines, "ok")
-    written, short = found(lines, "warning")
+    brief, written, short = found(lines, "warning")
+    assert brief.startswith("token (all environments): shorter than 8 characters")
     assert written.startswith("in_file (all environments): its value stands in the configuration")
     assert "IN_FILE" in written
     assert short.startswith("short (all environments): shorter than 4 characters")
@@ -236,6 +236,11 @@ def test_a_tokenizer_that_fails_its_certificate_says_which_law(doctor: Doctor, t
     (folder / "generation_config.json").write_text('{"eos_token_id": 5}', encoding="utf-8")
     (line,) = found(doctor("--model", str(folder), code=1), "failed")
     assert line.startswith(f"{folder}: check 2, law L4: the stop ids")
+
+
+def test_variables_that_the_chat_template_does_not_read_are_refused(doctor: Doctor) -> None:
+    (line,) = found(doctor(code=1, chat_template_kwargs={"effort": 1}), "failed")
+    assert "effort" in line
 
 
 def test_reasoning_that_cannot_be_stripped(doctor: Doctor, tmp_path: Path) -> None:

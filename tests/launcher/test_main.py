@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,6 +16,8 @@ from pathlib import Path
 import pytest
 from orl_launcher import train
 from orl_launcher.main import COMMANDS, main
+
+from tests.launcher import adapters
 
 LOCAL = str(Path(__file__).parents[2] / "configs" / "local.yaml")
 WHODUNIT = str(Path(__file__).parents[2] / "configs" / "whodunit.yaml")
@@ -173,6 +179,25 @@ def test_a_run_leaves_its_files_and_a_report(
     assert "report.html" in shown
 
 
+@pytest.mark.parametrize(
+    "extra", [["--custom-x", "a-hidden-value"], ["--custom-x=a-hidden-value"], ["--x", "YS1oaWRkZW4tdmFsdWU="]]
+)
+def test_a_secret_among_the_trainers_arguments_is_refused_before_anything_is_written(
+    capsys: Capture,
+    fake_adapter: Callable[[str], None],
+    tasks: Path,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    extra: list[str],
+) -> None:
+    fake_adapter("good")
+    monkeypatch.setenv("OPENREWARD_API_KEY", "a-hidden-value")
+    told = fails(capsys, 1, *train_in("one", tasks, elsewhere), "--", *extra)
+    assert "OPENREWARD_API_KEY" in told
+    assert "hidden" not in told
+    assert not Path("runs").exists()
+
+
 def test_a_name_is_never_used_twice(
     capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
 ) -> None:
@@ -216,13 +241,87 @@ def test_tasks_that_are_not_there(
     assert "orl prepare" in fails(capsys, 1, *train_in("four", tmp_path / "none.jsonl", elsewhere))
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
-def test_a_scheduler_and_a_closed_terminal_interrupt_unless_they_are_to_be_ignored(ending: signal.Signals) -> None:
-    before = signal.getsignal(ending)
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", ENDINGS)
+@pytest.mark.parametrize("trainer", ["train_until_signalled", "train_through_a_signal"])
+def test_a_signal_gives_its_exit_code_and_the_run_is_reported(
+    fake_adapter: Callable[[str], None],
+    tasks: Path,
+    elsewhere: Path,
+    number: signal.Signals,
+    trainer: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The signal comes inside a weakref callback. A training that finishes all the same is not called interrupted."""
+    monkeypatch.setattr(adapters, "SIGNAL", number)
+    fake_adapter(trainer)
+    before = [signal.getsignal(ending) for ending in ENDINGS]
+    assert main(train_in("five", tasks, elsewhere)) == 128 + number
+    assert [signal.getsignal(ending) for ending in ENDINGS] == before
+    finished = trainer == "train_through_a_signal"
+    summary = json.loads(Path("runs/five/summary.json").read_text(encoding="utf-8"))
+    assert ("interrupted" in summary) == (not finished)
+    assert ("did not come to its end" in Path("runs/five/report.html").read_text(encoding="utf-8")) == (not finished)
+
+
+def test_what_is_ignored_stays_ignored(fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path) -> None:
+    """As `nohup` leaves it."""
+    fake_adapter("train_until_signalled")
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        for asked, used in ((signal.SIG_DFL, signal.default_int_handler), (signal.SIG_IGN, signal.SIG_IGN)):
-            signal.signal(ending, asked)
-            assert main(["nothing"]) == 2
-            assert signal.getsignal(ending) is used
+        assert main(train_in("six", tasks, elsewhere)) == 0
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
-        signal.signal(ending, before)
+        signal.signal(signal.SIGTERM, before)
+
+
+WAITS = """
+import socket, sys, threading
+from pathlib import Path
+from orl_launcher.main import program
+silent = socket.create_server(("127.0.0.1", 0))
+def say():
+    silent.accept()[0].recv(1)
+    print("asked", flush=True)
+threading.Thread(target=say, daemon=True).start()
+base_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+Path("c.yaml").write_text(f"environments: {{Org/Env: {{base_url: '{base_url}'}}}}", "utf-8")
+sys.argv[1:] = ["prepare", "--config", "c.yaml", "--output", "out/tasks.jsonl"]
+program()
+"""
+
+
+def test_a_command_that_waits_for_a_server_ends_with_the_signal(tmp_path: Path) -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-c", WAITS], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "asked\n"
+    started.terminate()
+    _, errors = started.communicate(timeout=60)
+    assert (started.returncode, errors) == (143, "orl: interrupted\n")
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_a_terminal_that_goes_away_still_gets_the_run_its_exit_code(tmp_path: Path) -> None:
+    """SIGHUP comes with a terminal that nothing can be written to any more."""
+    owns = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    program = owns + WAITS.replace('print("asked", flush=True)', 'Path("asked").touch()')
+    ours, theirs = pty.openpty()
+    started = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    ends = time.monotonic() + 60
+    while not (tmp_path / "asked").exists():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    os.close(ours)
+    assert started.wait(60) == 128 + signal.SIGHUP

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import Action
 from orl_core.trajectory import Generation, Turn
-from orl_launcher.pieces import Role, pieces_of, visible
+from orl_launcher.pieces import Role, pieces_of
+from orl_rollout.text import visible
 
 from tests.launcher.synthetic import CONTROLS, make_tokenizer
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from orl_core.errors import ConfigError
+from orl_launcher.curves import Chart, Line, write_png
 from orl_launcher.report import write_report
 
 from tests.launcher.synthetic import JOURNAL, make_run
@@ -256,3 +258,13 @@ def contrast(one: str, other: str) -> float:
 
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("name", ["A/$B$", "A/$\\frac{$", "A/$x^{y}_{z}$ $", "A/\x1b[31m\n" + "b" * 5000, "A/\ud800$$"])
+def test_a_name_is_no_formula_in_a_picture(tmp_path: Path, name: str) -> None:
+    line = Line(steps=(1, 2), values=(0.1, 0.9))
+    chart = Chart(name="success", title="Success rate", share=True, train=line, held_out=line)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph that the font has not
+        write_png((chart,), tmp_path / "curve.png", name)
+    assert (tmp_path / "curve.png").stat().st_size < 1_000_000

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.trajectory import StopReason
+from orl_launcher import show
 from orl_launcher.examples import examples_of
 from orl_launcher.main import main
 from orl_launcher.pieces import load_decoder
@@ -21,7 +22,7 @@ from orl_launcher.record import read_record
 from orl_launcher.report import write_report
 from orl_launcher.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.wording import duration, number
-from orl_rollout.journal import Entry, read_journal
+from orl_rollout.journal import Entry, read_journal, read_sized
 from rich.console import Console
 
 from tests.launcher.synthetic import JOURNAL, make_run, make_tokenizer, make_trajectory
@@ -57,6 +58,17 @@ def test_a_journal_alone(capsys: Capture, run: Path) -> None:
     page = shown(capsys, str(run / JOURNAL), "--failed")
     assert page.count("lost") == 3
     assert "won" not in page
+
+
+def test_episodes_are_kept_as_far_as_their_bytes_allow(
+    capsys: Capture, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shown(capsys, str(run)).count("GuessNumber/test/") == 6
+    sizes = [size for _, size in read_sized(run)]
+    monkeypatch.setattr(show, "KEPT_BYTES", sum(sizes[-2:]))
+    assert shown(capsys, str(run)).count("GuessNumber/test/") == 2
+    monkeypatch.setattr(show, "KEPT_BYTES", 1)
+    assert shown(capsys, str(run)).count("GuessNumber/test/") == 1
 
 
 def test_one_episode(capsys: Capture, run: Path) -> None:

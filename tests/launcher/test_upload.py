@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -41,6 +45,21 @@ def test_refusals_and_an_end_before_all_was_sent(capsys: Capture, tmp_path: Path
     platform.answers = [200, 200, 400, *([(503, {"Retry-After": "5"})] * 20)]
     assert main(["upload", run, "--seconds", "1", "--set", "rollout.upload=true"]) == 1
     assert capsys.readouterr().out == "1 rollouts sent, 1 refused by the platform; not all of them\n"
+
+
+def test_a_signal_ends_the_wait_for_the_platform(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
+    """What was sent is told and noted, and the next one sends the rest."""
+    run = make_run(tmp_path / "demo")
+    platform.answers = [200, 200, (503, {"Retry-After": "500"})]
+
+    def signal_when_it_waits() -> None:
+        while platform.asked < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=signal_when_it_waits, daemon=True).start()
+    assert main(["upload", str(run), "--set", "rollout.upload=true"]) == 143
+    assert "not all of them" in capsys.readouterr().out
 
 
 def test_what_the_command_served_itself_is_not_the_platforms(

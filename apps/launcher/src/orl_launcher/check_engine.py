@@ -14,6 +14,8 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.errors import EngineError, boundary
+from orl_rollout import safe_json
+from orl_rollout.http_client import HttpClient, UnsafeAnswer, read
 from orl_rollout.sglang import Patience, SglangEngine
 
 from orl_launcher.findings import Page, Verdict
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
 
 ANY_IDS = (1,)  # every vocabulary has this one
+ANSWER_BYTES = 1 << 24  # of what a server says of itself
 
 
 class _Worker(Struct, frozen=True, kw_only=True):  # unknown fields are allowed: the shape is not ours
@@ -53,37 +56,38 @@ async def _ask(url: str) -> dict[str, Any]:
         EngineError: it is not up, or is a router without a healthy worker.
     """
     with boundary(EngineError, "asking whether it is up"):
-        async with aiohttp.ClientSession() as http:
-            async with http.get(f"{url}/health", allow_redirects=False) as answer:
+        async with HttpClient(url) as http:
+            async with http.request("GET", "/health", headers={}) as answer:
                 if answer.status != 200:
                     raise EngineError(f"GET /health: HTTP {answer.status}")
-            about = await _fields_of(http, url, "model_info", "server_info")
+            about = await _fields_of(http, "model_info", "server_info")
             if "model_path" in about:
                 return about
-            workers = msgspec.convert((await _fields_of(http, url, "workers")).get("workers", []), list[_Worker])
+            workers = msgspec.convert((await _fields_of(http, "workers")).get("workers", []), list[_Worker])
             healthy = [worker.url for worker in workers if worker.is_healthy]
             if workers and not healthy:
                 raise EngineError(f"a router, and none of its {len(workers)} workers is healthy")
             told = {"workers": f"a router, {len(healthy)} of {len(workers)} workers healthy"} if workers else {}
-            with suppress(aiohttp.ClientError):  # a worker need not be within this machine's reach
-                told |= await _fields_of(http, next(iter(healthy), url), "model_info", "server_info")
-            return {**about, **told}
+        with suppress(aiohttp.ClientError, ValueError):  # a worker need not be within this machine's reach
+            async with HttpClient(next(iter(healthy), url)) as http:
+                told |= await _fields_of(http, "model_info", "server_info")
+        return {**about, **told}
 
 
-async def _fields_of(http: aiohttp.ClientSession, url: str, *names: str) -> dict[str, Any]:
-    """The JSON objects under these paths, in one; what is not there is left out."""
+async def _fields_of(http: HttpClient, *names: str) -> dict[str, Any]:
+    """Return the JSON objects under these paths, in one; what is not there is left out."""
     found: dict[str, Any] = {}
     for name in names:
-        async with http.get(f"{url}/{name}", allow_redirects=False) as answer:
+        async with http.request("GET", f"/{name}", headers={}) as answer:
             if answer.status == 200:
-                found |= _fields(await answer.read())
+                found |= _fields(await read(answer, ANSWER_BYTES))
     return found
 
 
 def _fields(answer: bytes) -> dict[str, Any]:
     try:
-        found: object = msgspec.json.decode(answer)
-    except msgspec.DecodeError:
+        found: object = safe_json.decode(answer)
+    except (UnsafeAnswer, ValueError):
         return {}
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from orl_core.config import RunConfig, Secret, Secrets
 from orl_core.errors import ConfigError, SessionError, boundary
 from orl_core.messages import Message, ToolSpec
-from orl_rollout.secrets import SHORTEST, api_key
+from orl_rollout.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
 
 from orl_launcher.findings import Page, Verdict
 from orl_launcher.playground import served_here
@@ -20,7 +20,7 @@ from orl_launcher.playground import served_here
 if TYPE_CHECKING:
     from orl_rollout.session import Opening
 
-PLATFORM_KEY = "OPENREWARD_API_KEY"
+ANSWER_BYTES = 1 << 16  # of the names of an environment's secrets
 
 
 class Opened(Struct, frozen=True, kw_only=True):
@@ -68,6 +68,8 @@ def _check_holder(page: Page, secrets: Secrets, whose: str) -> None:
             page.say(Verdict.FAILED, f"{subject}: not set: set the variable {' or '.join(variables)}")
         elif len(value) < SHORTEST:
             page.say(Verdict.WARNING, f"{subject}: shorter than {SHORTEST} characters, so its echoes are not found")
+        elif len(value) < ENCODED:
+            page.say(Verdict.WARNING, f"{subject}: shorter than {ENCODED} characters: encoded echoes are not found")
         elif given:
             advice = f"write null there and set the variable {variables[-1]}"
             page.say(Verdict.WARNING, f"{subject}: its value stands in the configuration: {advice}")
@@ -131,20 +133,23 @@ def _say_opening(page: Page, name: str, opening: Opening) -> None:
 
 async def _check_required(page: Page, config: RunConfig, name: str) -> None:
     """Compare with what the platform says that the environment needs; where it does not say, nothing is concluded."""
-    import aiohttp
+    import asyncio
+
     import msgspec
+    from orl_rollout.http_client import HttpClient, read
     from orl_rollout.openreward.sdk import api_url
 
-    url = f"{api_url()}/v1/environments/{name}/required-secrets"
+    path = f"/v1/environments/{name}/required-secrets"
     try:
         with boundary(SessionError, f"asking for the secrets that {name} needs"):
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=page.seconds / 2)) as http,
-                http.get(url, headers={"X-API-Key": api_key()}, allow_redirects=False) as answer,
+                asyncio.timeout(page.seconds / 2),
+                HttpClient(api_url()) as http,
+                http.request("GET", path, headers={"X-API-Key": api_key()}) as answer,
             ):
                 if answer.status != 200:
                     raise SessionError(f"the platform does not say which secrets {name} needs: HTTP {answer.status}")
-                needed = msgspec.json.decode(await answer.read(), type=dict[str, list[str]])["secrets"]
+                needed = msgspec.json.decode(await read(answer, ANSWER_BYTES), type=dict[str, list[str]])["secrets"]
     except SessionError as exc:
         page.say(Verdict.UNCHECKED, f"{name}: {exc}")
         return

@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from orl_core.render import Renderer
 from orl_rollout.runtime import check_renderer
 
 from orl_launcher.findings import Page, Verdict
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
+    from orl_core.render import Renderer
     from orl_core.render.tokenizer import Tokenizer
+    from orl_rollout.tokenizer import HFTokenizer
 
     from orl_launcher.check_environments import Opened
 
@@ -31,24 +32,30 @@ class Reader(Struct, frozen=True):
 
 def check_tokenizer(page: Page, config: RunConfig) -> Reader | None:
     """Certify the model's tokenizer; None where there is none to be trusted."""
-    from orl_rollout.tokenizer import load_tokenizer
+    from orl_rollout.rendering import open_renderer, open_tokenizer
 
-    model, thinking = config.trainer.model, bool(config.thinking)
+    model = config.trainer.model
     if not model:
         page.say(Verdict.FAILED, "no model: name its checkpoint with --model, or as trainer.model in the file")
         return None
     advice = "--model takes the folder of a checkpoint, or a name on a model hub within reach"
-    tokenizer = page.attempt(model, lambda: load_tokenizer(model, thinking=thinking), advice=advice)
+    tokenizer = page.attempt(model, lambda: open_tokenizer(config, model), advice=advice)
     if tokenizer is None:
         return None
-    template = config.system_prompt_template
-    renderer = page.attempt(model, lambda: Renderer(tokenizer, system_prompt_template=template))
+    renderer = page.attempt(model, lambda: open_renderer(config, tokenizer))
     if renderer is None:
         return None
     _say_certificate(page, model, renderer)
     if page.attempt("thinking", lambda: check_renderer(config, renderer) or True):
-        page.say(Verdict.OK, f"thinking: {str(config.thinking).lower()}, as the wire format allows")
+        page.say(Verdict.OK, _thinking(config, tokenizer))
     return Reader(tokenizer, renderer)
+
+
+def _thinking(config: RunConfig, tokenizer: HFTokenizer) -> str:
+    """Say what `thinking` is and which variables the chat template is given."""
+    given = ", ".join(f"{name}={value!r}" for name, value in tokenizer.chat_template.variables.items())
+    said = "not set" if config.thinking is None else str(config.thinking).lower()
+    return f"thinking: {said}; the chat template is given {given or 'no variable'}"
 
 
 def _say_certificate(page: Page, model: str, renderer: Renderer) -> None:

@@ -93,6 +93,13 @@ def positive(text: str) -> int:
     return number
 
 
+def address(text: str) -> str:
+    """Return `text`, the address of a server, for argparse; one with a login is refused and not shown."""
+    if "@" in text:
+        raise argparse.ArgumentTypeError("an address with a login, which everyone could read: leave the login out")
+    return text
+
+
 def config_of(arguments: argparse.Namespace, more: Sequence[str] = ()) -> RunConfig:
     """The configuration that `--config`, `--set` and `more` overrides give; `--set` has the last word.
 
@@ -100,12 +107,17 @@ def config_of(arguments: argparse.Namespace, more: Sequence[str] = ()) -> RunCon
         ConfigError: it is wrong.
     """
     from orl_core.config import load_config
+    from orl_rollout.logs import keep_out
+    from orl_rollout.secrets import Scrubber, refuse_repeats
 
-    return load_config(Path(arguments.config), [*more, *arguments.overrides])
+    config = load_config(Path(arguments.config), [*more, *arguments.overrides])
+    keep_out(Scrubber.of(config))
+    refuse_repeats(config)
+    return config
 
 
-def console() -> Console:
-    """The terminal, standard output."""
-    from rich.console import Console
+def console(*, stderr: bool = False) -> Console:
+    """Return the terminal. Whatever is printed there, text from outside does not steer it and is no markup."""
+    from orl_launcher.terminal import Terminal
 
-    return Console(highlight=False, markup=False, emoji=False)  # names and paths may hold brackets and colons
+    return Terminal(stderr=stderr, highlight=False, markup=False, emoji=False)  # names may hold brackets and colons

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from orl_rollout.text import visible
 
 from orl_launcher.record import RECENT, Record, running_mean
 
@@ -37,6 +38,7 @@ CHARTS = (
     ("valid_calls", "Valid tool calls", True),
     ("turns", "Turns per episode", False),
 )
+TITLE = 100  # characters
 SMOOTHED_FROM = 10  # steps of training from which a running mean is drawn over the raw values
 
 
@@ -105,7 +107,9 @@ def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
     with _style():
         figure = Figure(figsize=(5.4 * len(shown), 3.4), layout="constrained", dpi=160, facecolor="white")
         FigureCanvasAgg(figure)
-        figure.suptitle(title, x=0.03, ha="left", fontsize=12, fontweight="bold", color=palette["ink"])
+        shape: dict[str, Any] = {"x": 0.03, "ha": "left", "fontsize": 12, "fontweight": "bold"}
+        # Names are no formulas: a `$` is a dollar.
+        figure.suptitle(_short(title), color=palette["ink"], parse_math=False, **shape)
         figure.set_layout_engine("constrained", w_pad=0.14, h_pad=0.1)
         for place, chart in enumerate(shown, start=1):
             axes = figure.add_subplot(1, len(shown), place)
@@ -115,10 +119,17 @@ def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
         figure.savefig(path, format="png")
 
 
+def _short(title: str) -> str:
+    """Return a title of one line that a figure has room for."""
+    line = visible(" ".join(title.split()))
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+
+
 def _style() -> AbstractContextManager[None]:
     from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
 
-    return rc_context({"svg.fonttype": "none", "svg.hashsalt": "orl", "font.size": 10, "font.family": "DejaVu Sans"})
+    fonts: dict[Any, Any] = {"font.size": 10, "font.family": "DejaVu Sans", "text.usetex": False}
+    return rc_context({**fonts, "svg.fonttype": "none", "svg.hashsalt": "orl"})
 
 
 def _draw(axes: Axes, chart: Chart, palette: dict[str, str]) -> None:

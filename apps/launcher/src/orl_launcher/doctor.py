@@ -43,7 +43,7 @@ def parser() -> cli.Parser:
     made = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
     cli.add_config(made, default=DEFAULT_CONFIG)
     made.add_argument("--model", metavar="NAME", help="checkpoint (default: trainer.model in the file)")
-    made.add_argument("--engine", metavar="URL", help="an SGLang server or router to look at, too")
+    made.add_argument("--engine", type=cli.address, metavar="URL", help="an SGLang server or router to look at, too")
     made.add_argument(
         "--python", metavar="PATH", help="the Python that has slime or miles (default: $ORL_TRAINER_PYTHON, or on PATH)"
     )
@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _configuration(page: Page, arguments: argparse.Namespace) -> RunConfig | None:
     """The configuration; without one, nothing else can be looked at."""
     from orl_rollout.outcome import load_reward
+    from orl_rollout.run import dated
     from orl_rollout.secrets import Scrubber
 
     from orl_launcher.findings import Verdict
@@ -75,7 +76,7 @@ def _configuration(page: Page, arguments: argparse.Namespace) -> RunConfig | Non
     page.group("configuration")
     model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
     try:
-        config = cli.config_of(arguments, model)
+        config = dated(cli.config_of(arguments, model))
     except OrlError as exc:
         page.say(Verdict.FAILED, str(exc))
         page.say(Verdict.UNCHECKED, "everything else, for there is no configuration")

@@ -7,17 +7,15 @@ no text from outside steers the terminal. Every check is bounded in time; one th
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 from orl_core.errors import OrlError, boundary
+from orl_rollout import interrupt
 from orl_rollout.secrets import Scrubber
-
-from orl_launcher.pieces import visible
+from orl_rollout.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +79,7 @@ class Page:
 
     def await_(self, subject: str, work: Callable[[], Awaitable[T]], *, advice: str = "") -> T | None:
         """The result of `work` on an event loop, as `attempt`; what takes too long is cancelled and cleans up."""
-        return self._tried(subject, lambda: asyncio.run(_in_time(work, self.seconds)), advice)
+        return self._tried(subject, lambda: interrupt.run(_in_time(work, self.seconds)), advice)
 
     def _tried(self, subject: str, work: Callable[[], T], advice: str) -> T | None:
         try:
@@ -105,17 +103,7 @@ async def _in_time(work: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 def _on_thread(work: Callable[[], T], seconds: float) -> T:
-    done: Future[T] = Future()
-
-    def target() -> None:
-        try:
-            with boundary(OrlError, "a bug in orl"):
-                done.set_result(work())
-        except OrlError as exc:
-            done.set_exception(exc)
-
-    threading.Thread(target=target, name="check", daemon=True).start()
     try:
-        return done.result(seconds)
+        return interrupt.result_of(interrupt.on_thread(work), seconds)
     except TimeoutError as exc:
         raise _overdue(seconds) from exc

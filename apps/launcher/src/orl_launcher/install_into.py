@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from orl_core.errors import ConfigError
+from orl_rollout import children
 
 from orl_launcher import cli
 
@@ -76,7 +77,7 @@ def installed(python: str) -> dict[str, str]:
         ConfigError: it cannot be asked.
     """
     try:
-        asked = subprocess.run([python, "-c", _LIST], capture_output=True, text=True, timeout=120, check=False)
+        asked = children.run([python, "-c", _LIST], timeout=120)
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise ConfigError(f"{python}: cannot be run: {exc}") from exc
     if asked.returncode:
@@ -99,7 +100,7 @@ def _wanted(names: list[str], folder: Path) -> list[str]:
 
 def _uv(*arguments: str) -> None:
     try:
-        done = subprocess.run(["uv", *arguments], capture_output=True, text=True, check=False)  # noqa: S607
+        done = children.run(["uv", *arguments])
     except FileNotFoundError:
         raise ConfigError("uv: not on PATH: pip install uv brings it") from None
     if done.returncode:

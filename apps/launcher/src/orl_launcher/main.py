@@ -1,7 +1,8 @@
 """The `orl` command: find the command, import it alone, turn errors of ours into one line and an exit code.
 
 Nothing but argparse is imported before a command is chosen, so that `orl --help` answers at once.
-Exit codes: 0 done, 1 failed, 2 the command line is wrong, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 the command line is wrong. A signal that came while the command ran gives 128 plus its
+number, also where the command was done all the same: 129 SIGHUP, 130 SIGINT, 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 if TYPE_CHECKING:
     import argparse
@@ -60,6 +63,9 @@ on OpenReward, with OPENREWARD_API_KEY set:
 """
 
 
+LEAVE_SECONDS = 5.0  # for the interpreter to end, before threads that are stuck are left behind
+
+
 class Command(Protocol):
     """A command's module."""
 
@@ -70,6 +76,29 @@ class Command(Protocol):
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it; the exit code."""
         ...
+
+
+def program() -> NoReturn:
+    """Run the command line of this process, which ends in bounded time after a signal.
+
+    During the interpreter's own end a signal has its default effect, and no thread that is stuck is waited for.
+    """
+    code = main()
+    try:
+        sys.stdout.flush()
+    except OSError:  # `orl ... | head`: the interpreter must not try again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) not in (signal.SIG_IGN, None):
+            signal.signal(ending, signal.SIG_DFL)
+    if code > 128:
+        threading.Thread(target=_leave, args=(code,), name="orl-leave", daemon=True).start()
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    time.sleep(LEAVE_SECONDS)
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(words: list[str]) -> int:
-    from orl_core.errors import OrlError
+    from orl_rollout import interrupt
 
     from orl_launcher import cli
 
@@ -96,10 +125,18 @@ def _guarded(words: list[str]) -> int:
         cast("io.TextIOWrapper[Any]", sys.stdout).reconfigure(errors="replace")  # terminals may lack bars and arrows
     for name, value in LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if threading.current_thread() is threading.main_thread():  # no other thread may
-        for ending in (signal.SIGTERM, signal.SIGHUP):  # of a scheduler, of a terminal: put away like an interruption
-            if signal.getsignal(ending) is not signal.SIG_IGN:  # as under `nohup`
-                signal.signal(ending, signal.default_int_handler)
+    with interrupt.listening() as signals:
+        code = _run(words)
+    if signals.first is not None and code != cli.EXIT_INTERRUPTED:
+        _say("orl: interrupted")
+    return signals.exit_code(code)
+
+
+def _run(words: list[str]) -> int:
+    from orl_core.errors import OrlError
+
+    from orl_launcher import cli
+
     try:
         if words[0] not in COMMANDS:
             near = cli.suggestion(words[0], COMMANDS)
@@ -107,11 +144,18 @@ def _guarded(words: list[str]) -> int:
         command = cast("Command", import_module(f"orl_launcher.{words[0].replace('-', '_')}"))
         return command.run(command.parser().parse(words[1:]))
     except OrlError as exc:
-        print(f"orl: error: {' '.join(str(exc).split())}", file=sys.stderr)
+        from orl_rollout.logs import shown
+
+        _say(f"orl: error: {' '.join(shown(str(exc)).split())}")
         return cli.EXIT_USAGE if isinstance(exc, cli.UsageError) else cli.EXIT_FAILED
     except KeyboardInterrupt:
-        print("orl: interrupted", file=sys.stderr)
+        _say("orl: interrupted")
         return cli.EXIT_INTERRUPTED
     except BrokenPipeError:  # `orl show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # standard error may be closed, and the exit code still counts
+        print(line, file=sys.stderr, flush=True)

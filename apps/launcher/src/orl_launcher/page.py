@@ -13,9 +13,10 @@ from math import exp
 from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
+from orl_rollout.text import visible
 
 from orl_launcher.curves import Chart, svg_of
-from orl_launcher.pieces import Decoder, Piece, Role, counts, pieces_of, visible
+from orl_launcher.pieces import Decoder, Piece, Role, counts, pieces_of
 from orl_launcher.wording import call_of, duration, number, verdict
 
 if TYPE_CHECKING:

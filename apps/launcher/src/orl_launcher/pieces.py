@@ -7,7 +7,6 @@ Where a character is spelled by several ids, they form one piece. A tokenizer is
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from orl_core.errors import RenderError, boundary
+from orl_rollout.text import visible
 
 if TYPE_CHECKING:
     from orl_core.trajectory import Trajectory, Turn
@@ -60,21 +60,6 @@ def load_decoder(folder: Path) -> Decoder | None:
 
     with boundary(RenderError, f"reading {path}"):
         return Tokenizer.from_file(str(path))
-
-
-def visible(text: str) -> str:
-    """`text` with every control, direction and surrogate character made visible; newlines and tabs stay."""
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if character in "\n\t" or character.isprintable():
-        return character
-    if character < " ":
-        return chr(0x2400 + ord(character))
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs"):
-        return f"\u27e8U+{ord(character):04X}\u27e9"
-    return character
 
 
 def pieces_of(turn: Turn, decoder: Decoder, *, trains: bool) -> list[Piece]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 from orl_core.errors import ConfigError, SessionError, boundary
+from orl_rollout import interrupt
 
 from orl_launcher import cli
 from orl_launcher.progress import counting
@@ -58,7 +59,7 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
 
     with ExitStack() as stack:
         with boundary(SessionError, "starting the playground's server"):
-            base_url = stack.enter_context(serving())
+            base_url = stack.enter_context(serving(check=interrupt.check))
         yield reachable(config, base_url)
 
 
@@ -90,6 +91,7 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     with counting(f"making {model}: once, it is kept in {cache_folder()}", cli.console()) as told:
 
         def count(step: int, total: int) -> None:
+            interrupt.check()
             steps.append(step)
             told(step, total)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,13 +35,14 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file, print what it holds."""
+    from orl_rollout import interrupt
     from orl_rollout.tasks import prepare
 
     given = cli.config_of(arguments)
     if arguments.output.exists() and arguments.output.samefile(arguments.config):
         raise cli.UsageError(f"--output {arguments.output} is the configuration itself, which would be lost")
     with playground(given) as config:
-        prepared = asyncio.run(prepare(config, arguments.output, max_tasks=arguments.max_tasks, seed=arguments.seed))
+        prepared = interrupt.run(prepare(config, arguments.output, max_tasks=arguments.max_tasks, seed=arguments.seed))
     print_prepared(config, prepared, arguments.output)
     return 0
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PERIOD = 0.5  # seconds between looks at the file
+LONGEST_LINE = 1 << 24  # bytes
 EVERY = 5  # steps between lines where the output is no terminal
 
 
@@ -46,7 +47,7 @@ class _Follower:
             return
         with self._path.open("rb") as lines:
             lines.seek(self._offset)
-            for line in lines:
+            for line in iter(lambda: lines.readline(LONGEST_LINE), b""):
                 if not line.endswith(b"\n"):
                     break
                 self._offset += len(line)

@@ -128,21 +128,24 @@ def has_journal(path: Path) -> bool:
 
 
 def _json(path: Path) -> dict[str, Any]:
+    from orl_rollout.bounded_files import read_whole
+
     try:
-        tree = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        tree = msgspec.json.decode(read_whole(path))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
 
 
 def _points(path: Path) -> Iterator[Point]:
+    from orl_rollout.bounded_files import read_lines
+
     if not path.is_file():
         return
-    with path.open("rb") as lines:
-        for line in lines:
-            point = point_of(line)
-            if point is not None:
-                yield point
+    for line in read_lines(path):
+        point = point_of(line)
+        if point is not None:
+            yield point
 
 
 def point_of(line: bytes) -> Point | None:
@@ -152,7 +155,7 @@ def point_of(line: bytes) -> Point | None:
         head = {name: tree[name] for name in ("step", "kind", "seconds") if name in tree}
         metrics = {name: float(value) for name, value in tree.items() if name not in head and _is_number(value)}
         return msgspec.convert({**head, "metrics": metrics}, Point)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError
+from orl_rollout import interrupt
 
 from orl_launcher import cli
 from orl_launcher.options import quoted
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_core.task import Task
     from orl_rollout.engine import Engine
+    from orl_rollout.metrics import Measure
     from orl_rollout.outcome import Outcome
     from orl_rollout.run import LocalEngine
     from orl_rollout.runtime import Runtime
@@ -59,11 +61,29 @@ class Plan(Struct, frozen=True, kw_only=True):
     folder: Path
 
 
+class Played(Struct, frozen=True, kw_only=True):
+    """What the summary needs of one rollout. Its ids and texts are in the journal, and nowhere else."""
+
+    task_key: str
+    error: str
+    measure: Measure
+
+
+def played_of(outcome: Outcome) -> Played:
+    """Return what the summary needs of `outcome`."""
+    from orl_rollout.metrics import measure
+
+    trajectory = outcome.trajectory
+    return Played(task_key=trajectory.job.task.key, error=trajectory.error, measure=measure(outcome))
+
+
 def parser() -> cli.Parser:
     """The options of `orl rollout`."""
     made = cli.Parser("rollout", description=DESCRIPTION, examples=EXAMPLES)
     cli.add_config(made)
-    made.add_argument("--engine", metavar="URL", help="an SGLang server or router; without it, in this process")
+    made.add_argument(
+        "--engine", type=cli.address, metavar="URL", help="an SGLang server or router; without it, in this process"
+    )
     made.add_argument("--model", metavar="NAME", help="checkpoint (default: trainer.model in the file)")
     made.add_argument("--task-data", metavar="FILE", type=Path, help="tasks.jsonl; listed anew where left out")
     made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="at most so many tasks")
@@ -77,8 +97,10 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Play, and print what came of it."""
+    from orl_rollout.run import dated
+
     model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
-    config = cli.config_of(arguments, model)
+    config = dated(cli.config_of(arguments, model))
     if not config.trainer.model:
         raise cli.UsageError("no model: give --model, or trainer.model in the file")
     config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output is where it goes
@@ -97,8 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
             folder=folder,
         )
         cli.console().print(f"rollouts {folder}", style="bold", soft_wrap=True)
-        outcomes = _against(arguments.engine, plan) if arguments.engine else _in_process(plan)
-    return _conclude(config, outcomes, folder)
+        played = _against(arguments.engine, plan) if arguments.engine else _in_process(plan)
+    return _conclude(config, played, folder)
 
 
 def make_folder(folder: Path, *, fresh: bool) -> None:
@@ -120,25 +142,25 @@ def _tasks(config: RunConfig, folder: Path, given: Path | None, most: int | None
     from orl_rollout.tasks import prepare, read_tasks
 
     if given is None:
-        asyncio.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=config.trainer.seed))
+        interrupt.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=config.trainer.seed))
     tasks = tuple(islice(read_tasks(given or folder / "tasks.jsonl", config), most))
     if not tasks:
         raise ConfigError(f"{given}: there is no task in it")
     return tasks
 
 
-def _against(url: str, plan: Plan) -> list[Outcome]:
+def _against(url: str, plan: Plan) -> list[Played]:
     """Play against a running engine."""
     from orl_rollout.sglang import SglangEngine
 
-    async def played() -> list[Outcome]:
+    async def played() -> list[Played]:
         async with SglangEngine(url, context_tokens=plan.config.rollout.context_tokens) as engine:
             return await play(plan, engine)
 
-    return asyncio.run(played())
+    return interrupt.run(played())
 
 
-def _in_process(plan: Plan) -> list[Outcome]:
+def _in_process(plan: Plan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
     found = next(iter(entry_points(group="orl.engines")), None)
     if found is None:
@@ -147,24 +169,22 @@ def _in_process(plan: Plan) -> list[Outcome]:
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 
 
-async def play(plan: Plan, engine: Engine) -> list[Outcome]:
-    """Play everything that is planned; the outcomes in the order in which they ended.
+async def play(plan: Plan, engine: Engine) -> list[Played]:
+    """Play everything that is planned; return what the summary needs, in the order in which the rollouts ended.
 
     Raises:
         OrlError: the run cannot go on (the breaker, a full disk).
     """
-    from orl_core.render import Renderer
     from orl_rollout.breaker import Breaker
     from orl_rollout.journal import Journal
     from orl_rollout.openreward import OpenRewardClient
+    from orl_rollout.rendering import open_renderer, open_tokenizer
     from orl_rollout.runtime import Runtime
-    from orl_rollout.tokenizer import load_tokenizer
     from orl_rollout.upload import Uploader
     from rich.progress import Progress
 
     config = plan.config
-    tokenizer = load_tokenizer(str(config.trainer.model), thinking=bool(config.thinking))
-    renderer = Renderer(tokenizer, system_prompt_template=config.system_prompt_template)
+    renderer = open_renderer(config, open_tokenizer(config, str(config.trainer.model)))
     breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=plan.samples)
     console = cli.console()
     with Uploader(plan.folder, config), Journal(plan.folder, config) as journal:
@@ -173,19 +193,23 @@ async def play(plan: Plan, engine: Engine) -> list[Outcome]:
         async with OpenRewardClient(config) as client:
             runtime = Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
             with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-                return await _play_all(plan, runtime, engine, progress)
+                return await play_all(plan, runtime, engine, progress)
 
 
-async def _play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Outcome]:
+async def play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Played]:
+    """Play everything that is planned with `runtime`, and count it in `progress`; see `play`."""
     sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
     bar = progress.add_task("rollouts", total=len(plan.tasks) * plan.samples)
-    outcomes: list[Outcome] = []
+    played: list[Played] = []
     # A few workers that share one iterator, so that a million tasks do not become a million asyncio tasks.
     work = ((f"{task.key}/{sample}", task) for task in plan.tasks for sample in range(plan.samples))
 
     async def worker() -> None:
         for key, task in work:
-            outcomes.append(await runtime.play(task, key=key, engine=engine, sampling=sampling, evaluation=True))
+            if interrupt.received():
+                return
+            rollout = runtime.play(task, key=key, engine=engine, sampling=sampling, evaluation=True)
+            played.append(played_of(await rollout))
             progress.advance(bar)
 
     try:
@@ -194,7 +218,7 @@ async def _play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Prog
                 group.create_task(worker())
     except BaseExceptionGroup as errors:
         raise next(_leaves(errors)) from errors
-    return outcomes
+    return played
 
 
 def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
@@ -205,22 +229,22 @@ def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException
             yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _conclude(config: RunConfig, outcomes: Sequence[Outcome], folder: Path) -> int:
+def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
     """Print and write what came of it; the exit code, a failure where every rollout ended in ERROR."""
-    from orl_rollout.metrics import measure, metrics_of
+    from orl_rollout.metrics import metrics_of
     from orl_rollout.secrets import Scrubber
+    from orl_rollout.text import visible
 
     from orl_launcher.pass_at_k import mean_pass_at_k
-    from orl_launcher.pieces import visible
     from orl_launcher.tables import metrics_table, plain_table
 
-    metrics = metrics_of(map(measure, outcomes))
+    metrics = metrics_of(one.measure for one in played)
     successes: dict[str, dict[str, list[bool]]] = {}
-    for outcome in outcomes:
-        if not outcome.trajectory.error:
-            task = outcome.trajectory.job.task
-            successes.setdefault(task.env_name, {}).setdefault(task.key, []).append(outcome.success)
-    passes = {name: mean_pass_at_k(tasks) for name, tasks in successes.items()}
+    for one in played:
+        if not one.error:
+            tasks = successes.setdefault(one.measure.environment, {})
+            tasks.setdefault(one.task_key, []).append(one.measure.success)
+    passes = {name: mean_pass_at_k(of_tasks) for name, of_tasks in successes.items()}
     rungs = sorted({k for rates in passes.values() for k in rates})
     table = plain_table("environment", *(f"pass@{k}" for k in rungs))
     for name, rates in passes.items():
@@ -231,9 +255,9 @@ def _conclude(config: RunConfig, outcomes: Sequence[Outcome], folder: Path) -> i
     pass_metrics = {f"{name}/pass@{k}": rate for name, rates in passes.items() for k, rate in rates.items()}
     point: dict[str, Any] = {"step": 0, "kind": "eval", "seconds": 0.0, **metrics, **pass_metrics}
     (folder / "metrics.jsonl").write_bytes(msgspec.json.encode(point) + b"\n")
-    errors = [outcome.trajectory.error for outcome in outcomes if outcome.trajectory.error]
+    errors = [one.error for one in played if one.error]
     if errors:
         latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split())))
         console.print(f"{len(errors)} ended in ERROR and count for nothing; the latest: {latest}", soft_wrap=True)
-    console.print(f"{len(outcomes)} episodes: orl show {folder}", soft_wrap=True)
-    return cli.EXIT_FAILED if len(errors) == len(outcomes) else 0
+    console.print(f"{len(played)} episodes: orl show {folder}", soft_wrap=True)
+    return cli.EXIT_FAILED if len(errors) == len(played) else 0

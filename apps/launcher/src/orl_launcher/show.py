@@ -7,7 +7,6 @@ files may also be read with `zstdcat`: each holds lines of JSON.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
+KEPT_BYTES = 64 << 20  # of the records that are held at once: a hundred ordinary ones
 
 EXAMPLES = """\
   orl show runs/local                        curves, the last episodes
@@ -67,29 +67,49 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
     """Episodes with their place in the journal, from 1."""
-    from orl_rollout.journal import read_journal
+    return ((place, entry) for place, entry, _ in _sized(path, failed=failed))
 
-    return ((place, entry) for place, entry in enumerate(read_journal(path), start=1) if not (failed and entry.success))
+
+def _sized(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry, int]]:
+    """Yield episodes with their place in the journal, from 1, and the bytes of their records."""
+    from orl_rollout.journal import read_sized
+
+    for place, (entry, size) in enumerate(read_sized(path), start=1):
+        if not (failed and entry.success):
+            yield place, entry, size
 
 
 def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
-    """The episode that was asked for, or the last `most`.
+    """Return the episode that was asked for, or the last `most`, as far as KEPT_BYTES hold them.
 
     Raises:
         UsageError: there is no such episode.
     """
-    numbered = _numbered(path, failed=arguments.failed)
     wanted: int | None = arguments.episode
     if wanted is None:
-        return list(deque(numbered, maxlen=most))
-    if wanted < 0:
-        found = list(deque(numbered, maxlen=min(-wanted, sys.maxsize)))
-        found = found[:1] if len(found) == -wanted else []
+        return _last(_sized(path, failed=arguments.failed), most)
+    numbered = _numbered(path, failed=arguments.failed)
+    if wanted < 0:  # counted first: the last ones may be more than memory holds
+        before = sum(1 for _ in numbered) + wanted
+        numbered = _numbered(path, failed=arguments.failed)
+        found = list(islice(numbered, before, before + 1)) if before >= 0 else []
     else:
         found = list(islice((one for one in numbered if one[0] == wanted), 1))
     if not found:
         raise cli.UsageError(f"{path}: there is no episode {wanted}{' that failed' if arguments.failed else ''}")
     return found
+
+
+def _last(sized: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[int, Entry]]:
+    """Return the last `most` episodes, or fewer that hold KEPT_BYTES; one at least."""
+    kept: deque[tuple[int, Entry, int]] = deque()
+    held = 0
+    for one in sized:
+        kept.append(one)
+        held += one[2]
+        while len(kept) > most or (held > KEPT_BYTES and len(kept) > 1):
+            held -= kept.popleft()[2]
+    return [(place, entry) for place, entry, _ in kept]
 
 
 def _show_episodes(chosen: list[tuple[int, Entry]], decoder: Decoder | None) -> None:

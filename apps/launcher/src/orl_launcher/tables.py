@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
+from orl_rollout.text import visible
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -17,7 +18,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from orl_launcher.pieces import Decoder, Role, counts, pieces_of, visible
+from orl_launcher.pieces import Decoder, Role, counts, pieces_of
 from orl_launcher.wording import call_of, duration, number, percent, verdict
 
 if TYPE_CHECKING:

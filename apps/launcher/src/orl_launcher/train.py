@@ -7,16 +7,20 @@ It knows no trainer. Adapters are found through the entry-point group `orl.train
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+import msgspec
 from orl_core.config import Backend
+from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
+from orl_rollout import interrupt
+from orl_rollout.run import replace, write_new
 
 from orl_launcher import cli, options
 from orl_launcher.playground import baseline, playground, reachable, served_here, warm_model
@@ -81,21 +85,48 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also what was interrupted."""
+    from orl_rollout.run import dated
+    from orl_rollout.secrets import refuse_in_words
+
     if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
         raise cli.UsageError(f"orl train {arguments.backend} needs --config: configs/whodunit.yaml is one")
     chosen = [f"trainer.backend={arguments.backend}"] if arguments.backend else []
-    config = cli.config_of(arguments, [*chosen, *options.overrides_of(arguments)])
+    config = dated(cli.config_of(arguments, [*chosen, *options.overrides_of(arguments)]))
+    refuse_on_command_line(arguments.extra)
+    refuse_in_words(config, arguments.extra)
     adapter = find_adapter(config.trainer.backend)
     name = arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}"
     if arguments.dry_run:
         _print_plan(config, adapter, arguments, name)
         return 0
     folder = make_folder(name)
+
+    def note() -> None:
+        _note_interruption(config, folder)
+
     try:
-        _train(config, adapter, folder, arguments)
+        with interrupt.notified(note):
+            _train(config, adapter, folder, arguments)
+    except KeyboardInterrupt:
+        note()
+        raise
     finally:
-        _conclude(folder)
+        with interrupt.held():  # a finished training keeps its report
+            _conclude(folder)
     return 0
+
+
+def _note_interruption(config: RunConfig, folder: Path) -> None:
+    """Write a summary that says so, where the trainer has not come to write one."""
+    summary = {
+        "env": ", ".join(config.environments),
+        "model": config.trainer.model,
+        "steps": 0,
+        "interrupted": True,
+        "seed": config.trainer.seed,
+    }
+    with suppress(FileExistsError):
+        write_new(folder / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
 def find_adapter(backend: str) -> EntryPoint:
@@ -142,7 +173,9 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argp
     console = cli.console()
     console.print(f"run {folder}", style="bold", soft_wrap=True)
     _write_config(config, folder)
+    interrupt.check()
     warm, facts = warm_model(config)
+    interrupt.check()
     with playground(warm) as served:
         task_data, eval_data = _tasks(served, folder)
         trainer = cast("Trainer", adapter.load())
@@ -161,9 +194,7 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argp
 
 
 def _write_config(config: RunConfig, folder: Path) -> None:
-    import msgspec
-
-    (folder / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
+    replace(folder / "config.json", msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
 
 
 def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
@@ -175,11 +206,11 @@ def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
     seed, given = config.trainer.seed, config.trainer.task_data
     task_data = _task_data(config, folder)
     if not given:
-        print_prepared(config, asyncio.run(prepare(config, task_data, seed=seed)), task_data)
+        print_prepared(config, interrupt.run(prepare(config, task_data, seed=seed)), task_data)
     if not any(environment.eval_splits for environment in config.environments.values()):
         return task_data, None
     eval_data = folder / "eval_tasks.jsonl"
-    asyncio.run(prepare(config, eval_data, max_tasks=config.eval.max_tasks, seed=seed, splits="eval_splits"))
+    interrupt.run(prepare(config, eval_data, max_tasks=config.eval.max_tasks, seed=seed, splits="eval_splits"))
     return task_data, eval_data
 
 
@@ -216,7 +247,7 @@ def _conclude(folder: Path) -> None:
 def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Namespace, name: str) -> None:
     """The settings for people, on stderr; what the trainer would do, on stdout, to be read or pasted."""
     from orl_rollout.run import Run
-    from rich.console import Console
+    from orl_rollout.text import visible
     from rich.text import Text
 
     from orl_launcher.page import flat
@@ -238,9 +269,9 @@ def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Name
     public: dict[str, Any] = config.public()
     for setting, value in flat({key: public[key] for key in ("trainer", "environments", "eval")}):
         table.add_row(Text(setting), Text(value))
-    console = Console(stderr=True)
+    console = cli.console(stderr=True)
     console.print(table)
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}", soft_wrap=True)
     for line in lines:
-        print(line)
+        print(visible(line))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orl_launcher import cli
+
+if TYPE_CHECKING:
+    from orl_rollout.upload import Counts
 
 DESCRIPTION = """\
 Send the rollouts of a run to OpenReward that were not sent while it ran: the platform was away, or the run was killed.
@@ -33,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Send it, and say what became of it."""
     from orl_core.config import load_config
     from orl_core.errors import ConfigError
+    from orl_rollout import interrupt
     from orl_rollout.upload import Uploader, uploads
 
     from orl_launcher.playground import reachable
@@ -48,11 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
             "environments are not the platform's own"
         )
     uploader = Uploader(folder, config)
-    finished = uploader.close(arguments.seconds)
-    counts = uploader.counts
+    finished = False
+    try:
+        finished = interrupt.result_of(interrupt.on_thread(lambda: uploader.close(arguments.seconds)))
+    finally:
+        _tell(uploader.counts, finished=finished)
+    return 0 if finished else cli.EXIT_FAILED
+
+
+def _tell(counts: Counts, *, finished: bool) -> None:
     told = [f"{counts.sent} rollouts sent"]
     told += [f"{counts.refused} refused by the platform"] if counts.refused else []
     told += [f"{counts.withheld} kept back, which echo a secret"] if counts.withheld else []
     told += [f"{counts.broken} unreadable"] if counts.broken else []
     cli.console().print(", ".join(told) + ("" if finished else "; not all of them"), soft_wrap=True)
-    return 0 if finished else cli.EXIT_FAILED

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from urllib.request import getproxies_environment
 
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
+from orl_rollout import children
 from orl_rollout.cluster import launch
 from orl_rollout.cluster.request import layout_of
 from orl_rollout.run import Run
@@ -87,13 +87,8 @@ def model_args(python: str, trainer: TrainerConfig, root: Path) -> list[str]:
         ConfigError: none is named, there is no such file, or miles cannot read it.
     """
     script = launch.model_script(trainer, root / "scripts" / "models", ".py").absolute()
-    asked = subprocess.run(
-        [python, "-m", "miles.utils.external_utils.model_args_utils", str(script.with_suffix(""))],
-        capture_output=True,
-        text=True,
-        timeout=SHAPE_SECONDS,
-        check=False,
-    )
+    command = [python, "-m", "miles.utils.external_utils.model_args_utils", str(script.with_suffix(""))]
+    asked = children.run(command, timeout=SHAPE_SECONDS)
     words = asked.stdout.split()
     if asked.returncode or not words:
         raise ConfigError(f"--model-args {script}: {(asked.stderr.strip().splitlines() or ['it says nothing'])[-1]}")

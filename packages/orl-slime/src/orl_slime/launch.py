@@ -5,11 +5,11 @@ It imports nothing of slime: the Python that has it is asked (`probe`) and run.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
+from orl_rollout import children
 from orl_rollout.cluster import launch
 from orl_rollout.cluster.request import layout_of
 from orl_rollout.run import Run
@@ -73,13 +73,8 @@ def model_args(trainer: TrainerConfig, root: Path) -> list[str]:
         ConfigError: none is named, there is no such script, or it sets no MODEL_ARGS.
     """
     script = launch.model_script(trainer, root / "scripts" / "models", ".sh")
-    asked = subprocess.run(
-        ["bash", "-c", 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"', "bash", str(script)],  # noqa: S607
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    printed = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
+    asked = children.run(["bash", "-c", printed, "bash", str(script)], timeout=30)
     words = [word for word in asked.stdout.split("\0") if word]
     if asked.returncode or not words:
         raise ConfigError(f"--model-args {script}: it sets no MODEL_ARGS: {asked.stderr.strip()[-200:]}")
