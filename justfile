@@ -75,3 +75,7 @@ test-slime *arguments:
 test-miles *arguments:
     uv pip install --quiet --no-deps --target .sglang sglang==0.5.23
     PYTHONPATH="${PYTHONPATH:?put a checkout of miles on it}:$PWD/.sglang" uv run --extra trl --group dev --group miles pytest -m miles "$@"
+
+# judge published chat templates by the hundred and write docs/models.md: just models --conversations 100
+models *arguments:
+    uv run --extra trl --group dev python -m tests.published "$@"

@@ -1,0 +1,34 @@
+"""A quick subset of `just models`: templates of the installed TRL, a few conversations each, under the same judge."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.published.judge import judge
+from tests.published.sources import from_trl
+from tests.published.vocabularies import case
+
+TRL = {template.name: template for template in from_trl()}
+CERTIFIED = (
+    *("qwen2_5", "qwen3", "qwen3_6", "glm4moe", "gptoss", "llama3_2", "deepseekv3", "nemotron_3_nano"),
+    "qwen3_instruct_2507",
+)
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_openings_extensions_and_calls_are_those_of_transformers(name: str) -> None:
+    verdict = judge(case(TRL[name], real=False), thinking=False, conversations=4, hostile=40)
+    assert verdict.certified, verdict.reason
+    assert verdict.wrong == ()
+    assert verdict.openings
+    assert verdict.calls
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("cohere", "alternate"), ("phi3", "does not print the tool messages"), ("llama3", "not made for tools")],
+)
+def test_templates_without_tools_are_refused_for_that(name: str, reason: str) -> None:
+    verdict = judge(case(TRL[name], real=False), thinking=False, conversations=0, hostile=0)
+    assert not verdict.certified
+    assert reason in verdict.reason
