@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None, generator: Sequence[str] = GENE
     faults: list[str] = []
     for rollouts in chosen.rollouts:
         mix = Mix(rollouts=rollouts, turns=chosen.turns, action=chosen.action, new=chosen.new)
-        deck = Deck(AutoTokenizer.from_pretrained(str(chosen.model)), mix)
+        deck = Deck(AutoTokenizer.from_pretrained(str(chosen.model), trust_remote_code=False), mix)
         runs = play(chosen.url, deck, chosen.model, chosen.rounds, generator)
         faults += [
             f"{rollouts} at once, {name}: {fault}" for name in runs for run in runs[name] for fault in run.faults

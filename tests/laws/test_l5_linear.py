@@ -40,6 +40,10 @@ class Counting:
         self.renders = 0
 
     @property
+    def vocabulary_size(self) -> int:
+        return self._inner.vocabulary_size
+
+    @property
     def added_tokens(self) -> Mapping[str, int]:
         return self._inner.added_tokens
 
