@@ -6,6 +6,7 @@ It uses `apply_chat_template` and the tokenizer of transformers alone, and knows
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,17 +14,32 @@ from orl_core.errors import RenderError
 from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
 from orl_core.render import Renderer
 from orl_rollout.tokenizer import HFTokenizer
+from transformers.utils import chat_template_utils
 
 from tests.published.conversations import Dialect, Played, Shape, Step, as_dicts, as_tools, play
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import tzinfo
 
     from orl_core.messages import Role
 
     from tests.published.vocabularies import Case
 
 SYSTEM = "The tools are:\n{tools}"
+CLOCK = datetime(2026, 3, 1, 12)
+CLOSINGS = ("</think>", "<|END_THINKING|>", "<channel|>", "[/THINK]", "</seed:think>", "</mm:think>")  # of reasoning
+
+
+class _Stopped(datetime):
+    """A clock that stands still: templates print the day, and one prints the second."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return CLOCK
+
+
+chat_template_utils.datetime = _Stopped  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Verdict(NamedTuple):
@@ -46,7 +62,7 @@ class Verdict(NamedTuple):
 
 def judge(case: Case, *, thinking: bool | None, conversations: int, hostile: int) -> Verdict:
     """Return the verdict for one template, with its reasoning switch on or off."""
-    tokenizer = HFTokenizer(case.tokenizer, thinking=thinking, stop_ids=case.stop_ids)
+    tokenizer = HFTokenizer(case.tokenizer, thinking=thinking, stop_ids=case.stop_ids, clock=CLOCK)
     told = False
     try:
         renderer = Renderer(tokenizer)
@@ -82,6 +98,7 @@ class _Judged:
         added: dict[str, int] = self.hf.get_added_vocab()
         self.controls = {token for text, token in added.items() if text.strip("\u2581 \t\r\n")}
         self.strings = [text for text, token in added.items() if token in self.controls]
+        self.closing = next((self.ids(text) for text in CLOSINGS if text in added), [])
         self.found = Counter[str]()
         self.wrong: dict[str, tuple[int, str]] = {}
 
@@ -101,14 +118,18 @@ class _Judged:
             [ToolSpec(name="look", parameters={"type": "object", "properties": {"where": {"type": "string"}}})]
         )
         try:
-            return "{'where'" in self.render(as_dicts(told, Dialect(False, False)), specs, prompt=False)
+            return "{'where': 'there'" in self.render(as_dicts(told, Dialect(False, False)), specs, prompt=False)
         except Exception:  # noqa: BLE001  # whatever the template raises
             return True
 
     def render(self, messages: list[dict[str, Any]], tools: Any, *, prompt: bool = True) -> str:
         """Return transformers' own rendering."""
         return self.hf.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=prompt, tokenize=False, **self.variables
+            messages,
+            tools=tools,
+            add_generation_prompt=prompt,
+            tokenize=False,
+            **self.variables,
         )
 
     def ids(self, rendered: str) -> list[int]:
@@ -176,42 +197,46 @@ class _Judged:
             whole_history = [*history, *later]
             try:
                 rendered = self.render(whole_history, tools)
-                said = self.render(whole_history[: -len(step.answers)], tools, prompt=False)
             except Exception:  # noqa: BLE001
                 self.found["unrendered"] += 1
                 return
-            self._step(step, rendered, before)
-            self._read(prompt, said, step.action, played.tools, after)
+            if added := self._step(step, rendered, before):
+                self._read(prompt, rendered, added, step.action, (played.tools, after))
             self.found["rewritten"] += not rendered.startswith(prompt)
             before += len(step.action.calls)
             prompt, after = rendered, step.answers[-1].role
 
-    def _step(self, step: Step, rendered: str, before: int) -> None:
-        """Compare what follows the action: from its first stop to the end of the whole conversation."""
+    def _step(self, step: Step, rendered: str, before: int) -> int:
+        """Compare what follows the action, up to the end of the whole conversation. Return how many ids are equal."""
         whole = self.ids(rendered)
         ours = list(self.renderer.extend((), step.answers, calls_before=before))
         self.found["extends"] += 1
         if whole[-len(ours) :] != ours:
-            self._differs("extend", ours, whole[-len(ours) - 8 :])
-        elif ours[0] not in self.stops:
-            self._differs("extend without a closing", ours, whole[-len(ours) - 8 :])
+            self._differs("extend", ours, whole[-len(ours) :])
+            return 0
+        if ours[0] not in self.stops:
+            self._differs("extend without a closing", ours, whole[-len(ours) :])
+        return len(ours)
 
-    def _read(self, prompt: str, said: str, action: Message, specs: Sequence[ToolSpec], after: Role) -> None:
-        """Parse the action as the template writes it, and compare its calls with their types."""
+    def _read(
+        self, prompt: str, rendered: str, added: int, action: Message, told: tuple[Sequence[ToolSpec], Role]
+    ) -> None:
+        """Parse the action as the template writes it, up to the last `added` ids, and compare its calls and types."""
         if not action.calls:
             return
-        if said.startswith(prompt):
-            ids = self.ids(said.removeprefix(prompt))
+        if rendered.startswith(prompt):
+            ids = self.ids(rendered.removeprefix(prompt))
         else:  # a past action stands without the reasoning that the prompt opens
-            whole, shown = self.ids(said), self.ids(prompt)
+            whole, shown = self.ids(rendered), self.ids(prompt)
             shared = next(n for n, pair in enumerate(zip(whole, shown, strict=False)) if pair[0] != pair[1])
-            ids = [*self.ids("</think>"), *whole[shared:]]
-        last = max((place for place, token in enumerate(ids) if token in self.stops), default=len(ids))
-        found = self.renderer.parse(ids[:last], specs, after=after).calls
+            ids = [*self.closing, *whole[shared:]]
+        specs, after = told
+        found = self.renderer.parse(ids[:-added], specs, after=after).calls
+        own = found if rendered.startswith(prompt) else found[-len(action.calls) :]  # earlier ones may stand before
         self.found["calls"] += len(action.calls)
-        if found != action.calls:
+        if own != action.calls:
             self.found["misread"] += 1
-            self._differs_in(f"call: {self.hf.decode(ids[:last])!r} gives {found!r}")
+            self._differs_in(f"call: {self.hf.decode(ids[:-added])!r} gives {found!r}, not {action.calls!r}")
 
     def _hostile(self, random: Random, number: int) -> None:
         """Extend with texts made of control strings: the control ids must be those of a benign extend."""
@@ -237,7 +262,11 @@ class _Judged:
         return random.choice((one, one[:cut], one[cut:], one + one[:cut], f" {one}\n", "plain"))
 
     def _differs(self, what: str, ours: list[int], whole: list[int]) -> None:
-        self._differs_in(f"{what}: {self.hf.decode(ours)[-300:]!r} is not {self.hf.decode(whole)[-300:]!r}")
+        same = next((n for n, pair in enumerate(zip(ours, whole, strict=False)) if pair[0] != pair[1]), len(ours))
+        shown = [self.hf.decode(ids[max(0, same - 20) : same + 40]) for ids in (ours, whole)]
+        self._differs_in(
+            f"{what}: {shown[0]!r} is not {shown[1]!r}, ids {ours[same : same + 4]}, {whole[same : same + 4]}"
+        )
 
     def _differs_in(self, what: str) -> None:
         """Count a difference by its kind, and keep the first of each."""

@@ -43,11 +43,12 @@ def _family(eos: str, *stops: str, bos: str | None = None, special: tuple[str, .
     )
 
 
-_HY = ("User", "Assistant", "pad", "eos", "begin_of_sentence")
+SUFFIX = ":opensource"  # of every tag of Hy3: its template formats `{}` with it
+_HY = tuple(f"<｜hy_{name}{SUFFIX}｜>" for name in ("User", "Assistant", "pad", "eos", "begin_of_sentence"))
 # The first text that a template holds names its family. `bos` is printed by the template where it wants one.
 FAMILIES: tuple[tuple[str, Vocabulary], ...] = (
     ("<|hy_", _family("<|eos|>")),
-    ("<｜hy_eos{}｜>", _family("<｜hy_eos｜>", special=tuple(f"<｜hy_{name}｜>" for name in _HY))),
+    ("<｜hy_eos{}｜>", _family(_HY[3], special=_HY)),
     ("<｜hy_User｜>", _family("<｜hy_place▁holder▁no▁2｜>", bos="<｜hy_begin▁of▁sentence｜>")),
     ("<|extra_0|>", _family("<|eos|>", bos="<|startoftext|>")),
     ("]~b]", MINIMAX),
@@ -130,7 +131,7 @@ def case(published: Published, *, real: bool = True) -> Case:
 def _seeded(published: Published, family: Vocabulary) -> Vocabulary:
     """Return the family's vocabulary with the control strings that this template prints."""
     text = published.text
-    suffixed = {found.replace("{}", "") for found in re.findall(r"<[^\s<>]+\{\}[^\s<>]*>", text)}
+    suffixed = {found.replace("{}", SUFFIX) for found in re.findall(r"<[^\s<>]+\{\}[^\s<>]*>", text)}
     found = {*CONTROL.findall(text), *suffixed}
     tags = set(TAG.findall(text)) | {tag.replace("<", "</", 1) for tag in TAG.findall(text) if "</" not in tag}
     if family is QWEN:

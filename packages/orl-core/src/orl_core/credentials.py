@@ -15,7 +15,7 @@ _LOGIN = re.compile(r"://[^/?#\s@]*:[^/?#\s@]+@")
 _USER = re.compile(r"https?://[^/?#\s@]+@", re.IGNORECASE)  # a token alone may stand before the `@`
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SECRET = re.compile(
-    r".*(secret|password|passwd|passphrase|passcode)s?|(db|user)pass|pwd|cred(ential)?s?|jwt|cookies?"
+    r".*(secret|password|passwd|passphrase|passcode)s?|(db|user)pass|pwd|cred(ential)?s?|jwt|cookies?|dsn|otp|(gh|github|gitlab|azure)?pat"
     r"|.*auth|authorization|bearer|(api|auth|access|secret|private|session|deploy|hf|hub)(key|token)s?"
 )
 # The last word of a name that takes a secret, and the words before it that say that it takes none.

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 SPACE = "]<]minimax[>["  # the template calls the token its name space
 THINKING = ("<mm:think>", "</mm:think>")
-DELIMITERS = (SPACE, *THINKING)
+BLOCK = ("<tool_call>", "</tool_call>")  # they say something behind SPACE alone; a vocabulary may hold them as tokens
+DELIMITERS = (SPACE, *THINKING, *BLOCK)
 _KINDS: dict[str, Kind] = {"<tool_call>": "open", "</tool_call>": "close", "</invoke>": "called"}
 _TAG = re.compile(r"""\s*+(<(?:invoke\s++name="([^"<>\n]*+)"|(/?+)([^<>/\s][^<>\n]*+))>)""")
 
