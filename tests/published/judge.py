@@ -98,7 +98,7 @@ class _Judged:
         added: dict[str, int] = self.hf.get_added_vocab()
         self.controls = {token for text, token in added.items() if text.strip("\u2581 \t\r\n")}
         self.strings = [text for text, token in added.items() if token in self.controls]
-        self.closing = next((self.ids(text) for text in CLOSINGS if text in added), [])
+        self.closing = self.ids(next((text for text in CLOSINGS if text in added), CLOSINGS[0]))
         self.found = Counter[str]()
         self.wrong: dict[str, tuple[int, str]] = {}
 
