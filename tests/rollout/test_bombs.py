@@ -23,7 +23,7 @@ from tests.rollout.hostile import KINDS, hostile
 
 MEGABYTES = 300
 PATIENCE = 0.5  # seconds, for what never ends
-NEVER_END = ("interim", "hints", "drip")
+NEVER_END = ("drip",)
 
 
 @pytest.fixture(scope="module")
