@@ -48,13 +48,16 @@ class HttpClient:
         timeout: of every request that names none.
 
     Raises:
-        ValueError: `url` is not absolute, neither http nor https, or has a query or a fragment.
+        ValueError: `url` is not absolute, neither http nor https, or has a login, a query or a fragment.
     """
 
     def __init__(self, url: str, *, idle: float = 4.0, timeout: aiohttp.ClientTimeout | None = None) -> None:
         self.url = url.rstrip("/")
         self._origin = _origin_of(url)
-        if URL(url).query_string or URL(url).fragment:
+        parsed = URL(url)
+        if parsed.raw_user is not None or parsed.raw_password is not None:
+            raise ValueError(f"the URL of {self._origin} has a login: write only http://HOST:PORT")
+        if parsed.query_string or parsed.fragment:
             raise ValueError(f"the URL of {self._origin} has a query or a fragment: write only http://HOST:PORT")
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=idle)
         factory: partial[ResponseHandler] = partial(_Connection, asyncio.get_running_loop())
