@@ -277,14 +277,25 @@ def test_a_tekken_file_with_wrong_numbers_is_refused(case: str, tmp_path: Path) 
         {"1000000000": {"content": "<x>"}},
         {"400": {"content": "<x>"}, "0400": {"content": "<y>"}},
         {str(len(ranks())): {"content": 7}},
+        {"-1": {"content": "<x>"}},
+        {"300": {"content": "<x>"}},
     ],
-    ids=["endless", "one id twice", "no text"],
+    ids=["endless", "one id twice", "no text", "negative", "the id of a rank"],
 )
 def test_added_tokens_with_wrong_ids_are_refused(added: dict[str, Any], tmp_path: Path) -> None:
     folder = kimi(tmp_path)
     with pytest.raises(RenderError, match=r"tiktoken\.model") as error:
         read_tiktoken(folder / "tiktoken.model", folder / "tokenization_kimi.py", added)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("line", ["YWI= -1", "YWI= 100000", "YQ== 97"], ids=["negative", "far", "a byte"])
+def test_ranks_that_name_a_token_twice_are_refused(line: str, tmp_path: Path) -> None:
+    folder = kimi(tmp_path)
+    file = folder / "tiktoken.model"
+    file.write_text(f"{line}\n{file.read_text()}{base64.b64encode(b'ab').decode()} {len(ranks())}\n")
+    with pytest.raises(RenderError, match=f"the token {line[:4]} stands twice"):
+        read_tiktoken(file, folder / "tokenization_kimi.py", {})
 
 
 def test_a_folder_without_a_tokenizer_says_what_is_there(tmp_path: Path) -> None:
