@@ -289,15 +289,6 @@ def test_added_tokens_with_wrong_ids_are_refused(added: dict[str, Any], tmp_path
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("line", ["YWI= -1", "YWI= 100000", "YQ== 97"], ids=["negative", "far", "a byte"])
-def test_ranks_that_name_a_token_twice_are_refused(line: str, tmp_path: Path) -> None:
-    folder = kimi(tmp_path)
-    file = folder / "tiktoken.model"
-    file.write_text(f"{line}\n{file.read_text()}{base64.b64encode(b'ab').decode()} {len(ranks())}\n")
-    with pytest.raises(RenderError, match=f"the token {line[:4]} stands twice"):
-        read_tiktoken(file, folder / "tokenization_kimi.py", {})
-
-
 def test_a_folder_without_a_tokenizer_says_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(RenderError, match=r"tokenizer\.json"):
         load_tokenizer(tmp_path)

@@ -17,17 +17,7 @@ from typing import Any
 
 from msgspec import structs
 from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
-from orl_core.messages import (
-    Action,
-    Message,
-    ParseFailure,
-    Role,
-    TextBlock,
-    ToolCall,
-    ToolResult,
-    ToolSpec,
-    text_message,
-)
+from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.render import Renderer
 from orl_core.trajectory import Job, StopReason, Trajectory, Turn
 
@@ -112,7 +102,7 @@ class _Episode:
             self.opening = opening = await self.session.open(self.job.task)
             tools = await Toolbox.of(opening.tools)
         long = tools.large or any(message.reasoning or message.calls for message in opening.messages)
-        observation = await self._render(self._open, opening.messages, opening.tools, long=long)
+        observation = await self._render(self._open, opening.messages, long=long)
         if observation is None:
             return StopReason.MAX_TOKENS
         self.after = opening.messages[-1].role
@@ -131,8 +121,9 @@ class _Episode:
                 observation = await self._extend(messages)
         return StopReason.MAX_TURNS
 
-    def _open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...] | None:
+    def _open(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Return the ids of the opening; None where it is so long that tokenizing it would cost memory for nothing."""
+        tools = self.opening.tools
         too_long = self.renderer.too_long(messages, tools, self.job.limits.context_tokens)
         return None if too_long else self.renderer.open(messages, tools)
 
