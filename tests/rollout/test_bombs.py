@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from orl_core.errors import EngineError, OrlError, SessionError, boundary
+from orl_core.messages import Message, TextBlock, ToolCall, text_message
+from orl_core.trajectory import StopReason
 from orl_launcher.check_engine import _ask
 from orl_rollout import delivery
 from orl_rollout.http_client import UnsafeAnswer
@@ -17,13 +19,16 @@ from orl_rollout.safe_json import check, decode
 from orl_rollout.secrets import Scrubber
 from orl_rollout.sglang import Patience, SglangEngine
 from orl_rollout.tasks import open_listing
+from orl_rollout.testing import ScriptedEngine
 
 from tests.rollout.episodes import config_of, task_of
+from tests.rollout.heartbeat import MAX_STOP, heartbeat
 from tests.rollout.hostile import KINDS, hostile
+from tests.rollout.loop_play import call, play, result, say, session_of
 
 MEGABYTES = 300
 PATIENCE = 0.5  # seconds, for what never ends
-NEVER_END = ("interim", "hints", "drip")
+NEVER_END = ("drip",)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +119,40 @@ def test_an_answer_to_the_uploader_is_bounded(
             sender.hang_up()
 
     assert growth_of(post) < MEGABYTES
+
+
+@pytest.mark.parametrize("part", ["content", "reasoning", "arguments"])
+def test_a_prompt_far_over_budget_is_not_tokenized(part: str) -> None:
+    text = "Who was in the room? " * 400_000
+    messages = {
+        "content": (text_message("user", text),),
+        "reasoning": (text_message("user", "a"), Message(role="assistant", reasoning=text), text_message("user", "b")),
+        "arguments": (
+            text_message("user", "a"),
+            Message(role="assistant", calls=(ToolCall(name="act", arguments={"x": text}),)),
+            Message(role="tool", name="act", content=(TextBlock(text="b"),)),
+        ),
+    }[part]
+
+    async def visit() -> None:
+        async with heartbeat() as measured:
+            trajectory = await play(ScriptedEngine([]), session_of(messages=messages))
+        assert (trajectory.stop_reason, trajectory.turns, trajectory.error) == (StopReason.MAX_TOKENS, (), "")
+        assert measured.longest < MAX_STOP
+
+    assert growth_of(lambda: asyncio.run(visit())) < MEGABYTES
+
+
+def test_a_huge_tool_result_is_cut_before_it_is_tokenized() -> None:
+    script = [say(call()), say("Done.")]
+
+    async def visit() -> None:
+        async with heartbeat() as measured:
+            trajectory = await play(ScriptedEngine(script), session_of(result("😀é漢\ud800" * 2_000_000)), max_nudges=0)
+        assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.MAX_TURNS, 2)
+        assert measured.longest < MAX_STOP
+
+    assert growth_of(lambda: asyncio.run(visit())) < MEGABYTES
 
 
 def test_json_is_limited_in_depth_and_values() -> None:

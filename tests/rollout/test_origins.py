@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 from orl_core.config import decode_config
-from orl_core.errors import ConfigError, SessionError
+from orl_core.errors import ConfigError, EngineError, SessionError
 from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
 from orl_rollout import delivery
 from orl_rollout.http_client import HttpClient, UnsafeRequest
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.secrets import Scrubber
+from orl_rollout.sglang import SglangEngine
 from orl_rollout.tasks import list_tasks, open_listing, prepare, read_tasks
 from orl_rollout.testing import environments as envs
 
@@ -126,6 +127,14 @@ async def test_a_request_to_another_origin_is_not_sent(target: str) -> None:
 async def test_a_client_has_a_plain_http_url(url: str) -> None:
     with pytest.raises(ValueError, match="HOST"):
         HttpClient(url)
+
+
+@pytest.mark.parametrize("login", ["user:hidden", ":hidden", "hidden"])
+async def test_login_in_the_address_of_an_engine_is_refused_and_not_shown(login: str) -> None:
+    with pytest.raises(EngineError, match="has a login") as caught:
+        async with SglangEngine(f"http://{login}@127.0.0.1:1", context_tokens=100):
+            pass
+    assert "hidden" not in str(caught.value)
 
 
 LISTED = ("/list_environments", "/create_session", "/splits", "/num_tasks", "/task_range", "/delete_session")

@@ -277,8 +277,10 @@ def test_a_tekken_file_with_wrong_numbers_is_refused(case: str, tmp_path: Path) 
         {"1000000000": {"content": "<x>"}},
         {"400": {"content": "<x>"}, "0400": {"content": "<y>"}},
         {str(len(ranks())): {"content": 7}},
+        {"-1": {"content": "<x>"}},
+        {"300": {"content": "<x>"}},
     ],
-    ids=["endless", "one id twice", "no text"],
+    ids=["endless", "one id twice", "no text", "negative", "the id of a rank"],
 )
 def test_added_tokens_with_wrong_ids_are_refused(added: dict[str, Any], tmp_path: Path) -> None:
     folder = kimi(tmp_path)

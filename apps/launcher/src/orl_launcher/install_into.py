@@ -30,6 +30,7 @@ EXAMPLES = """\
   orl install-into ~/slime/.venv/bin/python            slime's adapter
   orl install-into python3 --trainer miles           miles' adapter, into the python3 on PATH
 """
+UV_SECONDS = 3600.0  # it may download
 _LIST = """
 import importlib.metadata as metadata, json
 print(json.dumps({found.metadata["Name"]: found.version for found in metadata.distributions()}))
@@ -100,9 +101,11 @@ def _wanted(names: list[str], folder: Path) -> list[str]:
 
 def _uv(*arguments: str) -> None:
     try:
-        done = children.run(["uv", *arguments])
+        done = children.run(["uv", *arguments], timeout=UV_SECONDS)
     except FileNotFoundError:
         raise ConfigError("uv: not on PATH: pip install uv brings it") from None
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"uv {arguments[0]}: not done within {UV_SECONDS:g} s: look at the network") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise ConfigError(f"uv {arguments[0]}: {' '.join(lines[-6:])}")

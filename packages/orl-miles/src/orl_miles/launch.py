@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.request import getproxies_environment
 
 from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, boundary
 from orl_rollout import children
 from orl_rollout.cluster import launch
 from orl_rollout.cluster.request import layout_of
@@ -88,7 +88,8 @@ def model_args(python: str, trainer: TrainerConfig, root: Path) -> list[str]:
     """
     script = launch.model_script(trainer, root / "scripts" / "models", ".py").absolute()
     command = [python, "-m", "miles.utils.external_utils.model_args_utils", str(script.with_suffix(""))]
-    asked = children.run(command, timeout=SHAPE_SECONDS)
+    with boundary(ConfigError, f"--model-args {script}"):
+        asked = children.run(command, timeout=SHAPE_SECONDS)
     words = asked.stdout.split()
     if asked.returncode or not words:
         raise ConfigError(f"--model-args {script}: {(asked.stderr.strip().splitlines() or ['it says nothing'])[-1]}")

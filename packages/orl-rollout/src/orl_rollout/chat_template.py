@@ -55,6 +55,7 @@ _KINDS = {
     **{switch.name: tuple({type(value): 0 for value in (*switch.on, *switch.off)}) for switch in _SWITCHES},
 }
 _ORL_FILLS_IN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "strftime_now"})
+_NONSENSE = "qzxvwk"  # a word that no template knows
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # as transformers looks for it in a message
 
 
@@ -66,7 +67,8 @@ class ChatTemplate:
 
     Raises:
         RenderError: the text is no template.
-        ConfigError: a variable that orl fills in itself, that the template does not read, or of a wrong type.
+        ConfigError: a variable that orl fills in itself, that the template does not read, of a wrong type, or set to a
+            word that the template does not know.
     """
 
     def __init__(
@@ -87,6 +89,9 @@ class ChatTemplate:
         self._fixed = {**special_tokens, "strftime_now": (clock or datetime.now()).strftime}
         self.switch = self._find_switch()
         self.variables: dict[str, Any] = {**self._set(thinking), **given}
+        for name, value in given.items():
+            if isinstance(value, str) and value not in self._words:
+                self._check_word(name, value)
 
     @property
     def can_think(self) -> bool:
@@ -154,6 +159,21 @@ class ChatTemplate:
                 value = json.dumps(given[name], default=str)
                 raise ConfigError(f"`chat_template_kwargs` sets `{name}: {value}`, which must be of type {wanted}")
 
+    def _check_word(self, name: str, value: str) -> None:
+        """Refuse a value that renders as any nonsense does, where the template tells words that it spells from that.
+
+        A template that prints the value tells no word from another, so that nothing can be said there.
+        """
+        nonsense = self._shown({**self.variables, name: _NONSENSE})
+        if self._shown({**self.variables, name: value}) != nonsense:
+            return
+        words = sorted(word for word in self._words if word.isidentifier())
+        if known := [word for word in words if self._shown({**self.variables, name: word}) != nonsense]:
+            raise ConfigError(
+                f"`chat_template_kwargs` sets `{name}: {json.dumps(value)}`, which the chat template does not know; "
+                f"it knows: {', '.join(known)}. Leave `{name}` out for its default"
+            )
+
     def _set(self, thinking: Thinking) -> dict[str, Any]:
         """The variables that `thinking` means: the switch, and what happens to the reasoning of earlier turns."""
         on = bool(thinking)
@@ -182,12 +202,12 @@ class ChatTemplate:
         return [value for value in values if not isinstance(value, str) or value in self._words]
 
     def _changes(self, name: str, on: object, off: object) -> bool:
-        for messages in _PROBES:
-            for tools in (None, _TOOLS):
-                shown = [self._attempt(messages, tools, {} if value is None else {name: value}) for value in (on, off)]
-                if None not in shown and shown[0] != shown[1]:
-                    return True
-        return False
+        shown = [self._shown({} if value is None else {name: value}) for value in (on, off)]
+        return any(None not in pair and pair[0] != pair[1] for pair in zip(*shown, strict=True))
+
+    def _shown(self, variables: Mapping[str, Any]) -> list[str | None]:
+        """Return the renderings of some short conversations."""
+        return [self._attempt(messages, tools, variables) for messages in _PROBES for tools in (None, _TOOLS)]
 
     def _attempt(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, more: Mapping[str, Any]

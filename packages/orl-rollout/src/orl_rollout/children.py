@@ -7,17 +7,21 @@ process alone, which decides.
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from orl_rollout import interrupt
 
 POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # what a group of processes may take to end before the next signal
+MAX_OUTPUT = 1 << 20  # bytes that are kept of what a child says
+READ_BYTES = 1 << 16
 FORCED_SECONDS = 2.0  # the same where this process ends by force
 
 
@@ -26,16 +30,16 @@ def run(
     *,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
-    timeout: float | None = None,
+    timeout: float,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` to its end and return its code and output.
+    """Run `command` to its end and return its code, and the last MAX_OUTPUT bytes of its output and of its errors.
 
     Raises:
         OSError: it cannot be started.
         subprocess.TimeoutExpired: it takes longer than `timeout` seconds. It is ended.
         Interrupted: a signal came. It is ended.
     """
-    ends = time.monotonic() + (timeout or float("inf"))
+    ends = time.monotonic() + timeout
     process = subprocess.Popen(
         list(command),
         env=environment,
@@ -43,23 +47,39 @@ def run(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
         start_new_session=True,
     )
     with process, interrupt.released(lambda: kill_group(process)):
         try:
-            while True:
+            output, errors = _ends_of([process.stdout, process.stderr], ends)
+            while process.poll() is None and time.monotonic() < ends:
                 interrupt.check()
-                left = ends - time.monotonic()
-                if left <= 0:
-                    raise subprocess.TimeoutExpired(list(command), timeout or 0)
                 with suppress(subprocess.TimeoutExpired):
-                    output, errors = process.communicate(timeout=min(POLL_SECONDS, left))
-                    return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
+                    process.wait(POLL_SECONDS)
+            if process.returncode is None:
+                raise subprocess.TimeoutExpired(list(command), timeout)
+            return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
         finally:
             if process.returncode is None:
                 kill_group(process)
+
+
+def _ends_of(pipes: Sequence[IO[bytes] | None], ends: float) -> list[str]:
+    """Read `pipes` until all are closed or the time `ends` is reached. Return the last MAX_OUTPUT bytes of each."""
+    said = [bytearray() for _ in pipes]
+    with selectors.DefaultSelector() as selector:
+        for pipe, kept in zip(pipes, said, strict=True):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ, kept)
+        while selector.get_map() and time.monotonic() < ends:
+            interrupt.check()
+            for key, _ in selector.select(POLL_SECONDS):
+                part = os.read(key.fd, READ_BYTES)
+                key.data.extend(part)
+                del key.data[:-MAX_OUTPUT]
+                if not part:
+                    selector.unregister(key.fileobj)
+    return [kept.decode("utf-8", "replace") for kept in said]
 
 
 def exit_code(process: subprocess.Popen[bytes]) -> int:

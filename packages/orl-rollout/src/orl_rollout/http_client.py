@@ -2,24 +2,31 @@
 
 A request to another origin is refused before it is sent, and no redirect is followed: a key reaches the server that it
 was meant for and no other (law L6). Cookies are not kept. An answer comes as it is (`Accept-Encoding: identity`): a
-compressed one is refused, because a megabyte can hold gigabytes. The module knows no protocol above HTTP.
+compressed one is refused, because a megabyte can hold gigabytes. A server that sends interim responses (1xx) without
+end is refused too: they are parsed on the event loop. The module knows no protocol above HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from math import isfinite
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
 from orl_core.errors import cut
 from yarl import URL
 
 CONNECT_SECONDS = 10.0
+MAX_INTERIM = 16  # 1xx responses before an answer
+PARSED_BYTES = 1 << 14  # parsed before the interim responses are counted
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
 LONGEST_DATE = 64  # characters of a Retry-After
 
@@ -41,16 +48,22 @@ class HttpClient:
         timeout: of every request that names none.
 
     Raises:
-        ValueError: `url` is not absolute, neither http nor https, or has a query or a fragment.
+        ValueError: `url` is not absolute, neither http nor https, or has a login, a query or a fragment.
     """
 
     def __init__(self, url: str, *, idle: float = 4.0, timeout: aiohttp.ClientTimeout | None = None) -> None:
         self.url = url.rstrip("/")
         self._origin = _origin_of(url)
-        if URL(url).query_string or URL(url).fragment:
+        parsed = URL(url)
+        if parsed.raw_user is not None or parsed.raw_password is not None:
+            raise ValueError(f"the URL of {self._origin} has a login: write only http://HOST:PORT")
+        if parsed.query_string or parsed.fragment:
             raise ValueError(f"the URL of {self._origin} has a query or a fragment: write only http://HOST:PORT")
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=idle)
+        factory: partial[ResponseHandler] = partial(_Connection, asyncio.get_running_loop())
+        connector._factory = factory  # pyright: ignore[reportPrivateUsage]
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle),
+            connector=connector,
             timeout=timeout or aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             headers={"Accept-Encoding": "identity", "User-Agent": "orl"},
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -92,6 +105,30 @@ class HttpClient:
             return target if _origin_of(target) == self._origin else ""
         except ValueError:
             return ""
+
+
+class _Connection(ResponseHandler):
+    """One connection. It ends where more than MAX_INTERIM interim responses come before an answer.
+
+    aiohttp skips them in one go, and bounds neither their number nor how many it parses at once.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._interim = 0
+
+    def data_received(self, data: bytes) -> None:
+        for start in range(0, len(data) or 1, PARSED_BYTES):  # no data is aiohttp's word for going on
+            super().data_received(data[start : start + PARSED_BYTES])
+            if self._interim > MAX_INTERIM:
+                self.set_exception(HttpProcessingError(code=400, message=f"more than {MAX_INTERIM} interim responses"))
+                if self.transport is not None:
+                    self.transport.close()
+                return
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        self._interim = self._interim + 1 if data[0].code < 200 else 0
+        super().feed_data(data, size)
 
 
 async def read(response: aiohttp.ClientResponse, most: int) -> bytes:

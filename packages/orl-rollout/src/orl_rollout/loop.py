@@ -69,7 +69,7 @@ async def rollout(
     )
 
 
-_Render = Callable[..., tuple[int, ...]]
+_Render = Callable[..., tuple[int, ...] | None]
 _Step = tuple[StopReason | None, tuple[Message, ...]]  # the reason to stop, or the messages that answer the action
 
 
@@ -101,7 +101,10 @@ class _Episode:
         with boundary(SessionError, "opening a session"):
             self.opening = opening = await self.session.open(self.job.task)
             tools = await Toolbox.of(opening.tools)
-        observation = await self._render(self.renderer.open, opening.messages, opening.tools, long=tools.large)
+        long = tools.large or any(message.reasoning or message.calls for message in opening.messages)
+        observation = await self._render(self._open, opening.messages, long=long)
+        if observation is None:
+            return StopReason.MAX_TOKENS
         self.after = opening.messages[-1].role
         for number in range(1, limits.max_turns + 1):
             if self.stopped():
@@ -117,6 +120,12 @@ class _Episode:
             if number < limits.max_turns:
                 observation = await self._extend(messages)
         return StopReason.MAX_TURNS
+
+    def _open(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
+        """Return the ids of the opening; None where it is so long that tokenizing it would cost memory for nothing."""
+        tools = self.opening.tools
+        too_long = self.renderer.too_long(messages, tools, self.job.limits.context_tokens)
+        return None if too_long else self.renderer.open(messages, tools)
 
     async def _generate(self, observation: Sequence[int]) -> _Step | None:
         """Sample one action and store its turn; the reason to stop where there is one.

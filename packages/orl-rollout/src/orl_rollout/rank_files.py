@@ -40,9 +40,13 @@ def read_tiktoken(file: Path, code: Path | None, added: Mapping[str, Any]) -> To
     pattern = _pattern_in(code)
     with boundary(RenderError, f"reading {file}"):
         ranks = _tiktoken_ranks(file)
-        named = {int(token_id): token for token_id, token in added.items() if int(token_id) >= len(ranks)}
-        if len({int(token_id) for token_id in added}) < len(added):
+        named = {int(token_id): token for token_id, token in added.items()}
+        if len(named) < len(added):
             raise ValueError("`added_tokens_decoder` names one id twice")
+        if min(named, default=len(ranks)) < len(ranks):
+            raise ValueError(
+                f"`added_tokens_decoder` names the id {min(named)}: added tokens come behind the {len(ranks)} ranks"
+            )
         if max(named, default=0) >= len(ranks) + _SPECIAL_TOKENS:
             raise ValueError(f"the id {max(named)} of an added token lies more than {_SPECIAL_TOKENS} behind the ranks")
         tokens: list[tuple[str, bool]] = []
@@ -101,9 +105,16 @@ def _special_tokens(tree: dict[str, Any]) -> list[str]:
 
 
 def _tiktoken_ranks(file: Path) -> dict[bytes, int]:
-    lines = file.read_bytes().splitlines()
-    pairs = (line.split() for line in lines if line)
-    return {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+    ranks: dict[bytes, int] = {}
+    for line in filter(None, file.read_bytes().splitlines()):
+        spelled, rank = line.split()
+        token = base64.b64decode(spelled, validate=True)
+        if token in ranks:
+            raise ValueError(
+                f"the token {spelled[:100].decode()} stands twice, with the ranks {ranks[token]}, {int(rank)}"
+            )
+        ranks[token] = int(rank)
+    return ranks
 
 
 def _pattern_in(code: Path) -> str:

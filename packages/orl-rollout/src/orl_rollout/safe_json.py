@@ -18,16 +18,16 @@ MAX_VALUES = 400_000
 _NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def decode(body: bytes | bytearray) -> Any:
+def decode(body: bytes | bytearray, *, values: int = MAX_VALUES) -> Any:
     """Return the JSON in `body`, None where it is empty. Bytes that are not UTF-8 become U+FFFD.
 
     Raises:
-        UnsafeAnswer: it is nested deeper than MAX_DEPTH, or has more than MAX_VALUES values.
+        UnsafeAnswer: it is nested deeper than MAX_DEPTH, or has more than `values` values.
         ValueError: it is not JSON.
     """
     if not body:
         return None
-    check(body)
+    check(body, values=values)
     text = body.decode("utf-8", "replace")
     del body  # half of the memory, where the caller has let go of it
     return json.loads(text)

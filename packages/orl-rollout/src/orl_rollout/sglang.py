@@ -114,7 +114,7 @@ class SglangEngine:
     async def __aenter__(self) -> Self:
         patience = self._patience
         timeout = aiohttp.ClientTimeout(total=patience.total, sock_connect=patience.connect, sock_read=patience.read)
-        with boundary(EngineError, f"the engine's address {self._url}"):
+        with boundary(EngineError, "the engine's address"):  # which may hold a password: it is not named
             self._client = HttpClient(self._url, idle=KEEPALIVE_SECONDS, timeout=timeout)
         return self
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orl_core.config import TrainerConfig
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, boundary
 from orl_rollout import children
 from orl_rollout.cluster import launch
 from orl_rollout.cluster.request import layout_of
@@ -74,7 +74,8 @@ def model_args(trainer: TrainerConfig, root: Path) -> list[str]:
     """
     script = launch.model_script(trainer, root / "scripts" / "models", ".sh")
     printed = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
-    asked = children.run(["bash", "-c", printed, "bash", str(script)], timeout=30)
+    with boundary(ConfigError, f"--model-args {script}"):
+        asked = children.run(["bash", "-c", printed, "bash", str(script)], timeout=30)
     words = [word for word in asked.stdout.split("\0") if word]
     if asked.returncode or not words:
         raise ConfigError(f"--model-args {script}: it sets no MODEL_ARGS: {asked.stderr.strip()[-200:]}")

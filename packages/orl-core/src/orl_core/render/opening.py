@@ -67,6 +67,14 @@ class Opening:
                 raise RenderError(f"law L4: a text from outside changed the control tokens from {theirs} to {ours}")
         return self._controls.encode(text, guard)
 
+    def length(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+        """Return how many characters from outside the opening has, and those of its settings.
+
+        Raises:
+            RenderError: an image.
+        """
+        return sum(map(len, self._outside(messages, tools)))
+
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], change: Callable[[str], str]) -> str:
         """The opening as text, `change` applied to every string from outside.
 

@@ -100,6 +100,16 @@ class Renderer:
             raise RenderError("without tools this chat template renders results otherwise or not at all: give it tools")
         return tuple(self._opening.ids(messages, tools))
 
+    def too_long(self, messages: Sequence[Message], tools: Sequence[ToolSpec], budget: int) -> bool:
+        """Return whether an opening is far over a budget of ids: it has more than eight characters for each of them.
+
+        Nothing is tokenized: a megabyte of text takes a hundred megabytes while it is.
+
+        Raises:
+            RenderError: an image.
+        """
+        return self._opening.length(messages, tools) > budget * _CHARACTERS_PER_TOKEN
+
     def fits(self, action_ids: Sequence[int], messages: Sequence[Message]) -> bool:
         """Whether these messages may follow the action; not so where it ended in the stop before another role.
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_rollout import children
+from orl_rollout.bounded_files import read_whole
 from orl_rollout.cluster.needs import Needs
 
 NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
@@ -52,7 +53,7 @@ def ask(python: str, environment: Mapping[str, str], needs: Needs) -> list[Node]
         except subprocess.TimeoutExpired as exc:
             raise ConfigError(f"the cluster did not answer within {ASK_SECONDS:g} s") from exc
         if answer.is_file():
-            return msgspec.json.decode(answer.read_bytes(), type=list[Node])
+            return msgspec.json.decode(read_whole(answer), type=list[Node])
     raise ConfigError((asked.stderr.strip().splitlines() or ["no message"])[-1])
 
 

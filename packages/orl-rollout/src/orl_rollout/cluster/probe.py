@@ -27,6 +27,7 @@ from msgspec import Struct, field
 from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_rollout import children
+from orl_rollout.bounded_files import read_whole
 from orl_rollout.cluster.argv import names_in, nearest, value_of
 from orl_rollout.cluster.options import TRACKER
 
@@ -67,7 +68,7 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise ConfigError(f"{python}: cannot be asked for {trainer}: {exc}") from exc
         if answer.is_file():
-            return msgspec.json.decode(answer.read_bytes(), type=Findings)
+            return msgspec.json.decode(read_whole(answer), type=Findings)
     last = (asked.stderr.strip().splitlines() or ["no message"])[-1]
     if "No module named" in last:
         install = f"just install-into {python} --trainer {trainer}"

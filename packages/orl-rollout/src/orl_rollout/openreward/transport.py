@@ -33,11 +33,15 @@ from orl_rollout.http_client import (
     too_large,
 )
 from orl_rollout.openreward.events import EventReader
-from orl_rollout.safe_json import decode
+from orl_rollout.safe_json import MAX_VALUES, decode
 
 T = TypeVar("T")
 
-ANSWER_BYTES = 1 << 24  # of an answer, or of all that a stream says
+# Of an answer, or of all that a stream says. JSON is decoded on the event loop, where this much takes less than a tenth
+# of a second. A thread would not help: one call of a decoder holds the interpreter's lock.
+ANSWER_BYTES = 1 << 22
+VALUE_BYTES = 32  # at least, that a JSON value takes on average: an answer of many small values is slow to decode
+HEARD_BYTES = 1 << 14  # of a stream, between two of which the event loop runs on
 STREAM_LINES = 200_000  # a server cuts a result into pieces of thousands of characters
 COOKIES = 16  # of one session
 COOKIE_CHARACTERS = 4096  # of all cookies of a session together
@@ -92,6 +96,7 @@ class Channel:
     def __init__(self, http: HttpClient, *, most: int = ANSWER_BYTES) -> None:
         self._http = http
         self._most = most
+        self._most_values = min(MAX_VALUES, most // VALUE_BYTES)
         self.cookies: dict[str, str] = {}
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
@@ -153,7 +158,8 @@ class Channel:
             return await self._answer(response)
         refuse_compressed(response)
         reader, said, heard, lines = EventReader(), bytearray(), 0, 0
-        async for chunk in response.content.iter_any():
+        async for chunk in response.content.iter_chunked(HEARD_BYTES):
+            await asyncio.sleep(0)  # the content does not wait for what has come already
             heard, lines = heard + len(chunk), lines + chunk.count(b"\n")
             if heard > self._most:
                 raise too_large(self._most)
@@ -168,12 +174,12 @@ class Channel:
                     said += data
                 if event == "end":
                     await _finish(response)
-                    return decode(said)
+                    return decode(said, values=self._most_values)
         raise aiohttp.ClientPayloadError("the stream ended before its result")
 
     async def _answer(self, response: aiohttp.ClientResponse) -> Any:
         if response.status < 300:
-            return decode(await read(response, self._most))
+            return decode(await read(response, self._most), values=self._most_values)
         least, most = 0.0, RETRY_AFTER_SECONDS
         raise Refusal(
             response.status,

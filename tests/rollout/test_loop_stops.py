@@ -1,0 +1,39 @@
+"""Work that a server causes does not hold up the event loop, which all rollouts of a process share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+
+import pytest
+from orl_core.errors import EngineError, OrlError, SessionError
+from orl_rollout.openreward.sdk import prepare_sdk
+
+from tests.rollout.heartbeat import MAX_STOP, heartbeat
+from tests.rollout.hostile import hostile
+from tests.rollout.test_bombs import engine, session
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[str]:
+    prepare_sdk()
+    with hostile() as url:
+        yield url
+
+
+@pytest.mark.parametrize("kind", ["interim", "hints"])
+@pytest.mark.parametrize(("client", "error"), [(session, SessionError), (engine, EngineError)])
+async def test_interim_responses_are_bounded(
+    server: str, client: Callable[[str], Awaitable[None]], error: type[OrlError], kind: str
+) -> None:
+    async with heartbeat() as measured:
+        with pytest.raises(error, match="interim responses"):
+            await client(f"{server}/{kind}")
+    assert measured.longest < MAX_STOP
+
+
+@pytest.mark.parametrize("kind", ["comments", "tiny", "lines", "values", "wide", "quotes", "keys", "numbers"])
+async def test_event_loop_runs_on_while_a_hostile_answer_is_read(server: str, kind: str) -> None:
+    async with heartbeat() as measured:
+        with pytest.raises(SessionError):
+            await session(f"{server}/{kind}")
+    assert measured.longest < MAX_STOP
