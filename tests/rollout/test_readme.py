@@ -43,6 +43,7 @@ def test_every_module_is_named_in_the_table():
         "tool_schema",
         "secrets",
         "spool",
+        "template_meter",
         "text",
         "toolbox",
         "turnstile",

@@ -1,65 +1,53 @@
 # pyright: reportPrivateUsage=false
-"""A chat template that cannot run forever: the sandbox of transformers, with every loop counted.
+"""A chat template with bounded time and memory: the sandbox of transformers, with every computed value measured.
 
-A template is code from a checkpoint. jinja2's sandbox keeps it from the machine, but not from its time and memory. Here
-every turn of a loop and every call of a macro costs a step, a render has a deadline, and operators that build long
-texts and lists are checked before they run. The module knows nothing of tokens.
+A template is code from a checkpoint. jinja2's sandbox keeps it from the machine, but not from its time and memory. One
+rule does: whatever a template computes is measured where it is made, so every operation starts from small values. Most
+operations make a few times of what they are given at most. The few that multiply are checked before they run. Every
+operation and every block takes a step of the render's budget. The module knows nothing of tokens.
 """
 
 from __future__ import annotations
 
-import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from functools import reduce
+from typing import Any
 
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.filters import do_sum, make_attrgetter
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import pass_environment
 from orl_core.errors import RenderError, boundary
 
-if TYPE_CHECKING:
-    from jinja2 import nodes
+from orl_rollout.template_meter import MULTIPLYING, TEXTS, Meter
 
-MOST_STEPS = 300_000  # turns of loops in one render: a template that compares 500 messages with each other takes them
-MOST_SECONDS = 10.0  # of one render
-LEAST_SHARE = 1 / 64  # of both that a render has after failures in a row, each of which halves it
-MOST_LENGTH = 1 << 24  # characters of a text, members of a list, bits of a number
-_WIDTH = re.compile(r"\d{6,}|%[^a-zA-Z%]*\*|:[^{}]*\{")  # in a format: one that fills memory, or is computed
-_GUARDED = ("batch", "center", "format", "indent", "join", "replace", "slice", "wordwrap")
+MOST_SOURCE = 1 << 18  # characters of a template
+MOST_WORDS = 30_000  # of a template: the compiler takes kilobytes for each
+LEAST_SHARE = 1 / 64  # of its budget that a render has after failures in a row, each of which halves it
 
-
-class _Meter:
-    """What one render may still spend."""
-
-    def __init__(self, share: float) -> None:
-        self.left = int(MOST_STEPS * share)
-        self.ends = time.monotonic() + MOST_SECONDS * share
-
-    def take(self, steps: int) -> None:
-        self.left -= steps
-        if self.left < 0 or time.monotonic() > self.ends:
-            raise RenderError(
-                f"the chat template takes more than {MOST_STEPS:,} turns of its loops, or too long, to render a "
-                "conversation: it may never end"
-            )
-
-
-_METER: ContextVar[_Meter] = ContextVar("_METER")
+_METER: ContextVar[Meter] = ContextVar("_METER")
 
 
 class BoundedTemplate:
     """A compiled template. `render` may be called from several threads.
 
     Raises:
-        RenderError: the text is no template.
+        RenderError: the text is no template, or too long.
     """
 
     def __init__(self, text: str) -> None:
         from transformers.utils import chat_template_utils
 
+        if len(text) > MOST_SOURCE:
+            raise RenderError(f"the chat template has {len(text):,} characters, more than {MOST_SOURCE:,}")
         with boundary(RenderError, "compiling the chat template"):
             # Not the text itself: a compiler without limits works out `9**9**9`.
             empty: Any = chat_template_utils._compile_jinja_template("")
             self.environment: Any = _bounded(empty.environment)
+            if sum(1 for _ in self.environment.lex(text)) > MOST_WORDS:
+                raise RenderError(f"the chat template has more than {MOST_WORDS:,} words of code")
             self._template: Any = self.environment.from_string(text)
         self._share = 1.0
 
@@ -67,168 +55,171 @@ class BoundedTemplate:
         """Return the text that the template makes of `variables`.
 
         Raises:
-            RenderError: it takes too long, or builds a text that is too long.
+            RenderError: it takes too long, or makes too much.
             jinja2.TemplateError: the template refuses.
         """
-        given = _METER.set(_Meter(self._share))
-        parts: list[str] = []
-        size = 0
+        previous = _METER.set(Meter(variables, self._share))
         try:
-            for part in self._template.generate(**variables):
-                parts.append(part)
-                size += len(part)
-                if size > MOST_LENGTH:
-                    raise RenderError(f"the chat template prints more than {MOST_LENGTH:,} characters")
+            text = self._template.render(**variables)
             self._share = 1.0
         except RenderError:  # certification tries a template a hundred times
             self._share = max(self._share / 2, LEAST_SHARE)
             raise
         finally:
-            _METER.reset(given)
-        return "".join(parts)
+            _METER.reset(previous)
+        return text
 
 
-def _bounded(environment: Any) -> Any:
-    """Return the environment with the same filters, tags and globals, and every loop and operator counted."""
-    bounded = environment.overlay()
-    parse = bounded._parse
+def _measured(visit: Callable[..., None]) -> Callable[..., None]:
+    def measured(self: CodeGenerator, node: Any, frame: Frame) -> None:
+        if getattr(node, "ctx", "load") == "store":
+            visit(self, node, frame)
+            return
+        self.write("environment.made(")
+        visit(self, node, frame)
+        self.write(")")
 
-    def counted(*args: Any) -> nodes.Template:
-        return _counted(parse(*args))
+    return measured
 
-    bounded._parse = counted
-    bounded.tick, bounded.walk, bounded.joined = _tick, _walk, _joined
-    bounded.intercepted_binops = frozenset({"+", "*", "**", "%"})
-    bounded.call_binop = _binop
-    bounded.filters = {**bounded.filters, **{name: _guarded(bounded.filters[name]) for name in _GUARDED}}
-    bounded.call = _guarded_call(bounded.call)
-    bounded.wrap_str_format = _guarded_format(bounded.wrap_str_format)
+
+class _Generator(CodeGenerator):
+    """The compiler of jinja2, which writes a step into every block and measures displays, comparisons and slices."""
+
+    visit_List = _measured(CodeGenerator.visit_List)  # noqa: N815
+    visit_Tuple = _measured(CodeGenerator.visit_Tuple)  # noqa: N815
+    visit_Dict = _measured(CodeGenerator.visit_Dict)  # noqa: N815
+    visit_Compare = _measured(CodeGenerator.visit_Compare)  # noqa: N815
+    visit_Getitem = _measured(CodeGenerator.visit_Getitem)  # noqa: N815
+
+    @_measured
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
+        self.write("(markup_join if context.eval_ctx.autoescape else str_join)(")
+        self.visit_Tuple(nodes.Tuple(node.nodes, "load"), frame)
+        self.write(")")
+
+    def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
+        body = list(nodes)
+        self.writeline(f"environment.tick({_static(body)})")
+        super().blockvisit(body, frame)
+
+
+def _static(body: list[nodes.Node]) -> int:
+    """Return how much text of its own a block prints."""
+    printed = [child for node in body if isinstance(node, nodes.Output) for child in node.nodes]
+    return sum(len(child.data) for child in printed if isinstance(child, nodes.TemplateData))
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, which measures operators and calls."""
+
+    code_generator_class = _Generator
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def tick(self, size: int) -> None:
+        _METER.get().tick(size)
+
+    def made(self, value: Any) -> Any:
+        return _METER.get().made(value)
+
+    def concat(self, parts: Iterable[str]) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Join what a block, a macro or the whole template prints."""
+        printed = list(parts)
+        meter = _METER.get()
+        meter.allow(sum(map(len, printed)))
+        return meter.made("".join(printed))
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        _METER.get().tick()  # filters come here for each part of `attribute="a.b.c"`
+        return super().getitem(obj, argument)
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        meter = _METER.get()
+        method = getattr(obj, "__wrapped__", obj)  # the sandbox wraps `format`
+        owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        args = _listed(name, args)
+        given = {key: value for key, value in kwargs.items() if key not in {"_loop_vars", "_block_vars"}}
+        meter.made((args, given))
+        if isinstance(owner, (*TEXTS, int)) or name in MULTIPLYING:
+            meter.before(name, owner, args, given)
+        return meter.made(super().call(context, obj, *args, **kwargs))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        meter = _METER.get()
+        if operator == "*":
+            meter.allow(_times(meter, left, right) + _times(meter, right, left))
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            meter.allow(left.bit_length() * abs(right))
+        elif operator == "%" and isinstance(left, TEXTS):
+            meter.before("%", left, (right,), {})
+        return meter.made(super().call_binop(context, operator, left, right))
+
+
+def _times(meter: Meter, many: Any, count: Any) -> int:
+    if not isinstance(count, int) or isinstance(many, int | float):
+        return 0
+    return (len(many) if isinstance(many, TEXTS) else meter.size(many)) * count
+
+
+def _listed(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Read the members that `join` is given, because it makes more the more there are."""
+    if name != "join" or not args or isinstance(args[0], TEXTS) or not isinstance(args[0], Iterable):
+        return args
+    return (list(_METER.get().made(args[0])), *args[1:])
+
+
+def _bounded(sandbox: Any) -> _Environment:
+    """Return the environment of transformers, with the same tags, filters and globals, all measured."""
+    bounded: Any = sandbox.overlay(optimized=False, finalize=_printed)
+    bounded.__class__ = _Environment
+    bounded.filters = {name: _filter(name, each) for name, each in {**sandbox.filters, "sum": _sum}.items()}
+    bounded.tests = {name: _test(each) for name, each in sandbox.tests.items()}
+    bounded.globals = {name: each for name, each in sandbox.globals.items() if name != "lipsum"}  # random words
+    bounded.globals["namespace"] = _namespace(sandbox.globals["namespace"])
     return bounded
 
 
-def _counted(tree: nodes.Template) -> nodes.Template:
-    """Put a step into every loop and macro, and check what `~` joins."""
-    from jinja2 import nodes
-
-    def call(name: str, *args: nodes.Expr) -> nodes.Call:
-        return nodes.Call(nodes.EnvironmentAttribute(name), list(args), [], None, None)
-
-    for node in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
-        node.body.insert(0, nodes.ExprStmt(call("tick")))
-        if isinstance(node, nodes.For):
-            node.iter = call("walk", cast("nodes.Expr", node.iter))
-    for node in list(tree.find_all(nodes.Concat)):
-        node.nodes = [call("joined", nodes.List(cast("list[Any]", node.nodes)))]
-    tree.set_environment(cast("Any", tree.environment))
-    return cast("nodes.Template", tree.set_lineno(1, override=False))
+def _printed(value: Any) -> Any:
+    meter = _METER.get()
+    meter.tick(meter.size(value))
+    return value
 
 
-def _tick() -> None:
-    _METER.get().take(1)
+def _filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    first = 1 if hasattr(function, "jinja_pass_arg") else 0  # jinja2 passes the context or the environment first
+    name = "%" if name == "format" else name
+
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        meter = _METER.get()
+        given = _listed(name, args[first:])
+        meter.made((given, kwargs))
+        if name in MULTIPLYING:
+            meter.before(name, given[0], given[1:], kwargs)
+        return meter.made(function(*args[:first], *given, **kwargs))
+
+    measured.__dict__.update(getattr(function, "__dict__", {}))  # what jinja2 passes first
+    return measured
 
 
-def _walk(members: Any) -> Any:
-    """Count what a loop looks at, its filtered members included, and return it."""
-    _METER.get().take(len(members) if hasattr(members, "__len__") else 1)
-    return members
+def _test(function: Callable[..., Any]) -> Callable[..., Any]:
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        return _METER.get().made(function(*args, **kwargs))
+
+    measured.__dict__.update(getattr(function, "__dict__", {}))
+    return measured
 
 
-def _joined(parts: list[Any]) -> str:
-    texts = [str(part) for part in parts]
-    _check(sum(map(len, texts)))
-    return "".join(texts)
+@pass_environment
+def _sum(environment: Any, members: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
+    """Add numbers as jinja2 does, and lists one by one: `sum` copies them again and again."""
+    if isinstance(start, int | float):
+        return do_sum(environment, members, attribute, start)
+    parts = members if attribute is None else map(make_attrgetter(environment, attribute), members)
+    return reduce(lambda left, right: environment.call_binop(None, "+", left, right), parts, start)
 
 
-def _check(size: float) -> None:
-    if size > MOST_LENGTH:
-        raise RenderError(f"the chat template builds a text, a list or a number of more than {MOST_LENGTH:,}")
+def _namespace(namespace: Any) -> type[Any]:
+    class Namespace(namespace):
+        def __repr__(self) -> str:  # without its values, which change after they are measured
+            return "<Namespace>"
 
-
-def _length(value: object) -> int:
-    if isinstance(value, int):
-        return value.bit_length()
-    return len(cast("list[object]", value)) if isinstance(value, str | list | tuple) else 1
-
-
-def _binop(_: object, name: str, left: Any, right: Any) -> Any:
-    numbers = isinstance(left, int) and isinstance(right, int)
-    if name == "+":
-        _check(_length(left) + _length(right))
-    elif name == "*":
-        _check(_length(left) + _length(right) if numbers else _times(left, right))
-    elif name == "**" and numbers:
-        _check(_length(left) * abs(right))
-    elif name == "%":
-        _check_format(left)
-    return _OPERATORS[name](left, right)
-
-
-_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": lambda left, right: left + right,
-    "*": lambda left, right: left * right,
-    "**": lambda left, right: left**right,
-    "%": lambda left, right: left % right,
-}
-
-
-def _check_format(text: object) -> None:
-    if isinstance(text, str) and _WIDTH.search(text):
-        raise RenderError(f"the chat template formats with a width that is computed or too large: {text[:80]!r}")
-
-
-def _guarded_format(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Check the text of `"...".format`, which the sandbox wraps wherever a template reaches for it."""
-
-    def guarded(value: Any) -> Any:
-        if getattr(value, "__name__", "") in {"format", "format_map"}:
-            _check_format(getattr(value, "__self__", None))
-        return wrap(value)
-
-    return guarded
-
-
-def _times(left: Any, right: Any) -> float:
-    count, other = (left, right) if isinstance(left, int) else (right, left)
-    return count * _length(other) if isinstance(count, int) else 0
-
-
-def _guard(args: tuple[Any, ...]) -> None:
-    """Check what a filter or a method is given: no number may say a huge width, no texts may multiply.
-
-    A text has at most the characters of all the others together for each of its own: so much do `join` and `replace`.
-    """
-    texts = [each for each in args if isinstance(each, str)]
-    if any(isinstance(each, int) and abs(each) > MOST_LENGTH for each in args):
-        _check(float("inf"))
-    for each in args:
-        if isinstance(each, list | tuple):
-            members = cast("list[object]", each)
-            _check(sum(map(_length, members)) + len(members) * max(map(len, texts), default=0))
-    if len(texts) > 1:
-        longest, *others = sorted(map(len, texts), reverse=True)
-        _check(longest * max(1, *others))
-
-
-def _guarded(filter_: Callable[..., Any]) -> Callable[..., Any]:
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        _guard((*args, *kwargs.values()))
-        if filter_.__name__ == "do_format":
-            _check_format(args[0])
-        return filter_(*args, **kwargs)
-
-    return cast("Any", _like(filter_, guarded))
-
-
-def _like(given: Callable[..., Any], made: Callable[..., Any]) -> Callable[..., Any]:
-    made.__dict__.update(getattr(given, "__dict__", {}))  # where jinja2 notes that it passes the environment first
-    return made
-
-
-def _guarded_call(call: Callable[..., Any]) -> Callable[..., Any]:
-    def guarded(context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        owner = getattr(obj, "__self__", None)
-        if isinstance(owner, str):
-            _guard((owner, *args, *kwargs.values()))
-        return call(context, obj, *args, **kwargs)
-
-    return guarded
+    return Namespace
