@@ -6,6 +6,7 @@ It uses `apply_chat_template` and the tokenizer of transformers alone, and knows
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,7 @@ from transformers.utils import chat_template_utils
 from tests.published.conversations import Dialect, Played, Shape, Step, as_dicts, as_tools, play
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import tzinfo
 
     from orl_core.messages import Role
@@ -39,7 +40,15 @@ class _Stopped(datetime):
         return CLOCK
 
 
-chat_template_utils.datetime = _Stopped  # pyright: ignore[reportPrivateImportUsage]
+@contextmanager
+def _stopped() -> Iterator[None]:
+    """Give transformers' templates the clock that stands still."""
+    running = chat_template_utils.datetime  # pyright: ignore[reportPrivateImportUsage]
+    chat_template_utils.datetime = _Stopped  # pyright: ignore[reportPrivateImportUsage]
+    try:
+        yield
+    finally:
+        chat_template_utils.datetime = running  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Verdict(NamedTuple):
@@ -124,13 +133,10 @@ class _Judged:
 
     def render(self, messages: list[dict[str, Any]], tools: Any, *, prompt: bool = True) -> str:
         """Return transformers' own rendering."""
-        return self.hf.apply_chat_template(
-            messages,
-            tools=tools,
-            add_generation_prompt=prompt,
-            tokenize=False,
-            **self.variables,
-        )
+        with _stopped():
+            return self.hf.apply_chat_template(
+                messages, tools=tools, add_generation_prompt=prompt, tokenize=False, **self.variables
+            )
 
     def ids(self, rendered: str) -> list[int]:
         """Return transformers' own ids of a rendering, as `apply_chat_template` makes them."""
