@@ -1,6 +1,6 @@
 """An engine that costs next to nothing and takes the time of a real one: POST /generate of SGLang, one fixed answer.
 
-The stand-in of `orl_rollout.testing` checks requests and models a cache; for a thousand rollouts on a few cores it
+The stand-in of `orl_testing` checks requests and models a cache; for a thousand rollouts on a few cores it
 would be what is measured. Here the answer is written once, and a prompt is counted by its commas. An answer takes
 `prefill_seconds` for each new id of the prompt and `decode_seconds` for each id of the answer, a fifth more or less by
 chance, in one of `slots` (0: any number at once). GET /stats tells what an engine without a client would have needed.

@@ -15,12 +15,13 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 import msgspec
+from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec, text_message
 from orl_core.task import Task
-from orl_core.trajectory import Job, Limits
-from orl_rollout.loop import rollout
-from orl_rollout.session import Opening
-from orl_rollout.sglang import SglangEngine
+from orl_core.trajectory import Job
+from orl_rollout.loop.loop import rollout
+from orl_rollout.loop.session import Opening
+from orl_rollout.sglang.client import SglangEngine
 from rich.console import Console
 from rich.table import Table
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from openreward.environments import Environment, TextBlock, ToolOutput, tool
-from orl_rollout.testing.environments import serve
+from orl_testing.environments import serve
 from pydantic import BaseModel
 
 from benchmarks.servers import announce, read_settings, wait_for_the_end

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
-from orl_rollout.outcome import Outcome
+from orl_rollout.results.outcome import Outcome
 from rich.console import Console
 from rich.table import Table
 

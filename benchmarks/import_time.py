@@ -19,7 +19,8 @@ STATEMENTS = {
     "nothing": "pass",
     "msgspec": "import msgspec",
     "orl_core": "import orl_core, orl_core.config, orl_core.datum, orl_core.render, orl_core.reward, orl_core.tools",
-    "orl_rollout": "import orl_rollout.loop, orl_rollout.runtime, orl_rollout.sglang, orl_rollout.openreward",
+    "orl_rollout": "import orl_rollout.loop.loop, orl_rollout.runtime.runtime, orl_rollout.sglang.client, "
+    "orl_rollout.openreward",
     "orl --help": "import sys; sys.argv = ['orl', '--help']; from orl_launcher.main import main; main()",
 }
 TARGETS = {"orl_core": "20 above msgspec", "orl --help": "250"}

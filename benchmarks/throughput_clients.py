@@ -23,15 +23,16 @@ from typing import Any
 import aiohttp
 import msgspec
 from msgspec import Struct, structs
+from orl_core.limits import Limits
 from orl_core.messages import text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
-from orl_rollout.engine import Engine
-from orl_rollout.loop import rollout
-from orl_rollout.session import Opening
-from orl_rollout.sglang import SglangEngine
-from orl_rollout.tokenizer import HFTokenizer
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.loop import rollout
+from orl_rollout.loop.session import Opening
+from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.engine_time import Instant

@@ -19,7 +19,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from tests.tokenizers import template
+from tests.kit.tokenizers import template
 
 VOCABULARY = 151_936
 CONTEXT = 40_960

@@ -30,15 +30,15 @@ from benchmarks.world import TURN, World, config_of, faults, make_world, playing
 SIDE_BY_SIDE = 4  # rollouts
 TARGET_MS, TARGET_SLOPE = 2.0, 0.02
 RULES = (
-    ("journal", "/orl_rollout/journal.py"),
-    ("outcome: reward, data", "/orl_rollout/outcome.py"),
+    ("journal", "/orl_rollout/journal/"),
+    ("outcome: reward, data", "/orl_rollout/results/"),
     ("outcome: reward, data", "/orl_core/datum.py"),
     ("renderer and parser", "/orl_core/render/"),
     ("renderer and parser", "/orl_core/tools/"),
-    ("renderer and parser", "/orl_rollout/tokenizer.py"),
+    ("renderer and parser", "/orl_rollout/tokenizer/"),
     ("session: OpenReward SDK", "/openreward/api/"),
     ("session: ours", "/orl_rollout/openreward/"),
-    ("engine client", "/orl_rollout/sglang"),
+    ("engine client", "/orl_rollout/sglang/"),
     ("loop", "/orl_rollout/"),
     ("aiohttp outside a request: reading, closing", "/aiohttp/"),
     ("event loop", "/asyncio/"),

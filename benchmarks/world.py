@@ -20,18 +20,18 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.messages import text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_rollout.breaker import Breaker
-from orl_rollout.engine import Engine
-from orl_rollout.journal import Journal
+from orl_rollout.journal.journal import Journal
+from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.outcome import Outcome
-from orl_rollout.runtime import Runtime
-from orl_rollout.sglang import SglangEngine
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tests.tokenizers import QWEN3_ADDED, QWEN_SPECIAL, QWEN_SPLIT, template
+from tests.kit.tokenizers import QWEN3_ADDED, QWEN_SPECIAL, QWEN_SPLIT, template
 
 TURN = 505  # ids of an observation and the action before it
 ACTION = 155  # of these, the model's

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_rollout.testing import SglangServer
+from orl_testing import SglangServer
 from transformers import AutoTokenizer
 
 from benchmarks import throughput

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from orl_rollout import children
-from orl_rollout.cluster import process
-from orl_rollout.secrets import Scrubber
+from orl_cluster.launch import process
+from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.signals import children
 
 SECRET = 'hush-hush "quoted"\nand of two lines'
 ENVIRONMENT = {**os.environ, "TOKEN": SECRET, "OTHER": "hush-hush"}
@@ -70,7 +70,7 @@ def test_a_killed_launcher_loses_nothing_of_the_log(tmp_path: Path):
         "print('alone', word, 'ended', flush=True)"
     )
     launcher = (
-        "import os, sys; from pathlib import Path; from orl_rollout.cluster import process; "
+        "import os, sys; from pathlib import Path; from orl_cluster.launch import process; "
         f"process.run([sys.executable, '-c', {trainer!r}], os.environ, log=Path({str(log)!r}), hidden=['TOKEN'])"
     )
     started = subprocess.Popen([sys.executable, "-c", launcher], env=ENVIRONMENT)

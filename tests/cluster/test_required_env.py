@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 import pytest
+from orl_cluster.launch.nodes import Node
+from orl_cluster.launch.ray import problem_of, several_nodes
+from orl_cluster.launch.required_env import Needs, given_secrets, needs_of
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
-from orl_rollout.cluster.needs import Needs, given_secrets, needs_of
-from orl_rollout.cluster.nodes import Node
-from orl_rollout.cluster.ray import problem_of, several_nodes
 
 
 def config_of(environments: dict[str, Any], secrets: dict[str, Any] | None = None) -> RunConfig:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from orl_cluster.launch.rows import check_rows
 from orl_core.errors import ConfigError
 from orl_core.task import Task, row_of
-from orl_rollout.cluster.rows import check_rows
 
-from tests.rollout.episodes import config_of
+from tests.kit.episodes import config_of
 
 CONFIG = config_of("Echo", "http://127.0.0.1:1")
 ARGV = ["--input-key", "prompt", "--label-key", "label"]

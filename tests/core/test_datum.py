@@ -7,13 +7,13 @@ import math
 import pytest
 from hypothesis import given
 from msgspec import structs
-from orl_core.config import TrainOn
 from orl_core.datum import to_data
+from orl_core.limits import Limits, TrainOn
 from orl_core.messages import Action, FailureKind, Span, ToolResult
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
 
-from tests.strategies import masked_trajectories
+from tests.kit.strategies import masked_trajectories
 
 SPANS = (Span(part="reasoning", start=0, end=2), Span(part="calls", start=3, end=5))  # the id between them is text
 

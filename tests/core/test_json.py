@@ -12,7 +12,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from orl_core.config import Backend, Reduction, decode_config, load_config
-from orl_core.configfile import FLOATS
+from orl_core.config.yaml import FLOATS
 from orl_core.datum import Datum, to_data
 from orl_core.errors import ConfigError
 from orl_core.messages import Action, ImageBlock, Message, Role, TextBlock, ToolCall, ToolSpec
@@ -20,7 +20,7 @@ from orl_core.task import Task, row_of
 from orl_core.tools import TOOL_FORMATS, parse
 from orl_core.trajectory import Trajectory
 
-from tests.strategies import json_values, masked_trajectories, stripped_trajectories, tasks
+from tests.kit.strategies import json_values, masked_trajectories, stripped_trajectories, tasks
 
 hostile = st.sampled_from(("\x00", "<|im_end|>", "\u2028", "é😀", "\ufffd", "}{", "\\ud800", "x" * 5000)) | st.text()
 

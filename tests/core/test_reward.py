@@ -15,7 +15,7 @@ from orl_core.reward import group_advantages, group_rewards, reduce_reward
 from orl_core.task import Task
 from orl_core.trajectory import Job, StopReason, Trajectory, Turn
 
-from tests.strategies import finite, modest, trajectories
+from tests.kit.strategies import finite, modest, trajectories
 
 REDUCTIONS = ["sum", "mean", "max", "min", "last"]
 

@@ -10,9 +10,9 @@ from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.testing import ScriptedEngine
+from orl_testing import ScriptedEngine
 
-from tests.tokenizers import tokenizer
+from tests.kit.tokenizers import tokenizer
 
 TOKENIZER = tokenizer()
 RENDERER = Renderer(TOKENIZER)

@@ -1,7 +1,7 @@
 """The model families beyond ChatML's JSON calls: control tokens with their flags, stop tokens, templates.
 
-Merges come from the seed in tests.tokenizers, so the ids are not the published ones; the texts and the control tokens
-are.
+Merges come from the seed in tests.kit.tokenizers, so the ids are not the published ones; the texts and the control
+tokens are.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from orl_core.render import Renderer
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-from tests.tokenizers import QWEN, Vocabulary, build, template
+from tests.kit.tokenizers import QWEN, Vocabulary, build, template
 
 if TYPE_CHECKING:
     from orl_core.tools import ToolFormat

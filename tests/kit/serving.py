@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from orl_rollout.sglang import Patience, SglangEngine
-from orl_rollout.testing import Fault, SglangServer
+from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_testing import Fault, SglangServer
 
 PROMPT = [5, 6, 7]
 ANSWER = [11, 12, 2]

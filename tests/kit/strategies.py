@@ -6,10 +6,10 @@ from typing import get_args
 
 from hypothesis import strategies as st
 from msgspec import structs
-from orl_core.config import TrainOn
+from orl_core.limits import Limits, TrainOn
 from orl_core.messages import Action, FailureKind, Part, Span, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
-from orl_core.trajectory import FinishReason, Generation, Job, Limits, StopReason, Trajectory, Turn
+from orl_core.trajectory import FinishReason, Generation, Job, StopReason, Trajectory, Turn
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 modest = st.floats(min_value=-1e6, max_value=1e6)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -37,7 +37,7 @@ CORPUS = [
 
 def template(name: str) -> str:
     """A published chat template, by its file name in TRL, or ours in its format."""
-    ours = Path(__file__).parent / "templates" / f"{name}.jinja"
+    ours = Path(__file__).parents[1] / "templates" / f"{name}.jinja"
     if ours.exists():
         return ours.read_text(encoding="utf-8")
     spec = find_spec("trl")

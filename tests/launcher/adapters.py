@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Callable
 
 from orl_core.errors import RunAborted
-from orl_rollout import interrupt
-from orl_rollout.run import Run
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.signals import interrupt
 
 SIGNAL = signal.SIGTERM  # what a trainer below sends to itself
 

@@ -171,7 +171,7 @@ def ended(child: int, seconds: float) -> int | None:
 
 def judged(command: Sequence[str], code: int | None, number: signal.Signals, folder: Path) -> list[str]:
     """What is wrong with the exit code, the weights, the journal or the summary."""
-    from orl_rollout.journal import read_journal
+    from orl_rollout.journal.journal import read_journal
     from transformers import AutoModelForCausalLM
 
     faults: list[str] = []

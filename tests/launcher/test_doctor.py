@@ -15,20 +15,20 @@ from typing import Any
 
 import msgspec
 import pytest
-from orl_launcher import train
+from orl_launcher.commands import train
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
 from orl_playground.warm_start import checkpoint_folder
-from orl_rollout.testing import Fault, FaultKind, SglangServer
-from orl_rollout.testing.environments import Served, serve
+from orl_testing import Fault, FaultKind, SglangServer
+from orl_testing.environments import Served, serve
 
+from tests.kit.tokenizers import build, template
 from tests.launcher.platform_api import Platform, platform_api
 from tests.launcher.test_main import LOCAL
 from tests.launcher.test_rollout import engine
 from tests.miles import environment as miles
-from tests.rollout.test_router import router
+from tests.rollout.sglang.test_router import router
 from tests.slime import environment as slime
-from tests.tokenizers import build, template
 
 Capture = pytest.CaptureFixture[str]
 Doctor = Callable[..., list[str]]

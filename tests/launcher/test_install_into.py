@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from orl_launcher.install_into import installed
+from orl_launcher.commands.install_into import installed
 from orl_launcher.main import main
 
 
@@ -26,7 +26,7 @@ def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path, 
         assert main(["install-into", python, "--trainer", trainer]) == 0
     after = installed(python)
     assert (after["msgspec"], after["tenacity"]) == ("0.19.0", "9.1.2")
-    assert {"orl-core", "orl-rollout", f"orl-{trainer}"} <= after.keys()
+    assert {"orl-core", "orl-rollout", "orl-cluster", f"orl-{trainer}"} <= after.keys()
     assert not {"orl-launcher", "orl-trl", "torch"} & after.keys()
     probe = [python, "-m", f"orl_{trainer}.probe", str(tmp_path / "answer"), "--"]
     asked = subprocess.run(probe, timeout=60, check=False)

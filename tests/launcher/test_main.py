@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from orl_launcher import train
+from orl_launcher.commands import train
 from orl_launcher.main import COMMANDS, main
 
 from tests.launcher import adapters

@@ -7,9 +7,9 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import Action
+from orl_core.text import visible
 from orl_core.trajectory import Generation, Turn
-from orl_launcher.pieces import Role, pieces_of
-from orl_rollout.text import visible
+from orl_launcher.view.pieces import Role, pieces_of
 
 from tests.launcher.synthetic import CONTROLS, make_tokenizer
 

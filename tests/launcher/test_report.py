@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from orl_core.errors import ConfigError
-from orl_launcher.curves import Chart, Line, write_png
-from orl_launcher.report import write_report
+from orl_launcher.view.curves import Chart, Line, write_png
+from orl_launcher.view.report import write_report
 
 from tests.launcher.synthetic import JOURNAL, make_run
 
@@ -223,9 +223,9 @@ def test_the_same_folder_gives_the_same_page(tmp_path: Path) -> None:
 
 
 def test_colours_read_well_in_light_and_dark() -> None:
-    import orl_launcher
+    from orl_launcher import view
 
-    style = (Path(orl_launcher.__file__).parent / "style.css").read_text(encoding="utf-8")
+    style = (Path(view.__file__).parent / "style.css").read_text(encoding="utf-8")
     light, dark = (
         dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in style.split("@media (prefers")[:2]
     )

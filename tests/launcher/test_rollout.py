@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 from orl_launcher.cli import UsageError
+from orl_launcher.commands.rollout import make_folder
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
-from orl_launcher.rollout import make_folder
-from orl_rollout.journal import read_journal
-from orl_rollout.testing import SglangServer
+from orl_rollout.journal.journal import read_journal
+from orl_testing import SglangServer
 from transformers import PreTrainedTokenizerFast
 
+from tests.kit.tokenizers import build, template
 from tests.launcher.test_main import LOCAL
-from tests.tokenizers import build, template
 
 Capture = pytest.CaptureFixture[str]
 

@@ -11,8 +11,8 @@ from orl_core.config import EnvironmentConfig, decode_config
 from orl_core.messages import Action
 from orl_core.task import Task
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
-from orl_launcher.rollout import Plan, Played, play_all
-from orl_rollout.outcome import Outcome, outcome_of
+from orl_launcher.commands.rollout import Plan, Played, play_all
+from orl_rollout.results.outcome import Outcome, outcome_of
 from rich.progress import Progress
 
 IDS = 28_000

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.trajectory import StopReason
-from orl_launcher import show
-from orl_launcher.examples import examples_of
+from orl_launcher.commands import show
 from orl_launcher.main import main
-from orl_launcher.pieces import load_decoder
-from orl_launcher.progress import following
-from orl_launcher.record import read_record
-from orl_launcher.report import write_report
-from orl_launcher.tables import BARS, episode_view, episodes_table, sparkline
-from orl_launcher.wording import duration, number
-from orl_rollout.journal import Entry, read_journal, read_sized
+from orl_launcher.view.examples import examples_of
+from orl_launcher.view.pieces import load_decoder
+from orl_launcher.view.progress import following
+from orl_launcher.view.report import write_report
+from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
+from orl_launcher.view.wording import duration, number
+from orl_rollout.journal.journal import Entry, read_journal, read_sized
+from orl_rollout.run_folder.record import read_record
 from rich.console import Console
 
 from tests.launcher.synthetic import JOURNAL, make_run, make_tokenizer, make_trajectory

@@ -7,8 +7,8 @@ import io
 import pytest
 from orl_core.errors import OrlError
 from orl_launcher import cli, main
-from orl_launcher.tables import plain_table
-from orl_launcher.terminal import Terminal
+from orl_launcher.view.tables import plain_table
+from orl_launcher.view.terminal import Terminal
 from rich.progress import Progress
 from rich.text import Text
 
@@ -51,7 +51,7 @@ def test_an_error_on_the_last_line_is_made_visible(monkeypatch: pytest.MonkeyPat
     def fail(*_: object) -> int:
         raise OrlError(f"environment {HOSTILE} failed")
 
-    monkeypatch.setattr("orl_launcher.show.run", fail)
+    monkeypatch.setattr("orl_launcher.commands.show.run", fail)
     assert main.main(["show", "nowhere"]) == cli.EXIT_FAILED
     assert unfit(capsys.readouterr().err) == []
 

@@ -7,21 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.config import TrainerConfig, load_config
-from orl_launcher import cli, options, train
+from orl_launcher import cli, trainer_options
+from orl_launcher.commands import train
 
 from tests.launcher.test_main import LOCAL
 
 
 def test_every_field_is_an_option_and_has_a_meaning() -> None:
     fields = {field.encode_name for field in msgspec.structs.fields(TrainerConfig)}
-    assert set(options.MEANINGS) == fields - set(options.BESIDES)
+    assert set(trainer_options.MEANINGS) == fields - set(trainer_options.BESIDES)
     shown = train.parser().format_help()
-    assert all(f"--{name.replace('_', '-')}" in shown for name in options.MEANINGS)
+    assert all(f"--{name.replace('_', '-')}" in shown for name in trainer_options.MEANINGS)
 
 
 def config_of(*argv: str) -> TrainerConfig:
     arguments = train.parser().parse(argv)
-    return load_config(LOCAL, options.overrides_of(arguments)).trainer
+    return load_config(LOCAL, trainer_options.overrides_of(arguments)).trainer
 
 
 def test_values_arrive_with_their_types() -> None:
@@ -45,7 +46,7 @@ def test_any_text_stays_that_text(text: str) -> None:
 
 def test_set_has_the_last_word() -> None:
     arguments = train.parser().parse(["--config", LOCAL, "--lr", "1e-3", "--set", "trainer.lr=2e-3"])
-    assert cli.config_of(arguments, options.overrides_of(arguments)).trainer.lr == 2e-3
+    assert cli.config_of(arguments, trainer_options.overrides_of(arguments)).trainer.lr == 2e-3
 
 
 def test_what_stands_after_two_dashes_is_the_trainers() -> None:

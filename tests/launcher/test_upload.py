@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
-from orl_rollout.ledger import Ledger
+from orl_rollout.upload.progress import Ledger
 
+from tests.kit.collector import Collector
 from tests.launcher.synthetic import make_run
-from tests.rollout.collector import Collector
 
 Capture = pytest.CaptureFixture[str]
 

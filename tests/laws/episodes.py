@@ -16,13 +16,13 @@ from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, Tool
 from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import FinishReason, Generation
-from orl_rollout.breaker import Breaker
-from orl_rollout.outcome import Outcome
-from orl_rollout.runtime import Runtime
-from orl_rollout.session import Opening
+from orl_rollout.loop.session import Opening
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime
 
+from tests.kit.tokenizers import tokenizer
 from tests.laws.virtual import VirtualLoop
-from tests.tokenizers import tokenizer
 
 TOKENIZER = tokenizer("qwen3")
 RENDERER = Renderer(TOKENIZER)

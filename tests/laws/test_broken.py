@@ -15,16 +15,17 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.datum import Datum, to_data
+from orl_core.limits import Limits
 from orl_core.messages import Message, ToolResult, text_message
 from orl_core.render import Renderer
-from orl_core.trajectory import Generation, Limits, Trajectory
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_core.trajectory import Generation, Trajectory
+from orl_testing import ScriptedEngine, ScriptedSession
 
 from tests.core.render.conversations import harmless, hostile
+from tests.kit.strategies import masked_trajectories, stripped_trajectories
+from tests.kit.tokenizers import tokenizer
 from tests.laws.checks import Extend, check_appended, check_data, check_shown, check_text
 from tests.laws.test_l1_l2_loop import play
-from tests.strategies import masked_trajectories, stripped_trajectories
-from tests.tokenizers import tokenizer
 
 Settings = Callable[[Callable[..., None]], Callable[..., None]]
 TOKENIZER = tokenizer("qwen3")

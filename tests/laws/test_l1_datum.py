@@ -4,8 +4,8 @@ from hypothesis import given
 from orl_core.datum import to_data
 from orl_core.trajectory import Trajectory
 
+from tests.kit.strategies import masked_trajectories, stripped_trajectories, trajectories
 from tests.laws.checks import check_data
-from tests.strategies import masked_trajectories, stripped_trajectories, trajectories
 
 
 @given(trajectory=trajectories)

@@ -19,16 +19,17 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.datum import Datum, to_data
 from orl_core.errors import EngineError, SessionError
+from orl_core.limits import Limits
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolResult, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
-from orl_rollout.loop import rollout
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
-from orl_rollout.tokenizer import HFTokenizer
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_rollout.loop.loop import rollout
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
+from orl_testing import ScriptedEngine, ScriptedSession
 
+from tests.kit.tokenizers import build, tokenizer
 from tests.laws.checks import check_data, check_shown
-from tests.tokenizers import build, tokenizer
 
 TOKENIZER = tokenizer()
 RENDERER = Renderer(TOKENIZER)

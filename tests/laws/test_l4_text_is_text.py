@@ -18,7 +18,7 @@ from orl_core.render.certify import attacks
 from orl_core.render.controls import Controls
 
 from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, hostile
-from tests.tokenizers import tokenizer
+from tests.kit.tokenizers import tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,17 +14,18 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.render import Renderer, Tokenizer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
-from orl_rollout.context import Context
-from orl_rollout.engine import Engine
-from orl_rollout.loop import rollout
-from orl_rollout.sglang import SglangEngine
-from orl_rollout.testing import ScriptedEngine, ScriptedSession, SglangServer
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.loop import rollout
+from orl_rollout.loop.token_buffer import Context
+from orl_rollout.sglang.client import SglangEngine
+from orl_testing import ScriptedEngine, ScriptedSession, SglangServer
 
-from tests.tokenizers import tokenizer
+from tests.kit.tokenizers import tokenizer
 
 TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
 TOKENIZER = tokenizer()

@@ -20,33 +20,33 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orl_cluster.hooks.samples import fill, split
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import OrlError, SessionError
 from orl_core.messages import TextBlock, ToolResult, text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
-from orl_launcher.page import episode_html
-from orl_launcher.tables import episode_view
-from orl_launcher.terminal import Terminal
-from orl_rollout.breaker import Breaker
-from orl_rollout.cluster.samples import fill, split
-from orl_rollout.events import events_of
-from orl_rollout.journal import Journal, read_journal
-from orl_rollout.metrics import measure, metrics_of
+from orl_launcher.view.html import episode_html
+from orl_launcher.view.tables import episode_view
+from orl_launcher.view.terminal import Terminal
+from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.loop.session import Session
 from orl_rollout.openreward.faults import speaking
 from orl_rollout.openreward.transport import RemoteFailure
-from orl_rollout.outcome import Outcome
-from orl_rollout.runtime import Runtime
-from orl_rollout.secrets import Scrubber
-from orl_rollout.session import Session
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_rollout.results.metrics import measure, metrics_of
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.upload.events import events_of
+from orl_testing import ScriptedEngine, ScriptedSession
 from orl_trl.rollouts import columns_of
 
+from tests.kit.tokenizers import tokenizer
 from tests.miles.miniature import Sample as MilesSample
-from tests.rollout.test_secrets import FORMS
+from tests.rollout.secrets.test_secrets import FORMS
 from tests.slime.miniature import Sample as SlimeSample
-from tests.tokenizers import tokenizer
 
 TASK = Task(env_name="A/B", deployment_name="A/B")
 RENDERER = Renderer(tokenizer("qwen3"))

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from orl_core.config import decode_config
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
-from orl_rollout.breaker import Breaker
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.outcome import Outcome
-from orl_rollout.runtime import Runtime
-from orl_rollout.sglang import SglangEngine
-from orl_rollout.testing import Fault, FaultKind, SglangServer
-from orl_rollout.testing.environments import Served, serve
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.sglang.client import SglangEngine
+from orl_testing import Fault, FaultKind, SglangServer
+from orl_testing.environments import Served, serve
 
 from tests.laws.checks import check_data
 from tests.laws.episodes import HALVES, RENDERER, TOKENIZER

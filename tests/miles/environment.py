@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.second import environment
+from tests.two_pythons import environment
 
 STAND_IN = Path(__file__).parent / "stand_in"
-PACKAGES = ("orl-core", "orl-rollout", "orl-miles")
+PACKAGES = ("orl-core", "orl-rollout", "orl-cluster", "orl-miles")
 
 
 def make_environment(folder: Path, *, stand_in: Path = STAND_IN, flash: bool = True) -> Path:

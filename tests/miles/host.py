@@ -201,7 +201,7 @@ class Host:
 
     def close(self) -> None:
         """Close what the background loop holds, ours and miles'."""
-        from orl_rollout.cluster.worker import aclose
+        from orl_cluster.hooks.worker import aclose
 
         http_utils = of_miles("miles.utils.http_utils")
 

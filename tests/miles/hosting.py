@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_rollout.testing import SglangServer
+from orl_testing import SglangServer
 
 from tests.miles.host import Api, Host, arguments
 from tests.slime import episode

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, RunAborted
 from orl_miles.filter import has_signal
 from orl_miles.generate import RunEnded, generate
 from orl_miles.log import log_eval, log_rollout
 from orl_miles.reward import post_process, reward
-from orl_rollout.cluster.worker import aclose
-from orl_rollout.journal import read_journal
-from orl_rollout.testing import Fault, FaultKind, SglangServer
+from orl_rollout.journal.journal import read_journal
+from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.miles.miniature import ClassApi, Legacy, Sample, arguments
 from tests.slime import episode, playing

@@ -11,9 +11,9 @@ import pytest
 from orl_launcher.main import main
 
 from tests.miles.environment import STAND_IN, make_environment
-from tests.second import planning
-from tests.second.environment import ROOT
-from tests.second.planning import WHODUNIT, words_of
+from tests.two_pythons import planning
+from tests.two_pythons.environment import ROOT
+from tests.two_pythons.planning import WHODUNIT, words_of
 
 GOLDEN = ROOT / "tests" / "golden" / "miles"
 QUICK_START = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from orl_miles.generate import RunEnded
-from orl_rollout.testing import Fault, FaultKind
+from orl_testing import Fault, FaultKind
 
 from tests.miles.host import CLASS, SIGNATURE, Api, flat
 from tests.miles.hosting import SECONDS, hosting

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from orl_miles.generate import RunEnded
-from orl_rollout.history import read
-from orl_rollout.testing import Fault, FaultKind
+from orl_rollout.run_folder.metrics_log import read
+from orl_testing import Fault, FaultKind
 
 from tests.miles.host import APIS, Api, flat, of_miles
 from tests.miles.hosting import SECONDS, hosting, step

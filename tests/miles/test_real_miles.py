@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from orl_miles.generate import RunEnded
-from orl_rollout.testing import Fault, FaultKind
+from orl_testing import Fault, FaultKind
 
 from tests.miles.host import APIS, CLASS, SIGNATURE, V1, Api, flat
 from tests.miles.hosting import SECONDS, hosting, step

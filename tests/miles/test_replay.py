@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from orl_cluster.hooks.worker import aclose
 from orl_miles.generate import RunEnded
 from orl_miles.reward import post_process
-from orl_rollout.cluster.worker import aclose
 
 from tests.miles.miniature import ClassApi, Sample
 from tests.miles.test_generate import REPLAY, by_api, hosting, played, settings

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from orl_core.errors import RenderError
 from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
 from orl_core.render import Renderer
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from transformers.utils import chat_template_utils
 
 from tests.published.conversations import Dialect, Played, Shape, Step, as_dicts, as_tools, play

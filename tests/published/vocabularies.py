@@ -1,7 +1,7 @@
 """A vocabulary for a published template: the real one where a package publishes it, else one with its control tokens.
 
 Templates say which control strings they use but not which of them are added tokens, nor how an action ends. Both stand
-here for each family, as the checkpoints publish them. Merges of a seeded vocabulary come from tests.tokenizers.
+here for each family, as the checkpoints publish them. Merges of a seeded vocabulary come from tests.kit.tokenizers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tests.families import DEEPSEEK, GLM, GPT_OSS, KIMI, LLAMA, LLAMA_SPLIT, MINIMAX, MISTRAL
+from tests.kit.families import DEEPSEEK, GLM, GPT_OSS, KIMI, LLAMA, LLAMA_SPLIT, MINIMAX, MISTRAL
+from tests.kit.tokenizers import QWEN, QWEN25_ADDED, Vocabulary, build
 from tests.published.sources import FOLDER
-from tests.tokenizers import QWEN, QWEN25_ADDED, Vocabulary, build
 
 if TYPE_CHECKING:
     from tests.published.sources import Published

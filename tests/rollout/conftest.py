@@ -1,7 +1,7 @@
 """The gallery of environments, served once for all tests of this folder."""
 
 import pytest
-from orl_rollout.testing.environments import serve
+from orl_testing.environments import serve
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from orl_core.config import load_config
 from orl_core.errors import ConfigError, OrlError
-from orl_launcher.record import read_record
-from orl_rollout import history
 from orl_rollout.bounded_files import read_lines, read_whole
-from orl_rollout.journal import read_journal
+from orl_rollout.journal.journal import read_journal
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.record import read_record
 
-READERS: list[Callable[[Path], Any]] = [read_whole, lambda path: list(read_lines(path)), history.read]
+READERS: list[Callable[[Path], Any]] = [read_whole, lambda path: list(read_lines(path)), metrics_log.read]
 
 
 @pytest.mark.parametrize("read", READERS, ids=["whole", "lines", "history"])
@@ -72,4 +72,4 @@ def test_run_with_pipes_for_files_is_read_without(tmp_path: Path) -> None:
 
 def test_history_that_is_a_pipe_is_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics.jsonl")
-    assert not history.read(tmp_path / "metrics.jsonl")
+    assert not metrics_log.read(tmp_path / "metrics.jsonl")

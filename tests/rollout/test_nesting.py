@@ -11,20 +11,20 @@ from orl_core.errors import ConfigError
 from orl_core.messages import ToolCall
 from orl_core.nesting import MAX_DEPTH, too_deep
 from orl_core.task import Task, row_of
+from orl_core.text import leaves_in, map_strings
 from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
 from orl_core.trajectory import Generation, StopReason
-from orl_rollout.breaker import Breaker
-from orl_rollout.http_client import retry_after
+from orl_rollout.http.client import retry_after
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime import Runtime
-from orl_rollout.secrets import Scrubber
-from orl_rollout.tasks import read_tasks
-from orl_rollout.testing import ScriptedEngine
-from orl_rollout.testing import environments as envs
-from orl_rollout.text import leaves_in, map_strings
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.tasks.file import read_tasks
+from orl_testing import ScriptedEngine
+from orl_testing import environments as envs
 
-from tests.rollout.episodes import RENDERER, TOKENIZER, config_of, model, task_of
-from tests.rollout.test_openreward_servers import Answering
+from tests.kit.episodes import RENDERER, TOKENIZER, config_of, model, task_of
+from tests.rollout.openreward.test_servers import Answering
 
 DEPTHS = [MAX_DEPTH + 1, 900, 3_000, 50_000]
 

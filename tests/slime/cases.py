@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from orl_rollout.testing import Fault, FaultKind
+from orl_testing import Fault, FaultKind
 
 WON, LOST = 0.7071, -0.7071
 

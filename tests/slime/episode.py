@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from orl_core.task import Task, row_of
-from orl_rollout.tokenizer import load_tokenizer
+from orl_rollout.tokenizer.tokenizer import load_tokenizer
 
-from tests.tokenizers import build, template
+from tests.kit.tokenizers import build, template
 
 GIVES_UP = "I give up."
 

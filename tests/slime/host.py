@@ -201,7 +201,7 @@ class Host:
 
     def close(self) -> None:
         """Close what the background loop holds, ours and slime's."""
-        from orl_rollout.cluster.worker import aclose
+        from orl_cluster.hooks.worker import aclose
         from slime.utils import http_utils
         from slime.utils.async_utils import run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from orl_rollout.cluster.worker import aclose
+from orl_cluster.hooks.worker import aclose
 from orl_slime.generate import generate
 from orl_slime.reward import post_process
 

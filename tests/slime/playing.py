@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from orl_core.errors import ConfigError
-from orl_rollout import loop, runtime
-from orl_rollout.testing import Fault, SglangServer
-from orl_rollout.tokenizer import load_tokenizer
+from orl_rollout.loop import loop
+from orl_rollout.runtime import runtime
+from orl_rollout.tokenizer.tokenizer import load_tokenizer
+from orl_testing import Fault, SglangServer
 
 from tests.slime import episode
 from tests.slime.cases import Case, check

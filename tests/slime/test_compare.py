@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from orl_rollout.cluster.compare import OFFERED, SCORED, offer
-from orl_rollout.cluster.samples import split
-from orl_rollout.outcome import Outcome
-from orl_rollout.testing.environments import Served, serve
+from orl_cluster.hooks.group_scores import OFFERED, SCORED, offer
+from orl_cluster.hooks.samples import split
+from orl_rollout.results.outcome import Outcome
 from orl_slime.reward import post_process
+from orl_testing.environments import Served, serve
 
-from tests.rollout.test_group import ended
+from tests.rollout.results.test_group_scores import ended
 from tests.slime.miniature import Sample, arguments
 
 

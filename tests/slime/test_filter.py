@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from orl_rollout.cluster.compare import OFFERED
+from orl_cluster.hooks.group_scores import OFFERED
 from orl_slime.filter import has_signal
 
 from tests.slime.miniature import Sample, arguments

@@ -10,21 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
+from orl_cluster.hooks.samples import fill, split
+from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, OrlError, RunAborted
 from orl_core.trajectory import StopReason, Trajectory
-from orl_rollout.cluster.samples import fill, split
-from orl_rollout.cluster.worker import aclose
-from orl_rollout.journal import read_journal
-from orl_rollout.outcome import Outcome, outcome_of
-from orl_rollout.testing import SglangServer
+from orl_rollout.journal.journal import read_journal
+from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_slime.generate import generate
 from orl_slime.reward import post_process, reward
+from orl_testing import SglangServer
 
 from tests.core.test_reward import environment
+from tests.kit.strategies import stripped_trajectories, trajectories
 from tests.slime import episode
 from tests.slime.miniature import Sample, arguments
 from tests.slime.playing import engine
-from tests.strategies import stripped_trajectories, trajectories
 
 STATUS = {
     StopReason.FINISHED: "completed",

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from orl_rollout.cluster.ray import unclosable
+from orl_cluster.launch.ray import unclosable
 
-from tests.second import planning
-from tests.second.environment import ROOT, add_distribution
-from tests.second.planning import WHODUNIT, words_of
 from tests.slime.environment import STAND_IN, make_environment
+from tests.two_pythons import planning
+from tests.two_pythons.environment import ROOT, add_distribution
+from tests.two_pythons.planning import WHODUNIT, words_of
 
 GOLDEN = ROOT / "tests" / "golden" / "slime"
 SCRIPT = "/path/to/slime/scripts/models/qwen3-0.6B.sh"

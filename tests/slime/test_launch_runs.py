@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from orl_launcher.main import main
 
-from tests.second import planning
 from tests.slime.environment import make_environment
 from tests.slime.test_launch import checkpoint, planned
+from tests.two_pythons import planning
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from orl_cluster.hooks.samples import fill
+from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, RunAborted
-from orl_rollout.cluster.samples import fill
-from orl_rollout.cluster.worker import aclose
-from orl_rollout.history import read
+from orl_rollout.run_folder.metrics_log import read
 from orl_slime.generate import generate
 from orl_slime.log import log_eval, log_rollout
 
-from tests.rollout.test_group import ended
+from tests.rollout.results.test_group_scores import ended
 from tests.slime import episode
 from tests.slime.miniature import Sample
 from tests.slime.test_generate import SAMPLING, arguments_of

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_cluster.hooks.worker import aclose
 from orl_core.errors import RunAborted
-from orl_rollout.cluster.worker import aclose
-from orl_rollout.testing import Fault, FaultKind, SglangServer
+from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.slime import episode
 from tests.slime.host import of_slime

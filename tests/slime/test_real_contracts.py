@@ -15,12 +15,12 @@ import pytest
 from orl_slime import log
 from orl_slime.reward import post_process
 
-from tests.second.environment import ROOT
 from tests.slime import episode
 from tests.slime.contract import VARIABLE
 from tests.slime.host import of_slime
 from tests.slime.miniature import Sample, arguments
 from tests.slime.playing import engine
+from tests.two_pythons.environment import ROOT
 
 pytestmark = pytest.mark.slime
 ESTIMATORS = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline", "reinforce_plus_plus", "ppo")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from orl_cluster.hooks.samples import fill
 from orl_core.errors import RunAborted
-from orl_rollout.cluster.samples import fill
-from orl_rollout.history import read
-from orl_rollout.testing import Fault, FaultKind
+from orl_rollout.run_folder.metrics_log import read
+from orl_testing import Fault, FaultKind
 
-from tests.rollout.test_group import ended
+from tests.rollout.results.test_group_scores import ended
 from tests.slime import episode
 from tests.slime.host import of_slime
 from tests.slime.playing import engine, hosting

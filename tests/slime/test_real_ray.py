@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_cluster.launch.ray import environment_for, ray_cluster
+from orl_cluster.launch.required_env import Needs
 from orl_core.errors import ConfigError
-from orl_rollout.cluster.needs import Needs
-from orl_rollout.cluster.ray import environment_for, ray_cluster
 
 from tests.slime.environment import make_environment
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_rollout.journal import read_journal
-from orl_rollout.testing import Fault, FaultKind
+from orl_rollout.journal.journal import read_journal
+from orl_testing import Fault, FaultKind
 
 from tests.slime import episode
 from tests.slime.host import of_slime

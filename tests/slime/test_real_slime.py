@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_rollout.testing import Fault, FaultKind
+from orl_testing import Fault, FaultKind
 
 from tests.slime import episode
 from tests.slime.cases import CASES, Case, key_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from tests.tokenizers import build, template
+from tests.kit.tokenizers import build, template
 
 
 def write_checkpoint(folder: Path) -> None:

@@ -13,9 +13,9 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.messages import Action, ToolResult
 from orl_core.task import Task, row_of
 from orl_core.trajectory import Job, StopReason, Trajectory, Turn
-from orl_rollout.engine import Engine
-from orl_rollout.outcome import Outcome, outcome_of
-from orl_rollout.run import Run
+from orl_rollout.loop.engine import Engine
+from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.run_folder.contract import Run
 
 ENVIRONMENT = "toy/Env"
 End = float | StopReason | Exception | Callable[[], float]

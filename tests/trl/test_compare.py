@@ -13,14 +13,14 @@ import pytest
 from orl_core.config import GroupRewardConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_core.task import Task
-from orl_rollout.group import compare
-from orl_rollout.outcome import Outcome
-from orl_rollout.run import Run
+from orl_rollout.results.group_scores import compare
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.run_folder.contract import Run
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Plan, Rollouts
 from orl_trl.trainer import train
 
-from tests.rollout.test_group import FakeJudge, ended
+from tests.rollout.results.test_group_scores import FakeJudge, ended
 
 T = TypeVar("T")
 

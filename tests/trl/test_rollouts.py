@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from orl_core.config import EnvironmentConfig
 from orl_core.errors import RunAborted, SessionError
 from orl_core.trajectory import StopReason, Trajectory
-from orl_rollout.outcome import outcome_of
+from orl_rollout.results.outcome import outcome_of
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Plan, Rollouts, columns_of
 from transformers import Qwen3ForCausalLM
 
-from tests.strategies import trajectories
+from tests.kit.strategies import trajectories
 from tests.trl.fakes import End, Player, make_run, tasks
 
 T = TypeVar("T")

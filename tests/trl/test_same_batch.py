@@ -22,12 +22,12 @@ import orl_slime.generate
 import orl_slime.reward
 import pytest
 from msgspec import structs
+from orl_cluster.hooks.worker import aclose
 from orl_core.config import EnvironmentConfig
 from orl_core.messages import Action, ToolResult
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
-from orl_rollout import runtime
-from orl_rollout.cluster.worker import aclose
-from orl_rollout.outcome import Outcome, outcome_of
+from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.runtime import runtime
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts, columns_of
 from orl_trl.settings import grpo_config

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_rollout import interrupt
+from orl_rollout.signals import interrupt
 from orl_trl.trainer import WholeCheckpoints, train
 from transformers import AutoModelForCausalLM
 

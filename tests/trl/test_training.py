@@ -16,15 +16,15 @@ from msgspec import structs
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.reward import group_advantages
 from orl_core.trajectory import StopReason
-from orl_rollout.run import Run
-from orl_rollout.runtime import Runtime
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.runtime.runtime import Runtime
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts
 from orl_trl.settings import grpo_config
 from orl_trl.trainer import plan_of, quiet_trl, runtime_of, train, trainer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.tokenizers import template
+from tests.kit.tokenizers import template
 from tests.trl.fakes import End, Player, make_run
 
 REWARDS: list[End] = [1.0, 0.0, StopReason.ERROR, 0.5, 1.0, StopReason.TIMEOUT, StopReason.ERROR, StopReason.ABORTED]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from orl_launcher.main import main
 
-from tests.second.environment import ROOT
+from tests.two_pythons.environment import ROOT
 
 WHODUNIT = str(ROOT / "configs" / "whodunit.yaml")
 # What a machine may have set, and tests must not see.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_core.render.certify import BENIGN
 
-from tests.tokenizers import QWEN3_ADDED, QWEN_SPECIAL
+from tests.kit.tokenizers import QWEN3_ADDED, QWEN_SPECIAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

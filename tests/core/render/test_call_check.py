@@ -14,10 +14,10 @@ from orl_core.render.certify import Check
 from orl_core.render.controls import Controls
 from orl_core.render.plan import Plans
 from orl_core.tools import ToolFormat
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tests.tokenizers import QWEN3_ADDED, build, template
+from tests.kit.tokenizers import QWEN3_ADDED, build, template
 
 QWEN3 = template("qwen3")
 LFM2 = ("<|tool_call_start|>", "<|tool_call_end|>")

@@ -17,10 +17,10 @@ from orl_core.render.conversation import Dialect
 from orl_core.render.dummy import Roles
 from orl_core.render.plan import Plan, Plans
 from orl_core.render.report import unlike_template
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import TEMPLATES
-from tests.tokenizers import build, template, tokenizer
+from tests.kit.tokenizers import build, template, tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ import pytest
 from orl_core.errors import RenderError
 from orl_core.messages import ToolSpec, text_message
 from orl_core.render import Renderer
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-from tests.tokenizers import QWEN3_ADDED, build, template
+from tests.kit.tokenizers import QWEN3_ADDED, build, template
 
 QWEN3 = template("qwen3")
 SYSTEM, USER = text_message("system", "Be brief."), text_message("user", "Who did it?")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.render import Renderer
 from orl_core.render.controls import Controls
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-from tests.tokenizers import QWEN3_ADDED, build, template
+from tests.kit.tokenizers import QWEN3_ADDED, build, template
 
 short = st.text("ab<|", min_size=2, max_size=5)
 

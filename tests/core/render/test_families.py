@@ -21,11 +21,11 @@ from orl_core.render.independence import Findings
 from orl_core.render.plan import Plan, Plans
 from orl_core.render.report import unlike_template
 from orl_core.tools import thinking
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import few, harmless, hostile_to, rounds
-from tests.families import FAMILIES, renderer, tokenizer
-from tests.tokenizers import build, template
+from tests.kit.families import FAMILIES, renderer, tokenizer
+from tests.kit.tokenizers import build, template
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

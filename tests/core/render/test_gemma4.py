@@ -16,7 +16,7 @@ from orl_core.render.conversation import for_template
 from orl_core.tools import thinking
 
 from tests.core.render.conversations import few, harmless
-from tests.families import renderer, tokenizer
+from tests.kit.families import renderer, tokenizer
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "render_gemma4.json").read_text(encoding="utf-8"))
 WHO = {"type": "object", "properties": {"who": {"type": "string", "description": "a <name>"}}}

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import RenderError
 from orl_core.render import Renderer
-from orl_rollout.tokenizer import HFTokenizer, load_tokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import ByT5Tokenizer
 
 from tests.core.render.conversations import CONTROL_STRINGS, hostile
-from tests.families import MISTRAL_SPM
-from tests.families import tokenizer as family_tokenizer
-from tests.tokenizers import build, template, tokenizer
+from tests.kit.families import MISTRAL_SPM
+from tests.kit.families import tokenizer as family_tokenizer
+from tests.kit.tokenizers import build, template, tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

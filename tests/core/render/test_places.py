@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.render.places import Places
 
-from tests import families
 from tests.core.render.test_renderer import RENDERERS
-from tests.tokenizers import tokenizer
+from tests.kit import families
+from tests.kit.tokenizers import tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from orl_core.render.conversation import Dialect, for_template
 from orl_core.tools.format import for_chat_template
 
 from tests.core.render.conversations import few
-from tests.families import FAMILIES, renderer, tokenizer
+from tests.kit.families import FAMILIES, renderer, tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,10 +13,10 @@ from orl_core.errors import RenderError
 from orl_core.messages import ImageBlock, Message, ParseFailure, TextBlock, ToolCall, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.render.conversation import for_template
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, harmless, rounds
-from tests.tokenizers import build, tokenizer
+from tests.kit.tokenizers import build, tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RENDERERS = {name: Renderer(tokenizer(name)) for name in TEMPLATES}

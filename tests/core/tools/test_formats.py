@@ -26,10 +26,10 @@ from orl_core.tools import (
     thinking,
 )
 from orl_core.tools.marked import mark
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.tools.wire import WIRES, Wire, any_calls, quiet_calls, tools_for
-from tests.tokenizers import QWEN3_ADDED, build, template
+from tests.kit.tokenizers import QWEN3_ADDED, build, template
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = [

@@ -15,7 +15,7 @@ from orl_core.messages import Action, FailureKind, ParseFailure, ToolCall
 from orl_core.tools import delimiters, parse
 from orl_core.tools.strict_json import MAX_DEPTH
 
-from tests.strategies import json_values
+from tests.kit.strategies import json_values
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "hermes.json").read_text(encoding="utf-8"))
 FRAGMENTS = st.sampled_from(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orl_core.messages import ToolSpec
 from orl_core.tools import parse
 
-from tests.strategies import json_values
+from tests.kit.strategies import json_values
 
 
 def read(text: str, schema: Any, root: dict[str, Any] | None = None) -> Any:

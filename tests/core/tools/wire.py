@@ -13,7 +13,7 @@ from msgspec import Struct
 from orl_core.messages import ToolCall, ToolSpec
 from orl_core.tools import ToolFormat
 
-from tests.strategies import json_values
+from tests.kit.strategies import json_values
 
 
 class Wire(Struct, frozen=True, kw_only=True):

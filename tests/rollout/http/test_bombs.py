@@ -11,20 +11,20 @@ from msgspec import structs
 from orl_core.errors import EngineError, OrlError, SessionError, boundary
 from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_core.trajectory import StopReason
-from orl_launcher.check_engine import _ask
-from orl_rollout import delivery
-from orl_rollout.http_client import UnsafeAnswer
+from orl_launcher.doctor.engine import _ask
+from orl_rollout.http.client import UnsafeAnswer
+from orl_rollout.http.safe_json import check, decode
 from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
-from orl_rollout.safe_json import check, decode
-from orl_rollout.secrets import Scrubber
-from orl_rollout.sglang import Patience, SglangEngine
-from orl_rollout.tasks import open_listing
-from orl_rollout.testing import ScriptedEngine
+from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_rollout.tasks.prepare import open_listing
+from orl_rollout.upload import sender as delivery
+from orl_testing import ScriptedEngine
 
-from tests.rollout.episodes import config_of, task_of
-from tests.rollout.heartbeat import MAX_STOP, heartbeat
-from tests.rollout.hostile import KINDS, hostile
-from tests.rollout.loop_play import call, play, result, say, session_of
+from tests.kit.episodes import config_of, task_of
+from tests.kit.heartbeat import MAX_STOP, heartbeat
+from tests.rollout.http.hostile import KINDS, hostile
+from tests.rollout.loop.loop_play import call, play, result, say, session_of
 
 MEGABYTES = 300
 PATIENCE = 0.5  # seconds, for what never ends

@@ -14,16 +14,17 @@ from orl_core.config import decode_config
 from orl_core.errors import ConfigError, EngineError, SessionError
 from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
-from orl_rollout import delivery
-from orl_rollout.http_client import HttpClient, UnsafeRequest
+from orl_rollout.http.client import HttpClient, UnsafeRequest
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.secrets import Scrubber
-from orl_rollout.sglang import SglangEngine
-from orl_rollout.tasks import list_tasks, open_listing, prepare, read_tasks
-from orl_rollout.testing import environments as envs
+from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.tasks.file import read_tasks
+from orl_rollout.tasks.prepare import list_tasks, open_listing, prepare
+from orl_rollout.upload import sender as delivery
+from orl_testing import environments as envs
 
-from tests.rollout.episodes import Playing, config_of, task_of
-from tests.rollout.test_openreward_servers import Answering
+from tests.kit.episodes import Playing, config_of, task_of
+from tests.rollout.openreward.test_servers import Answering
 
 KEY = "or-key-0123456789"
 STRANGE = ("/evil:8000/x", "//evil", "..", ".", "a/b", "a?b", "a#b", "a b", "a\n", "a%2e", "@evil", "é", "x" * 300)

@@ -14,12 +14,12 @@ import pytest
 import zstandard
 from orl_core.config import decode_config
 from orl_core.errors import OrlError
-from orl_rollout.frames import frame
-from orl_rollout.journal import Journal, journal_files, read_journal
+from orl_rollout.journal.frames import frame
+from orl_rollout.journal.journal import Journal, journal_files, read_journal
 
-from tests.rollout.journalled import CONFIG, SECRET, only_file, outcome, trajectory_of, write
+from tests.kit.journalled import CONFIG, SECRET, only_file, outcome, trajectory_of, write
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 async def test_an_entry_comes_back_as_it_was(tmp_path):
@@ -87,8 +87,8 @@ async def test_a_record_larger_than_a_file_has_a_file_of_its_own(tmp_path):
 def test_an_entry_survives_the_death_of_the_process(tmp_path):
     program = f"""
 import asyncio, os, signal
-from tests.rollout.journalled import CONFIG, outcome
-from orl_rollout.journal import Journal
+from tests.kit.journalled import CONFIG, outcome
+from orl_rollout.journal.journal import Journal
 async def main():
     await Journal({str(tmp_path)!r}, CONFIG).record(outcome(key="last words"))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -102,8 +102,8 @@ asyncio.run(main())
 def test_writers_in_threads_and_processes_share_a_folder(tmp_path):
     program = f"""
 import asyncio, sys
-from tests.rollout.journalled import CONFIG, outcome
-from orl_rollout.journal import Journal
+from tests.kit.journalled import CONFIG, outcome
+from orl_rollout.journal.journal import Journal
 async def main(name):
     with Journal({str(tmp_path)!r}, CONFIG) as journal:
         await asyncio.gather(*(journal.record(outcome(name * 10_000, key=f"{{name}}{{n}}")) for n in range(20)))

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import OrlError
 from orl_core.messages import Message, TextBlock
+from orl_core.text import clean
 from orl_core.trajectory import Generation
-from orl_rollout.frames import MAGIC, frame, read_frames
-from orl_rollout.journal import decode_entry, encode_entry, read_journal
-from orl_rollout.packing import pack_ids, pack_logprobs, unpack
-from orl_rollout.secrets import without_ids
-from orl_rollout.text import clean
+from orl_rollout.journal.arrays import pack_ids, pack_logprobs, unpack
+from orl_rollout.journal.frames import MAGIC, frame, read_frames
+from orl_rollout.journal.journal import decode_entry, encode_entry, read_journal
+from orl_rollout.secrets.secrets import without_ids
 
-from tests.rollout.journalled import entry_of, trajectory_of, write
-from tests.strategies import finite, json_values, trajectories
+from tests.kit.journalled import entry_of, trajectory_of, write
+from tests.kit.strategies import finite, json_values, trajectories
 
 HOSTILE = st.text(st.characters() | st.sampled_from('\ud800\udfff\0\u2028\x1b"\\\n{'), max_size=20)
 IDS = st.lists(st.integers(0, 2**31 - 1) | st.sampled_from([0, 2**31 - 1]), max_size=20)

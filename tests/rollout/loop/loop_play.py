@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, Trajectory
-from orl_rollout import loop
-from orl_rollout.loop import rollout
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_core.trajectory import Generation, Job, Trajectory
+from orl_rollout.loop import loop
+from orl_rollout.loop.loop import rollout
+from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.tokenizers import tokenizer
+from tests.kit.tokenizers import tokenizer
 
 TOKENIZER = tokenizer()
 RENDERER = Renderer(TOKENIZER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from orl_rollout.turnstile import turnstile
+from orl_rollout.loop.fair_queue import turnstile
 
 MANY = 200
 

@@ -15,7 +15,7 @@ Those of 7 to 10, how a rollout ends before its time, stand in test_loop_endings
 10. Cancellation propagates after the session is closed.
 11. A tool result over its budget is cut with a visible marker; an image is refused loudly.
 12. Evaluation uses the sampling parameters it is given.
-13. The breaker ends a run whose rollouts mostly end in ERROR (tests/rollout/test_breaker.py).
+13. The breaker ends a run whose rollouts mostly end in ERROR (tests/rollout/runtime/test_circuit_breaker.py).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from orl_core.datum import to_data
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, text_of
 from orl_core.trajectory import Generation, Job, StopReason
-from orl_rollout.loop import rollout
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_rollout.loop.loop import rollout
+from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.rollout.loop_play import RENDERER, TASK, TOKENIZER, TOOLS, call, play, result, say, session_of, shown
+from tests.rollout.loop.loop_play import RENDERER, TASK, TOKENIZER, TOOLS, call, play, result, say, session_of, shown
 
 
 async def test_1_a_prompt_over_budget_is_max_tokens_without_a_turn():

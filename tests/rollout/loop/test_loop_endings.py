@@ -1,4 +1,4 @@
-"""The loop's promises 7 to 10 (tests/rollout/test_loop.py lists them): aborts, faults, deadlines, cancellation."""
+"""The loop's promises 7 to 10 (tests/rollout/loop/test_loop.py lists them): aborts, faults, deadlines, cancellation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from orl_core.datum import to_data
 from orl_core.errors import EngineError
 from orl_core.messages import ImageBlock, ToolResult, ToolSpec
 from orl_core.trajectory import Generation, StopReason
-from orl_rollout import loop
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
-from orl_rollout.testing.scripted import Hang
+from orl_rollout.loop import loop
+from orl_testing import ScriptedEngine, ScriptedSession
+from orl_testing.scripted import Hang
 
-from tests.rollout.loop_play import TOOLS, call, play, result, say, session_of
+from tests.rollout.loop.loop_play import TOOLS, call, play, result, say, session_of
 
 
 async def test_7_an_abort_under_the_hosts_flag_is_aborted_and_does_not_train():

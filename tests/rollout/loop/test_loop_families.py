@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from orl_core.datum import to_data
+from orl_core.limits import Limits
 from orl_core.messages import FailureKind, TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
-from orl_rollout.loop import rollout
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_rollout.loop.loop import rollout
+from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.families import renderer, tokenizer
+from tests.kit.families import renderer, tokenizer
 
 TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
 RESULT = ToolResult(name="act", content=(TextBlock(text="ok"),))

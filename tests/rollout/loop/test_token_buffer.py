@@ -6,7 +6,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_rollout.context import Context
+from orl_rollout.loop.token_buffer import Context
 
 token_ids = st.integers(0, 2**31 - 1)
 ids = st.lists(token_ids, max_size=8)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
-from orl_rollout.toolbox import Toolbox
+from orl_rollout.loop.tool_check import Toolbox
 
 SCHEMA = {
     "type": "object",

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
 from orl_core.trajectory import StopReason
-from orl_rollout.schema_keywords import KEYWORDS
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
-from orl_rollout.toolbox import Toolbox
+from orl_rollout.loop.schema_keywords import KEYWORDS
+from orl_rollout.loop.tool_check import Toolbox
+from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.rollout.hostile_tools import ARGUMENTS, SCHEMAS, Verdict, called, field, nested, tool
-from tests.rollout.loop_play import call, play, result, say
-from tests.rollout.test_toolbox import JSON
+from tests.rollout.loop.hostile_tools import ARGUMENTS, SCHEMAS, Verdict, called, field, nested, tool
+from tests.rollout.loop.loop_play import call, play, result, say
+from tests.rollout.loop.test_tool_check import JSON
 
 
 async def judged(schema: Any, arguments: dict[str, Any]) -> tuple[Verdict, str]:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ImageBlock, text_of
-from orl_rollout.openreward.events import EventReader
+from orl_rollout.openreward.sse import EventReader
 from orl_rollout.openreward.wire import result_of
-from orl_rollout.testing import environments as envs
+from orl_testing import environments as envs
 
-from tests.rollout.episodes import Playing
+from tests.kit.episodes import Playing
 
 
 async def test_results_carry_reward_and_end(gallery):

@@ -20,15 +20,16 @@ from typing import Any
 
 import pytest
 from orl_core.datum import to_data
+from orl_core.limits import Limits
 from orl_core.reward import reduce_reward
-from orl_core.trajectory import Job, Limits, StopReason, Trajectory
-from orl_rollout.loop import rollout
+from orl_core.trajectory import Job, StopReason, Trajectory
+from orl_rollout.loop.loop import rollout
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.testing import ScriptedEngine
-from orl_rollout.testing import environments as envs
-from orl_rollout.testing.proxy import Mishap, MishapKind, Proxy
+from orl_testing import ScriptedEngine
+from orl_testing import environments as envs
+from orl_testing.proxy import Mishap, MishapKind, Proxy
 
-from tests.rollout.episodes import RENDERER, config_of, model, task_of
+from tests.kit.episodes import RENDERER, config_of, model, task_of
 
 # What goes wrong on the wire. "once" is the opening's first request of its kind alone, "opening" every one of them.
 WIRE = """

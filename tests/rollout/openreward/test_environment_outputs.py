@@ -8,14 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from orl_core.limits import Limits
 from orl_core.messages import FailureKind, text_of
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
-from orl_rollout.loop import rollout
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_rollout.loop.loop import rollout
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.testing import ScriptedEngine
-from orl_rollout.testing import environments as envs
+from orl_testing import ScriptedEngine
+from orl_testing import environments as envs
 
-from tests.rollout.episodes import RENDERER, TOKENIZER, config_of, model, task_of
+from tests.kit.episodes import RENDERER, TOKENIZER, config_of, model, task_of
 
 CONTROLS = frozenset(TOKENIZER.added_tokens.values())
 

@@ -6,7 +6,7 @@ import pytest
 from orl_core.errors import SessionError
 from orl_rollout.openreward.faults import SEARCHED, speaking
 from orl_rollout.openreward.transport import RemoteFailure
-from orl_rollout.secrets import Scrubber
+from orl_rollout.secrets.secrets import Scrubber
 
 VALUE = "or_0123456789abcdef0123"
 

@@ -8,9 +8,9 @@ import pytest
 from orl_core.errors import ConfigError, SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.testing import environments as envs
+from orl_testing import environments as envs
 
-from tests.rollout.episodes import Playing, config_of, task_of
+from tests.kit.episodes import Playing, config_of, task_of
 
 KEY = "or-key-0123456789"
 

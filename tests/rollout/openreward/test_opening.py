@@ -10,9 +10,9 @@ from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.wire import decode_listing
-from orl_rollout.testing import environments as envs
+from orl_testing import environments as envs
 
-from tests.rollout.episodes import Playing, config_of, task_of
+from tests.kit.episodes import Playing, config_of, task_of
 
 
 async def test_the_opening_holds_messages_and_tools(gallery):

@@ -12,10 +12,10 @@ from orl_core.errors import SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
-from orl_rollout.testing import environments as envs
-from orl_rollout.testing.proxy import Mishap, MishapKind, Proxy
+from orl_testing import environments as envs
+from orl_testing.proxy import Mishap, MishapKind, Proxy
 
-from tests.rollout.episodes import Playing, config_of, task_of
+from tests.kit.episodes import Playing, config_of, task_of
 
 UNNAMED = Task(env_name="gallery/Echo", deployment_name="gallery/Echo", task_spec={"number": 1})
 

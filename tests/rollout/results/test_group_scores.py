@@ -23,15 +23,15 @@ from orl_core.messages import (
 )
 from orl_core.task import Task
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
-from orl_rollout.group import Group, compare, conversation, score_groups
+from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.wire import candidate_of
-from orl_rollout.outcome import Outcome, outcome_of
-from orl_rollout.session import Opening
-from orl_rollout.testing import environments as envs
+from orl_rollout.results.group_scores import Group, compare, conversation, score_groups
+from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_testing import environments as envs
 
 from tests.core.test_reward import environment
-from tests.rollout.episodes import config_of, task_of
+from tests.kit.episodes import config_of, task_of
 
 BLEND = GroupRewardConfig(mode="blend", weight=0.5, timeout=5.0)
 

@@ -12,12 +12,12 @@ from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_core.reward import reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
-from orl_rollout.outcome import load_reward, outcome_of
+from orl_rollout.results.outcome import load_reward, outcome_of
 
 from tests.core.test_reward import environment, played
-from tests.strategies import trajectories
+from tests.kit.strategies import trajectories
 
-HERE = "tests.rollout.test_outcome"
+HERE = "tests.rollout.results.test_outcome"
 
 
 def turns(trajectory: Trajectory) -> float:

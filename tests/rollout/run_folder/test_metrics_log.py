@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orl_rollout.history import append, figures, read
+from orl_rollout.run_folder.metrics_log import append, figures, read
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import ToolCall
 from orl_core.task import Task
-from orl_rollout import concurrency
-from orl_rollout.concurrency import Admitted, Slots
-from orl_rollout.loop import never
-from orl_rollout.session import Overloaded
-from orl_rollout.testing import ScriptedSession
+from orl_rollout.loop.loop import never
+from orl_rollout.loop.session import Overloaded
+from orl_rollout.runtime import admission
+from orl_rollout.runtime.admission import Admitted, Slots
+from orl_testing import ScriptedSession
 
 TASK = Task(env_name="A/B", deployment_name="A/B")
 
@@ -57,7 +57,7 @@ async def test_who_was_refused_comes_before_who_came_later():
     assert order == ["first", "second", "third"]
 
 
-async def _enter(place: concurrency.Place, order: list[str], name: str) -> None:
+async def _enter(place: admission.Place, order: list[str], name: str) -> None:
     async with place:
         order.append(name)
 
@@ -129,8 +129,8 @@ class Crowd:
     def __init__(self, most: int | None) -> None:
         self.most = most
         self.slots = Slots(most)
-        self.inside: list[concurrency.Place] = []
-        self.waiting: dict[asyncio.Task[None], concurrency.Place] = {}
+        self.inside: list[admission.Place] = []
+        self.waiting: dict[asyncio.Task[None], admission.Place] = {}
 
     async def step(self, what: str, number: int) -> None:
         if what == "come":
@@ -143,7 +143,7 @@ class Crowd:
         await turn_over()
         self.check()
 
-    async def happen(self, what: str, place: concurrency.Place) -> None:
+    async def happen(self, what: str, place: admission.Place) -> None:
         limit, taken = self.slots.limit, self.slots.taken
         if what == "open":
             place.opened()
@@ -205,7 +205,7 @@ async def test_patience_ends_and_the_hosts_flag_ends_a_pause():
         if not await place.again(lambda: True):
             break
         tries += 1
-    assert tries == concurrency.PATIENCE // (concurrency.LONGEST_WISH + concurrency.FIRST_PAUSE)
+    assert tries == admission.PATIENCE // (admission.LONGEST_WISH + admission.FIRST_PAUSE)
 
 
 async def test_a_call_that_is_answered_429_lowers_the_limit_and_is_not_made_again():

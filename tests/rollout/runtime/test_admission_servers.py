@@ -10,14 +10,14 @@ from orl_core.config import decode_config
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
-from orl_rollout.breaker import Breaker
+from orl_rollout.loop.session import Opening, Overloaded, Session
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime import Runtime
-from orl_rollout.session import Opening, Overloaded, Session
-from orl_rollout.testing import ScriptedSession
-from orl_rollout.testing import environments as envs
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime
+from orl_testing import ScriptedSession
+from orl_testing import environments as envs
 
-from tests.rollout.episodes import RENDERER, config_of, model, task_of
+from tests.kit.episodes import RENDERER, config_of, model, task_of
 
 
 class Choosy:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import RunAborted
-from orl_rollout.breaker import BUGS, WINDOW, Breaker
+from orl_rollout.runtime.circuit_breaker import BUGS, WINDOW, Breaker
 
 
 def fed(breaker: Breaker, errors: list[bool]) -> tuple[int, str] | None:

@@ -13,12 +13,12 @@ from orl_core.messages import TextBlock, ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
-from orl_rollout.breaker import Breaker
-from orl_rollout.runtime import Runtime, limits_of
-from orl_rollout.session import Session
-from orl_rollout.testing import ScriptedEngine, ScriptedSession
+from orl_rollout.loop.session import Session
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime, limits_of
+from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.tokenizers import tokenizer
+from tests.kit.tokenizers import tokenizer
 
 TASK = Task(env_name="A/B", deployment_name="A/B")
 CALL = tuple(tokenizer().encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>'))
@@ -54,13 +54,13 @@ def broken(_: Trajectory) -> float:
 
 
 async def test_the_users_reward_function_judges():
-    config = config_of(reward="tests.rollout.test_runtime:on_a_thread")
+    config = config_of(reward="tests.rollout.runtime.test_runtime:on_a_thread")
     outcome = await runtime(config).play(TASK, key="k", engine=engine(1), sampling={})
     assert (outcome.reward, outcome.success) == (1.5, True)
 
 
 async def test_a_broken_reward_function_is_an_error_each_time_and_ends_the_run():
-    playing = runtime(config_of(reward="tests.rollout.test_runtime:broken"))
+    playing = runtime(config_of(reward="tests.rollout.runtime.test_runtime:broken"))
     model = engine(200)
     outcome = await playing.play(TASK, key="k", engine=model, sampling={})
     assert outcome.trajectory.stop_reason is StopReason.ERROR

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.config import Secret, decode_config
 from orl_core.errors import ConfigError
-from orl_rollout.readings import squeezed, unescaped
-from orl_rollout.secrets import Scrubber, refuse_repeats, resolve_secrets
+from orl_rollout.secrets.readings import squeezed, unescaped
+from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, resolve_secrets
 
 
 def config_of(secrets=None, own=None):

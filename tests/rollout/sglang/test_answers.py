@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 from orl_core.errors import EngineError
-from orl_rollout.sglang import MOST_BYTES, _most
-from orl_rollout.testing import Fault, FaultKind, logprobs_of
+from orl_rollout.sglang.client import MOST_BYTES, _most
+from orl_testing import Fault, FaultKind, logprobs_of
 
-from tests.rollout.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
+from tests.kit.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
 
 
 @pytest.mark.parametrize(("budget", "ids", "reason"), [(2, 2, "length"), (3, 3, "length"), (4, 3, "stop")])

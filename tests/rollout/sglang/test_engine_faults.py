@@ -13,16 +13,17 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 from orl_core.datum import to_data
+from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Job, Limits, StopReason, Trajectory
-from orl_rollout.loop import rollout
-from orl_rollout.sglang import Patience, SglangEngine
-from orl_rollout.testing import Fault, FaultKind, ScriptedSession, SglangServer
+from orl_core.trajectory import Job, StopReason, Trajectory
+from orl_rollout.loop.loop import rollout
+from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_testing import Fault, FaultKind, ScriptedSession, SglangServer
 
-from tests.rollout.serving import HANGS, leaving_no_task
-from tests.tokenizers import tokenizer
+from tests.kit.serving import HANGS, leaving_no_task
+from tests.kit.tokenizers import tokenizer
 
 TOKENIZER = tokenizer()
 RENDERER = Renderer(TOKENIZER)

@@ -8,21 +8,11 @@ import time
 import pytest
 from aiohttp import web
 from orl_core.errors import EngineError
-from orl_rollout.http_client import ERROR_BYTES
-from orl_rollout.sglang import Patience, SglangEngine
-from orl_rollout.testing import Fault, FaultKind, SglangServer
+from orl_rollout.http.client import ERROR_BYTES
+from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_testing import Fault, FaultKind, SglangServer
 
-from tests.rollout.serving import (
-    ANSWER,
-    HANGS,
-    PROMPT,
-    SAMPLING,
-    answering,
-    free_port,
-    leaving_no_task,
-    replying,
-    serving,
-)
+from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, answering, free_port, leaving_no_task, replying, serving
 
 
 @pytest.mark.parametrize(

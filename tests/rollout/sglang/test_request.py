@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import pytest
 from aiohttp import web
 from orl_core.errors import EngineError
-from orl_rollout.context import Context
-from orl_rollout.sglang import SglangEngine
-from orl_rollout.testing import Fault, FaultKind, SglangServer, logprobs_of
+from orl_rollout.loop.token_buffer import Context
+from orl_rollout.sglang.client import SglangEngine
+from orl_testing import Fault, FaultKind, SglangServer, logprobs_of
 
-from tests.rollout.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
+from tests.kit.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
 
 
 async def test_ids_and_logprobs_are_those_of_the_server() -> None:

@@ -17,17 +17,18 @@ import aiohttp
 import pytest
 from orl_core.datum import to_data
 from orl_core.errors import EngineError
+from orl_core.limits import Limits
 from orl_core.messages import ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Limits, StopReason, Trajectory
-from orl_rollout.loop import rollout
-from orl_rollout.sglang import Patience, SglangEngine
-from orl_rollout.testing import Fault, FaultKind, ScriptedSession, SglangServer
-from orl_rollout.testing.sglang_faults import scripted_faults
+from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_rollout.loop.loop import rollout
+from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_testing import Fault, FaultKind, ScriptedSession, SglangServer
+from orl_testing.sglang.faults import scripted_faults
 
-from tests.rollout.serving import ANSWER, HANGS, PROMPT, SAMPLING, free_port, leaving_no_task
-from tests.tokenizers import tokenizer
+from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, free_port, leaving_no_task
+from tests.kit.tokenizers import tokenizer
 
 ROUTER = """
 import json, sys

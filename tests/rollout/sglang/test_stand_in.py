@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from orl_rollout.testing import Fault, FaultKind, logprobs_of
+from orl_testing import Fault, FaultKind, logprobs_of
 
-from tests.rollout.serving import ANSWER, PROMPT
-from tests.rollout.wire import standing
+from tests.kit.serving import ANSWER, PROMPT
+from tests.rollout.sglang.wire import standing
 
 # /generate
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from orl_rollout.testing import Fault, FaultKind, Pace, SglangServer, logprobs_of, seeded_faults
+from orl_testing import Fault, FaultKind, Pace, SglangServer, logprobs_of, seeded_faults
 
-from tests.rollout.serving import ANSWER, PROMPT
-from tests.rollout.wire import Client, standing
+from tests.kit.serving import ANSWER, PROMPT
+from tests.rollout.sglang.wire import Client, standing
 
 HANGING = [Fault(kind=FaultKind.HANG)]
 

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-from orl_rollout.testing import SglangServer
+from orl_testing import SglangServer
 
-from tests.rollout.serving import ANSWER, HANGS, PROMPT, leaving_no_task
+from tests.kit.serving import ANSWER, HANGS, PROMPT, leaving_no_task
 
 
 class Client:

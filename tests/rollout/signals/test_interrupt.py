@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from orl_rollout import children, interrupt
-from orl_rollout.run import SummaryFile, replace, write_new
+from orl_rollout.run_folder.contract import SummaryFile, replace, write_new
+from orl_rollout.signals import children, interrupt
 
-from tests.rollout.test_bombs import growth_of
+from tests.rollout.http.test_bombs import growth_of
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -200,7 +200,7 @@ def gone(process: int) -> bool:
 
 FORCED = """
 import os, signal, sys, threading, time
-from orl_rollout import interrupt, signal_listener
+from orl_rollout.signals import interrupt, listener as signal_listener
 signal_listener.FIRST_SECONDS = signal_listener.AGAIN_SECONDS = 0.1
 def busy(seconds):
     ends = time.monotonic() + seconds
@@ -231,7 +231,7 @@ def test_a_process_that_comes_to_no_check_ends_by_force(stage: str, needed: int)
 
 FORKING = """
 import os, signal
-from orl_rollout import interrupt
+from orl_rollout.signals import interrupt
 with interrupt.listening() as signals:
     reader, writer = os.pipe()
     child = os.fork()

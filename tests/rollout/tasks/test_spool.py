@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from orl_rollout.spool import Keys, Spool
+from orl_rollout.tasks.spool import Keys, Spool
 
 
 @given(st.lists(st.integers(1, 2**64 - 1) | st.integers(1, 200).map(lambda n: n * 64), max_size=400))

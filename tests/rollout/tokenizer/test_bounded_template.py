@@ -11,12 +11,12 @@ import jinja2
 import pytest
 from orl_core.errors import RenderError, boundary
 from orl_core.render import Renderer
-from orl_rollout import template_meter
-from orl_rollout.bounded_template import BoundedTemplate
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.tokenizer import template_meter
+from orl_rollout.tokenizer.bounded_template import BoundedTemplate
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from transformers.utils import chat_template_utils
 
-from tests.tokenizers import build, template
+from tests.kit.tokenizers import build, template
 
 LONG = "{% set s = 'a' * 1000000 %}"
 ALIASED = "{% set n = namespace(x=['abc'], y=['abc']) %}{% for i in range(40) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
@@ -142,7 +142,7 @@ def test_printed_namespace_does_not_show_what_it_holds() -> None:
     assert BoundedTemplate(grown).render() == "<Namespace>"
 
 
-OURS = Path(__file__).parents[1] / "templates"
+OURS = Path(__file__).parents[2] / "templates"
 PUBLISHED = sorted(
     path.stem
     for folder in (OURS, *(Path(each) / "chat_templates" for each in find_spec("trl").submodule_search_locations))  # pyright: ignore

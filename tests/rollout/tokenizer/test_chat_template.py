@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jinja2 import TemplateError
 from msgspec import structs
+from orl_cluster.hooks.worker import Process
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, RenderError
 from orl_core.messages import ToolCall, ToolSpec, text_message
 from orl_core.render.conversation import for_template
 from orl_core.tools.format import for_chat_template
-from orl_rollout.chat_template import ChatTemplate
-from orl_rollout.cluster.worker import Process
-from orl_rollout.rendering import open_renderer, open_tokenizer
-from orl_rollout.run import dated
-from orl_rollout.tokenizer import HFTokenizer
+from orl_rollout.run_folder.contract import dated
+from orl_rollout.tokenizer.chat_template import ChatTemplate
+from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-from tests.families import FAMILIES, renderer
-from tests.families import tokenizer as family_tokenizer
-from tests.tokenizers import build, template
+from tests.kit.families import FAMILIES, renderer
+from tests.kit.families import tokenizer as family_tokenizer
+from tests.kit.tokenizers import build, template
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,13 +18,13 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from orl_core.errors import RenderError
 from orl_core.render import Renderer
 from orl_core.render.certify import BENIGN
-from orl_rollout.pretrained import load_pretrained
-from orl_rollout.rank_files import read_tekken, read_tiktoken
-from orl_rollout.tokenizer import HFTokenizer, load_tokenizer
+from orl_rollout.tokenizer.pretrained import load_pretrained
+from orl_rollout.tokenizer.rank_files import read_tekken, read_tiktoken
+from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 from tokenizers import pre_tokenizers
 
-from tests.families import KIMI, LLAMA_SPLIT, MISTRAL
-from tests.tokenizers import build, byte_level, template
+from tests.kit.families import KIMI, LLAMA_SPLIT, MISTRAL
+from tests.kit.tokenizers import build, byte_level, template
 
 if TYPE_CHECKING:
     from pathlib import Path

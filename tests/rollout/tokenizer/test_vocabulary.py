@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_rollout.tokenizer import load_tokenizer
+from orl_rollout.tokenizer.tokenizer import load_tokenizer
 
-from tests.tokenizers import build, template
+from tests.kit.tokenizers import build, template
 
 
 @pytest.mark.parametrize(

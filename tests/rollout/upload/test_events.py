@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given
 from msgspec import structs
 from orl_core.messages import FailureKind, Message, ParseFailure, TextBlock, ToolCall, text_message
-from orl_rollout.events import events_of
-from orl_rollout.journal import decode_entry, encode_entry
+from orl_rollout.journal.journal import decode_entry, encode_entry
+from orl_rollout.upload.events import events_of
 
-from tests.rollout.journalled import config_of, entry_of, trajectory_of
-from tests.strategies import trajectories
+from tests.kit.journalled import config_of, entry_of, trajectory_of
+from tests.kit.strategies import trajectories
 
 CONFIG = config_of(trainer={"model": "some/model", "lr": 1e-6, "rollout_batch_size": 32, "advantage_estimator": "grpo"})
 

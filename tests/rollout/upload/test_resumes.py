@@ -8,19 +8,19 @@ import time
 from pathlib import Path
 
 import pytest
-from orl_rollout.delivery import Delivery, Ended, Stop, seconds_of
-from orl_rollout.events import events_of
-from orl_rollout.secrets import Scrubber
-from orl_rollout.upload import Uploader
+from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.upload.events import events_of
+from orl_rollout.upload.sender import Delivery, Ended, Stop, seconds_of
+from orl_rollout.upload.uploader import Uploader
 
-from tests.rollout.collector import Collector
-from tests.rollout.journalled import config_of, entry_of, trajectory_of, write
+from tests.kit.collector import Collector
+from tests.kit.journalled import config_of, entry_of, trajectory_of, write
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
-from orl_rollout.upload import Uploader
-from tests.rollout.journalled import config_of
+from orl_rollout.upload.uploader import Uploader
+from tests.kit.journalled import config_of
 with Uploader(sys.argv[1], config_of()):
     sys.stdin.read()
 """

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_rollout.events import events_of
-from orl_rollout.frames import frame
-from orl_rollout.journal import Journal, read_journal
-from orl_rollout.upload import Uploader, uploads
+from orl_rollout.journal.frames import frame
+from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.upload.events import events_of
+from orl_rollout.upload.uploader import Uploader, uploads
 
-from tests.rollout.collector import Collector
-from tests.rollout.journalled import config_of, outcome, trajectory_of, write
+from tests.kit.collector import Collector
+from tests.kit.journalled import config_of, outcome, trajectory_of, write
 
 KEY = "or-key-0123456789"
 

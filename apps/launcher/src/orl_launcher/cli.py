@@ -108,7 +108,7 @@ def config_of(arguments: argparse.Namespace, more: Sequence[str] = ()) -> RunCon
     """
     from orl_core.config import load_config
     from orl_rollout.logs import keep_out
-    from orl_rollout.secrets import Scrubber, refuse_repeats
+    from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
 
     config = load_config(Path(arguments.config), [*more, *arguments.overrides])
     keep_out(Scrubber.of(config))
@@ -118,6 +118,6 @@ def config_of(arguments: argparse.Namespace, more: Sequence[str] = ()) -> RunCon
 
 def console(*, stderr: bool = False) -> Console:
     """Return the terminal. Whatever is printed there, text from outside does not steer it and is no markup."""
-    from orl_launcher.terminal import Terminal
+    from orl_launcher.view.terminal import Terminal
 
     return Terminal(stderr=stderr, highlight=False, markup=False, emoji=False)  # names may hold brackets and colons

@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(words: list[str]) -> int:
-    from orl_rollout import interrupt
+    from orl_rollout.signals import interrupt
 
     from orl_launcher import cli
 
@@ -141,7 +141,7 @@ def _run(words: list[str]) -> int:
         if words[0] not in COMMANDS:
             near = cli.suggestion(words[0], COMMANDS)
             raise cli.UsageError(f"unknown command {words[0]}{near or ': ' + ', '.join(COMMANDS)} (see orl --help)")
-        command = cast("Command", import_module(f"orl_launcher.{words[0].replace('-', '_')}"))
+        command = cast("Command", import_module(f"orl_launcher.commands.{words[0].replace('-', '_')}"))
         return command.run(command.parser().parse(words[1:]))
     except OrlError as exc:
         from orl_rollout.logs import shown

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 from orl_core.errors import ConfigError, SessionError, boundary
-from orl_rollout import interrupt
+from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
-from orl_launcher.progress import counting
+from orl_launcher.view.progress import counting
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig

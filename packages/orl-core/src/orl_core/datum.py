@@ -15,7 +15,7 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from orl_core.config import TrainOn
+    from orl_core.limits import TrainOn
     from orl_core.trajectory import Trajectory, Turn
 
 

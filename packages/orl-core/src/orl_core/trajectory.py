@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from orl_core.config import TrainOn
 from orl_core.errors import EngineError
+from orl_core.limits import Limits
 from orl_core.messages import Action, Message, Span, ToolResult
 from orl_core.task import Task
 
@@ -35,28 +35,6 @@ class StopReason(StrEnum):
     TIMEOUT = "timeout"
     ABORTED = "aborted"
     ERROR = "error"
-
-
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a rollout may use, and what of it may train. Tokens are counted in ids, times in seconds.
-
-    `strip_reasoning` keeps the reasoning of earlier turns from the engine.
-    """
-
-    max_turns: int = 20
-    turn_tokens: int = 4096
-    rollout_tokens: int = 32768
-    context_tokens: int = 32768
-    tool_result_tokens: int = 4096
-    call_timeout: float = 60.0
-    turn_timeout: float = 300.0
-    rollout_timeout: float = 900.0
-    max_nudges: int = 1
-    max_invalid: int = 3
-    parallel_calls: bool = False
-    train_timeouts: bool = False
-    train_on: TrainOn = field(default_factory=TrainOn)
-    strip_reasoning: bool = False
 
 
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

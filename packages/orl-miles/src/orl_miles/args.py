@@ -1,8 +1,8 @@
 """From the configuration to miles' command line. No file is read, no process asked, nothing of miles imported.
 
-What miles has in common with other trainers of a cluster stands in `orl_rollout.cluster.options`; here is what is its
-own: its hooks, and its two training backends. FSDP reads a Hugging Face checkpoint as it is and shards it over all
-training GPUs; it splits no sequence, and packs sequences only under an attention that keeps them apart.
+What miles has in common with other trainers of a cluster stands in `orl_cluster.launch.trainer_defaults`; here is what
+is its own: its hooks, and its two training backends. FSDP reads a Hugging Face checkpoint as it is and shards it over
+all training GPUs; it splits no sequence, and packs sequences only under an attention that keeps them apart.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from orl_cluster.launch import trainer_defaults
+from orl_cluster.launch.argv import Options, number
+from orl_cluster.launch.layout import Request
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
-from orl_rollout.cluster import options
-from orl_rollout.cluster.argv import Options, number
-from orl_rollout.cluster.request import Request
 
 Backend = Literal["fsdp", "megatron"]
 
@@ -36,7 +36,7 @@ _RECOMPUTE = "--gradient-checkpointing, which is on already"
 _ONLY_MEGATRON = "--train-backend megatron"
 GONE: dict[Backend, dict[str, str]] = {
     "fsdp": {
-        options.CONTEXT_PARALLEL: f"{_ONLY_MEGATRON}: FSDP splits no sequence",
+        trainer_defaults.CONTEXT_PARALLEL: f"{_ONLY_MEGATRON}: FSDP splits no sequence",
         "--tensor-model-parallel-size": "--tp before `--` for the engines; FSDP shards the model over all GPUs",
         "--pipeline-model-parallel-size": f"{_ONLY_MEGATRON}: FSDP shards the model over all GPUs",
         "--lora-rank": f"{_ONLY_MEGATRON}: FSDP trains every weight",
@@ -45,14 +45,14 @@ GONE: dict[Backend, dict[str, str]] = {
         "--recompute-num-layers": _RECOMPUTE,
         "--attention-backend": ATTENTION,
         "--optimizer-cpu-offload": "--fsdp-cpu-offload",
-        **options.GONE,
+        **trainer_defaults.GONE,
     },
     "megatron": {
         "--gradient-checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1, "
         "which are on already",
         ATTENTION: "--attention-backend",
         "--fsdp-cpu-offload": "--optimizer-cpu-offload",
-        **options.GONE,
+        **trainer_defaults.GONE,
     },
 }
 FULLY_ASYNC = "--fully-async"
@@ -80,30 +80,30 @@ def arguments(
         ConfigError: an option that orl owns or that the backend lacks, or sizes that do not fit together.
     """
     trainer = request.trainer
-    options.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend])
+    trainer_defaults.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend])
     _refuse_fully_async(request, features)
-    reference = options.absolute((trainer.megatron_ckpt if backend == "megatron" else None) or _model(trainer))
+    reference = trainer_defaults.absolute((trainer.megatron_ckpt if backend == "megatron" else None) or _model(trainer))
     training, notes = _fsdp(request, features) if backend == "fsdp" else (_megatron(request), [])
     ours: Options = {
         "--train-backend": (backend,),
-        **options.cluster(request.layout),
-        **options.checkpoints(trainer, request.files, reference),
-        **options.data(request.config, request.files, HOOKS),
+        **trainer_defaults.cluster(request.layout),
+        **trainer_defaults.checkpoints(trainer, request.files, reference),
+        **trainer_defaults.data(request.config, request.files, HOOKS),
         **({GENERATE: ("orl_miles.generate.generate_legacy",)} if LEGACY in features else {}),
-        **options.rollouts(request, parallel=backend == "megatron"),
-        **options.learning(trainer),
+        **trainer_defaults.rollouts(request, parallel=backend == "megatron"),
+        **trainer_defaults.learning(trainer),
         **training,
-        **(options.tracking(trainer, PROJECT) if request.tracked else {}),
+        **(trainer_defaults.tracking(trainer, PROJECT) if request.tracked else {}),
     }
-    return [*model_args, *options.assemble(request, ours)], notes
+    return [*model_args, *trainer_defaults.assemble(request, ours)], notes
 
 
 def _model(trainer: TrainerConfig) -> str:
-    return trainer.model or options.MODEL
+    return trainer.model or trainer_defaults.MODEL
 
 
 def _megatron(request: Request) -> Options:
-    return options.megatron(request.trainer, request.layout)
+    return trainer_defaults.megatron(request.trainer, request.layout)
 
 
 def _fsdp(request: Request, features: Collection[str]) -> tuple[Options, list[str]]:
@@ -119,7 +119,7 @@ def _fsdp(request: Request, features: Collection[str]) -> tuple[Options, list[st
     common: Options = {ATTENTION: (attention,), "--gradient-checkpointing": ()}
     apart = _why_apart(attention, features)
     if not apart:
-        return {**common, **options.packing(trainer)}, notes
+        return {**common, **trainer_defaults.packing(trainer)}, notes
     asked = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
     if asked:
         raise ConfigError(f"{asked[0]}: {apart}: leave it out, then each is trained by itself")
@@ -144,9 +144,9 @@ def _check_schedule(request: Request) -> None:
             "use `thinking: keep`, or --train-backend megatron"
         )
     gpus = layout.actor * layout.nodes
-    groups = config.trainer.rollout_batch_size or options.GROUPS
+    groups = config.trainer.rollout_batch_size or trainer_defaults.GROUPS
     given = number(request.value("--global-batch-size"), "--global-batch-size")
-    batch = given or groups * (config.trainer.n_samples or options.GROUP_SIZE)
+    batch = given or groups * (config.trainer.n_samples or trainer_defaults.GROUP_SIZE)
     if batch % gpus:
         raise ConfigError(f"the {batch} rollouts of a step do not divide over {gpus} training GPUs: --n-samples")
 

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from orl_cluster.hooks import generate as cluster
+from orl_cluster.hooks.group_scores import flat
 from orl_core.datum import Datum
 from orl_core.errors import ConfigError, OrlError
 from orl_core.trajectory import Generation
-from orl_rollout.cluster import generate as cluster
-from orl_rollout.cluster.compare import flat
 
 from orl_miles import replay
 
@@ -29,7 +29,7 @@ class RunEnded(BaseException):
 async def generate(input: Any) -> Any:  # noqa: A002  miles tells the API by this name
     """Play the task of `input.sample.metadata`: a GenerateFnInput in, a GenerateFnOutput out.
 
-    What becomes of it: `orl_rollout.cluster.generate.generate`. A failure is FAILED, and ABORTED where miles puts
+    What becomes of it: `orl_cluster.hooks.generate.generate`. A failure is FAILED, and ABORTED where miles puts
     another group in the place of one that was: fully async, and with its filter `check_no_aborted`.
 
     Raises:

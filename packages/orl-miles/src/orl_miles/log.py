@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orl_rollout.cluster import log
+from orl_cluster.hooks import log
 
 
 def log_rollout(

@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
-from orl_rollout.cluster import probe
-from orl_rollout.cluster.argv import value_of
-from orl_rollout.cluster.options import TRACKER
+from orl_cluster.launch import probe
+from orl_cluster.launch.argv import value_of
+from orl_cluster.launch.trainer_defaults import TRACKER
 
 from orl_miles.args import FLASH, LOGGING_CRASH
 

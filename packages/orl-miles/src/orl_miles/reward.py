@@ -11,8 +11,8 @@ import dataclasses
 import sys
 from typing import Any
 
-from orl_rollout.cluster.reward import post_process as cluster_post_process
-from orl_rollout.cluster.reward import reward_of
+from orl_cluster.hooks.reward import post_process as cluster_post_process
+from orl_cluster.hooks.reward import reward_of
 
 from orl_miles import replay
 
@@ -37,7 +37,7 @@ async def reward(args: Any, sample: Any, **_: Any) -> Any:
 
 
 def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
-    """Raw rewards, and rewards as miles' estimator wants them; see `orl_rollout.cluster.reward.post_process`.
+    """Raw rewards, and rewards as miles' estimator wants them; see `orl_cluster.hooks.reward.post_process`.
 
     miles asks for them before it makes one tensor of what it replays, so that the padding is fitted here.
     """

@@ -11,10 +11,10 @@ import logging
 import traceback
 from typing import TYPE_CHECKING
 
-from orl_rollout.text import visible
+from orl_core.text import visible
 
 if TYPE_CHECKING:
-    from orl_rollout.secrets import Scrubber
+    from orl_rollout.secrets.secrets import Scrubber
 
 
 class _Shown(logging.Filter):

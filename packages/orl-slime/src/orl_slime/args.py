@@ -1,17 +1,17 @@
 """From the configuration to slime's command line. No file is read, no process asked, nothing of slime imported.
 
-What slime has in common with other trainers of a cluster stands in `orl_rollout.cluster.options`; here is what is its
-own: its hooks, and what it no longer has.
+What slime has in common with other trainers of a cluster stands in `orl_cluster.launch.trainer_defaults`; here is what
+is its own: its hooks, and what it no longer has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orl_cluster.launch import trainer_defaults
+from orl_cluster.launch.argv import Options
+from orl_cluster.launch.layout import Request
 from orl_core.errors import ConfigError
-from orl_rollout.cluster import options
-from orl_rollout.cluster.argv import Options
-from orl_rollout.cluster.request import Request
 
 PROJECT = "slime-openreward"  # on W&B
 HOOKS: Options = {
@@ -25,7 +25,7 @@ HOOKS: Options = {
 GONE = {
     "--gradient-checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1, "
     "which are on already",
-    **options.GONE,
+    **trainer_defaults.GONE,
 }
 
 
@@ -40,15 +40,15 @@ def arguments(request: Request, model_args: Sequence[str]) -> list[str]:
         raise ConfigError(
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
         )
-    options.refuse_by_name("slime", request.names, GONE)
-    reference = options.absolute(trainer.megatron_ckpt or trainer.model or options.MODEL)
+    trainer_defaults.refuse_by_name("slime", request.names, GONE)
+    reference = trainer_defaults.absolute(trainer.megatron_ckpt or trainer.model or trainer_defaults.MODEL)
     ours: Options = {
-        **options.cluster(request.layout),
-        **options.checkpoints(trainer, request.files, reference),
-        **options.data(request.config, request.files, HOOKS),
-        **options.rollouts(request, parallel=True),
-        **options.learning(trainer),
-        **options.megatron(trainer, request.layout),
-        **(options.tracking(trainer, PROJECT) if request.tracked else {}),
+        **trainer_defaults.cluster(request.layout),
+        **trainer_defaults.checkpoints(trainer, request.files, reference),
+        **trainer_defaults.data(request.config, request.files, HOOKS),
+        **trainer_defaults.rollouts(request, parallel=True),
+        **trainer_defaults.learning(trainer),
+        **trainer_defaults.megatron(trainer, request.layout),
+        **(trainer_defaults.tracking(trainer, PROJECT) if request.tracked else {}),
     }
-    return [*model_args, *options.assemble(request, ours)]
+    return [*model_args, *trainer_defaults.assemble(request, ours)]

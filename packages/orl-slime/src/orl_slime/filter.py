@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from orl_rollout.cluster.filter import reason_to_drop
+from orl_cluster.hooks.filter import reason_to_drop
 
 
 def has_signal(args: Any, samples: list[Any], **_: Any) -> Any:

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orl_cluster.hooks import generate as cluster
+from orl_cluster.hooks.samples import fail
+from orl_cluster.hooks.worker import run_of
 from orl_core.datum import Datum
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.trajectory import Generation
-from orl_rollout.cluster import generate as cluster
-from orl_rollout.cluster.samples import fail
-from orl_rollout.cluster.worker import run_of
 
 from orl_slime import replay
 
@@ -23,7 +23,7 @@ from orl_slime import replay
 async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False) -> Any:
     """Play the task of `sample.metadata` and return `sample`, or a list where reasoning is stripped.
 
-    What becomes of it, and what is raised: `orl_rollout.cluster.generate.generate`. slime, fully async, drops the group
+    What becomes of it, and what is raised: `orl_cluster.hooks.generate.generate`. slime, fully async, drops the group
     of an exception and calls again: then samples fail at once, and `orl_slime.log.log_rollout` raises it.
     """
     run = run_of(args)

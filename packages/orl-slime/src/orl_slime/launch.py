@@ -1,4 +1,4 @@
-"""`orl train slime`: the command line made of slime's own parts, checked and run by `orl_rollout.cluster.launch`.
+"""`orl train slime`: the command line made of slime's own parts, checked and run by `orl_cluster.launch.launch`.
 
 It imports nothing of slime: the Python that has it is asked (`probe`) and run.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orl_cluster.launch import launch
+from orl_cluster.launch.layout import layout_of
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
-from orl_rollout import children
-from orl_rollout.cluster import launch
-from orl_rollout.cluster.request import layout_of
-from orl_rollout.run import Run
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.signals import children
 
 from orl_slime import args
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from orl_cluster.launch import probe
+from orl_cluster.launch.argv import value_of
+from orl_cluster.launch.trainer_defaults import TRACKER
 from orl_core.errors import OrlError, boundary
-from orl_rollout.cluster import probe
-from orl_rollout.cluster.argv import value_of
-from orl_rollout.cluster.options import TRACKER
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
 

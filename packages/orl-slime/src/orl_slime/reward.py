@@ -10,8 +10,8 @@ import copy
 import sys
 from typing import Any
 
-from orl_rollout.cluster.reward import post_process as cluster_post_process
-from orl_rollout.cluster.reward import reward_of
+from orl_cluster.hooks.reward import post_process as cluster_post_process
+from orl_cluster.hooks.reward import reward_of
 
 _NORMALISED = frozenset({"grpo", "gspo", "cispo"})
 
@@ -32,5 +32,5 @@ async def reward(args: Any, sample: Any, **_: Any) -> Any:
 
 
 def post_process(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
-    """Raw rewards, and rewards as slime's estimator wants them; see `orl_rollout.cluster.reward.post_process`."""
+    """Raw rewards, and rewards as slime's estimator wants them; see `orl_cluster.hooks.reward.post_process`."""
     return cluster_post_process(args, samples, _NORMALISED)

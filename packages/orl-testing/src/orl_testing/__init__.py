@@ -1,11 +1,11 @@
 """Fakes and stand-ins for tests of agents and trainers, ours and yours: no GPU, no platform, loopback only."""
 
-from orl_rollout.testing.proxy import Mishap, MishapKind, Proxy
-from orl_rollout.testing.scripted import ScriptedEngine, ScriptedSession
-from orl_rollout.testing.sglang import Recorded, SglangServer
-from orl_rollout.testing.sglang_faults import Fault, FaultKind, seeded_faults
-from orl_rollout.testing.sglang_model import logprobs_of
-from orl_rollout.testing.sglang_scheduler import Pace
+from orl_testing.proxy import Mishap, MishapKind, Proxy
+from orl_testing.scripted import ScriptedEngine, ScriptedSession
+from orl_testing.sglang.faults import Fault, FaultKind, seeded_faults
+from orl_testing.sglang.model import logprobs_of
+from orl_testing.sglang.scheduler import Pace
+from orl_testing.sglang.server import Recorded, SglangServer
 
 __all__ = [
     "Fault",

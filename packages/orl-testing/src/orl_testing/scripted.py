@@ -14,8 +14,7 @@ from msgspec import Struct
 from orl_core.messages import Message, ToolCall, ToolResult, ToolSpec, text_message
 from orl_core.task import Task
 from orl_core.trajectory import Generation
-
-from orl_rollout.session import Opening
+from orl_rollout.loop.session import Opening
 
 Hang = float("inf")  # as a pause: never answers
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from orl_rollout.engine import Engine
-    from orl_rollout.run import Run
+    from orl_rollout.loop.engine import Engine
+    from orl_rollout.run_folder.contract import Run
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def plan(run: Run) -> list[str]:
 
 
 def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
-    """Answer on this thread what `play` asks of the checkpoint `model`; see `orl_rollout.run.LocalEngine`.
+    """Answer on this thread what `play` asks of the checkpoint `model`; see `LocalEngine`.
 
     Raises:
         ConfigError: the model cannot be loaded.

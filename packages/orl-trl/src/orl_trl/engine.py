@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
-from orl_rollout import interrupt
+from orl_rollout.signals import interrupt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,7 +43,7 @@ class _Waiting(Struct, frozen=True, kw_only=True):
 
 
 class InProcessEngine:
-    """`orl_rollout.engine.Engine` over a transformers model. `weight_version` goes into every Generation."""
+    """`orl_rollout.loop.engine.Engine` over a transformers model. `weight_version` goes into every Generation."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 import transformers
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.engine import Engine
+from orl_rollout.loop.engine import Engine
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from orl_trl.engine import InProcessEngine

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from orl_rollout import interrupt
+from orl_rollout.signals import interrupt
 
 T = TypeVar("T")
 

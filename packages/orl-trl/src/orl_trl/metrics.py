@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from orl_rollout.history import mean
+from orl_rollout.run_folder.metrics_log import mean
 
 PACKAGES = ("torch", "transformers", "trl", "openreward", "orl-core", "orl-rollout", "orl-trl")
 _NOT_OURS = frozenset(

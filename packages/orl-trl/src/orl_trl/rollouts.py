@@ -21,17 +21,17 @@ from typing import Any, Protocol, Self
 from msgspec import Struct
 from orl_core.errors import OrlError
 from orl_core.task import Task
-from orl_rollout import interrupt
-from orl_rollout.engine import Engine
-from orl_rollout.metrics import measure, metrics_of
-from orl_rollout.outcome import Outcome
+from orl_rollout.loop.engine import Engine
+from orl_rollout.results.metrics import measure, metrics_of
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.signals import interrupt
 
 from orl_trl.engine import InProcessEngine
 from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
 
 
 class Player(Protocol):
-    """What plays one task: `orl_rollout.runtime.Runtime`, or a fake."""
+    """What plays one task: `orl_rollout.runtime.runtime.Runtime`, or a fake."""
 
     async def play(  # noqa: PLR0913  Runtime's
         self,

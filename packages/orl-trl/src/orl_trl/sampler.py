@@ -16,7 +16,7 @@ from typing import cast
 
 import torch
 from msgspec import Struct
-from orl_rollout import interrupt
+from orl_rollout.signals import interrupt
 from torch import Tensor
 from transformers import (
     GenerationConfig,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.run import Run
+from orl_rollout.run_folder.contract import Run
 from transformers import HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
 

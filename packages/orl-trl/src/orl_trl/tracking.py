@@ -12,7 +12,7 @@ from orl_core.errors import ConfigError, boundary
 
 if TYPE_CHECKING:
     from orl_core.config import TrainerConfig
-    from orl_rollout.run import Run
+    from orl_rollout.run_folder.contract import Run
 
 
 def tracks(config: TrainerConfig) -> bool:

@@ -19,19 +19,19 @@ from datasets import Dataset
 from datasets.utils import disable_progress_bars
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, boundary
-from orl_rollout import interrupt
-from orl_rollout.breaker import Breaker
-from orl_rollout.group import compare
-from orl_rollout.journal import Journal
+from orl_rollout.journal.journal import Journal
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.outcome import Outcome
-from orl_rollout.pretrained import load_pretrained
-from orl_rollout.rendering import open_renderer, open_tokenizer
-from orl_rollout.run import Run
-from orl_rollout.runtime import Runtime
-from orl_rollout.tasks import read_tasks
-from orl_rollout.upload import Uploader
+from orl_rollout.results.group_scores import compare
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.signals import interrupt
+from orl_rollout.tasks.file import read_tasks
+from orl_rollout.tokenizer.pretrained import load_pretrained
+from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_rollout.upload.uploader import Uploader
 from transformers import PreTrainedModel
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_config import GRPOConfig

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from orl_core.errors import OrlError
-from orl_rollout import history, interrupt
 from orl_rollout.logs import logger_of
-from orl_rollout.metrics import measure, metrics_of
-from orl_rollout.outcome import Outcome
-from orl_rollout.run import Run, SummaryFile
+from orl_rollout.results.metrics import measure, metrics_of
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.contract import Run, SummaryFile
+from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -107,7 +108,7 @@ class Training(TrainerCallback):
 
     def _add(
         self,
-        kind: history.Kind,
+        kind: metrics_log.Kind,
         step: int,
         outcomes: Sequence[Outcome],
         *,
@@ -115,7 +116,7 @@ class Training(TrainerCallback):
         more: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         metrics = {**(more or {}), **metrics_of(map(measure, outcomes))}
-        history.append(self._history, kind, step, metrics, seconds=seconds)
+        metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
         return metrics
 
     def _conclude(self, ending: dict[str, Any]) -> None:
@@ -136,7 +137,7 @@ class Training(TrainerCallback):
             "model": self._run.config.trainer.model,
             "model_params": self._parameters,
             "steps": self._steps,
-            **history.figures(history.read(self._history)),
+            **metrics_log.figures(metrics_log.read(self._history)),
             "seconds_total": round(time.monotonic() - self._run.started, 1),
             "seed": self._run.config.trainer.seed,
             "versions": versions(),
@@ -146,6 +147,6 @@ class Training(TrainerCallback):
 
 
 def _say(what: str, metrics: dict[str, float], seconds: float) -> None:
-    shown = {name: history.overall(metrics, name) for name in ("reward", "success", "valid_calls")}
+    shown = {name: metrics_log.overall(metrics, name) for name in ("reward", "success", "valid_calls")}
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in shown.items() if value is not None)
     logger.info("%s: %s, %.1f s", what, figures, seconds)

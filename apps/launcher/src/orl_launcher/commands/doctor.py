@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from orl_core.errors import OrlError
 
 from orl_launcher import cli
-from orl_launcher.options import quoted
+from orl_launcher.commands.train import DEFAULT_CONFIG
 from orl_launcher.playground import is_made, playground, served_here, warm_model
-from orl_launcher.train import DEFAULT_CONFIG
+from orl_launcher.trainer_options import quoted
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
 
-    from orl_launcher.check_environments import Opened
-    from orl_launcher.check_model import Reader
-    from orl_launcher.findings import Page
+    from orl_launcher.doctor.environments import Opened
+    from orl_launcher.doctor.model import Reader
+    from orl_launcher.doctor.report import Page
 
 SECONDS = 60
 DESCRIPTION = """\
@@ -56,7 +56,7 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the page."""
-    from orl_launcher.findings import Page
+    from orl_launcher.doctor.report import Page
 
     page = Page(cli.console(), arguments.timeout)
     config = _configuration(page, arguments)
@@ -67,11 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _configuration(page: Page, arguments: argparse.Namespace) -> RunConfig | None:
     """The configuration; without one, nothing else can be looked at."""
-    from orl_rollout.outcome import load_reward
-    from orl_rollout.run import dated
-    from orl_rollout.secrets import Scrubber
+    from orl_rollout.results.outcome import load_reward
+    from orl_rollout.run_folder.contract import dated
+    from orl_rollout.secrets.secrets import Scrubber
 
-    from orl_launcher.findings import Verdict
+    from orl_launcher.doctor.report import Verdict
 
     page.group("configuration")
     model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
@@ -89,10 +89,10 @@ def _configuration(page: Page, arguments: argparse.Namespace) -> RunConfig | Non
 
 
 def _examine(page: Page, config: RunConfig, arguments: argparse.Namespace) -> None:
-    from orl_launcher.check_engine import check_engine
-    from orl_launcher.check_environments import check_secrets
-    from orl_launcher.check_trainer import check_trainer
-    from orl_launcher.findings import Verdict
+    from orl_launcher.doctor.engine import check_engine
+    from orl_launcher.doctor.environments import check_secrets
+    from orl_launcher.doctor.report import Verdict
+    from orl_launcher.doctor.trainer import check_trainer
 
     check_secrets(page, config)
     opened = _environments(page, config)
@@ -110,8 +110,8 @@ def _examine(page: Page, config: RunConfig, arguments: argparse.Namespace) -> No
 
 
 def _environments(page: Page, config: RunConfig) -> Opened | None:
-    from orl_launcher.check_environments import check_environments
-    from orl_launcher.findings import Verdict
+    from orl_launcher.doctor.environments import check_environments
+    from orl_launcher.doctor.report import Verdict
 
     page.group("environments")
     with ExitStack() as stack:
@@ -125,8 +125,8 @@ def _environments(page: Page, config: RunConfig) -> Opened | None:
 
 def _tokenizer(page: Page, config: RunConfig) -> tuple[Reader | None, RunConfig]:
     """Who reads for the model, and the configuration with the model's path where it is one of the playground's."""
-    from orl_launcher.check_model import check_tokenizer
-    from orl_launcher.findings import Verdict
+    from orl_launcher.doctor.model import check_tokenizer
+    from orl_launcher.doctor.report import Verdict
 
     model = config.trainer.model or "model"
     ready = page.attempt(model, lambda: is_made(config))
@@ -139,8 +139,8 @@ def _tokenizer(page: Page, config: RunConfig) -> tuple[Reader | None, RunConfig]
 def _prompt(
     page: Page, config: RunConfig, opened: Opened | None, reader: Reader | None, *, full: bool
 ) -> tuple[int, ...]:
-    from orl_launcher.check_model import check_prompt
-    from orl_launcher.findings import Verdict
+    from orl_launcher.doctor.model import check_prompt
+    from orl_launcher.doctor.report import Verdict
 
     if opened is None or reader is None:
         page.say(Verdict.UNCHECKED, "it takes an environment that opens and a tokenizer that is certified")

@@ -16,15 +16,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 from orl_core.errors import ConfigError
-from orl_rollout import children
+from orl_rollout.signals import children
 
 from orl_launcher import cli
 
 TRAINERS = ("slime", "miles")
-SHARED = ("orl-core", "orl-rollout")
-ROOT = Path(__file__).parents[4]  # of the checkout, where there is one
+SHARED = ("orl-core", "orl-rollout", "orl-cluster")
+ROOT = Path(__file__).parents[5]  # of the checkout, where there is one
 DESCRIPTION = """\
-Install orl-core, orl-rollout and one adapter beside a trainer, under the versions that are there. None of them changes.
+Install orl-core, orl-rollout, orl-cluster and one adapter beside a trainer, under the versions that are there.
+None of them changes.
 """
 EXAMPLES = """\
   orl install-into ~/slime/.venv/bin/python            slime's adapter
@@ -108,4 +109,4 @@ def _uv(*arguments: str) -> None:
         raise ConfigError(f"uv {arguments[0]}: not done within {UV_SECONDS:g} s: look at the network") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise ConfigError(f"uv {arguments[0]}: {' '.join(lines[-6:])}")
+        raise ConfigError(f"uv {arguments[0]}: {' '.join(lines[-12:])}")

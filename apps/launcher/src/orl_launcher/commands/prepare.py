@@ -1,4 +1,4 @@
-"""`orl prepare`: the tasks of the configured environments as tasks.jsonl. The work is `orl_rollout.tasks.prepare`."""
+"""`orl prepare`: write the tasks of the configured environments to tasks.jsonl, by `orl_rollout.tasks.prepare`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orl_launcher.playground import playground
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
-    from orl_rollout.tasks import PreparedTasks
+    from orl_rollout.tasks.prepare import PreparedTasks
 
 EXAMPLES = """\
   orl prepare --config configs/local.yaml --output tasks.jsonl
@@ -35,8 +35,8 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file, print what it holds."""
-    from orl_rollout import interrupt
-    from orl_rollout.tasks import prepare
+    from orl_rollout.signals import interrupt
+    from orl_rollout.tasks.prepare import prepare
 
     given = cli.config_of(arguments)
     if arguments.output.exists() and arguments.output.samefile(arguments.config):
@@ -51,7 +51,7 @@ def print_prepared(config: RunConfig, prepared: PreparedTasks, output: Path) -> 
     """Print a table of counts."""
     from rich.text import Text
 
-    from orl_launcher.tables import plain_table
+    from orl_launcher.view.tables import plain_table
 
     table = plain_table("environment", "splits", "tasks")
     for name, count in prepared.counts.items():

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError
-from orl_rollout import interrupt
+from orl_rollout.run_folder.record import is_run
+from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
-from orl_launcher.options import quoted
 from orl_launcher.playground import playground, warm_model
-from orl_launcher.record import is_run
+from orl_launcher.trainer_options import quoted
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_core.task import Task
-    from orl_rollout.engine import Engine
-    from orl_rollout.metrics import Measure
-    from orl_rollout.outcome import Outcome
-    from orl_rollout.run import LocalEngine
-    from orl_rollout.runtime import Runtime
+    from orl_rollout.loop.engine import Engine
+    from orl_rollout.results.metrics import Measure
+    from orl_rollout.results.outcome import Outcome
+    from orl_rollout.run_folder.contract import LocalEngine
+    from orl_rollout.runtime.runtime import Runtime
     from rich.progress import Progress
 
 DESCRIPTION = """\
@@ -71,7 +71,7 @@ class Played(Struct, frozen=True, kw_only=True):
 
 def played_of(outcome: Outcome) -> Played:
     """Return what the summary needs of `outcome`."""
-    from orl_rollout.metrics import measure
+    from orl_rollout.results.metrics import measure
 
     trajectory = outcome.trajectory
     return Played(task_key=trajectory.job.task.key, error=trajectory.error, measure=measure(outcome))
@@ -97,7 +97,7 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Play, and print what came of it."""
-    from orl_rollout.run import dated
+    from orl_rollout.run_folder.contract import dated
 
     model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
     config = dated(cli.config_of(arguments, model))
@@ -139,7 +139,8 @@ def make_folder(folder: Path, *, fresh: bool) -> None:
 
 
 def _tasks(config: RunConfig, folder: Path, given: Path | None, most: int | None) -> tuple[Task, ...]:
-    from orl_rollout.tasks import prepare, read_tasks
+    from orl_rollout.tasks.file import read_tasks
+    from orl_rollout.tasks.prepare import prepare
 
     if given is None:
         interrupt.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=config.trainer.seed))
@@ -151,7 +152,7 @@ def _tasks(config: RunConfig, folder: Path, given: Path | None, most: int | None
 
 def _against(url: str, plan: Plan) -> list[Played]:
     """Play against a running engine."""
-    from orl_rollout.sglang import SglangEngine
+    from orl_rollout.sglang.client import SglangEngine
 
     async def played() -> list[Played]:
         async with SglangEngine(url, context_tokens=plan.config.rollout.context_tokens) as engine:
@@ -175,12 +176,12 @@ async def play(plan: Plan, engine: Engine) -> list[Played]:
     Raises:
         OrlError: the run cannot go on (the breaker, a full disk).
     """
-    from orl_rollout.breaker import Breaker
-    from orl_rollout.journal import Journal
+    from orl_rollout.journal.journal import Journal
     from orl_rollout.openreward import OpenRewardClient
-    from orl_rollout.rendering import open_renderer, open_tokenizer
-    from orl_rollout.runtime import Runtime
-    from orl_rollout.upload import Uploader
+    from orl_rollout.runtime.circuit_breaker import Breaker
+    from orl_rollout.runtime.runtime import Runtime
+    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+    from orl_rollout.upload.uploader import Uploader
     from rich.progress import Progress
 
     config = plan.config
@@ -231,12 +232,12 @@ def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException
 
 def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
     """Print and write what came of it; the exit code, a failure where every rollout ended in ERROR."""
-    from orl_rollout.metrics import metrics_of
-    from orl_rollout.secrets import Scrubber
-    from orl_rollout.text import visible
+    from orl_core.text import visible
+    from orl_rollout.results.metrics import metrics_of
+    from orl_rollout.results.pass_at_k import mean_pass_at_k
+    from orl_rollout.secrets.secrets import Scrubber
 
-    from orl_launcher.pass_at_k import mean_pass_at_k
-    from orl_launcher.tables import metrics_table, plain_table
+    from orl_launcher.view.tables import metrics_table, plain_table
 
     metrics = metrics_of(one.measure for one in played)
     successes: dict[str, dict[str, list[bool]]] = {}

@@ -18,9 +18,9 @@ from orl_core.errors import ConfigError
 from orl_launcher import cli
 
 if TYPE_CHECKING:
-    from orl_rollout.journal import Entry
+    from orl_rollout.journal.journal import Entry
 
-    from orl_launcher.pieces import Decoder
+    from orl_launcher.view.pieces import Decoder
 
 ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
@@ -46,8 +46,9 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show, or write the page."""
-    from orl_launcher import record
-    from orl_launcher.pieces import load_decoder
+    from orl_rollout.run_folder import record
+
+    from orl_launcher.view.pieces import load_decoder
 
     path: Path = arguments.path
     journal = record.read_record(path).journal if path.is_dir() else path
@@ -72,7 +73,7 @@ def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
 
 def _sized(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry, int]]:
     """Yield episodes with their place in the journal, from 1, and the bytes of their records."""
-    from orl_rollout.journal import read_sized
+    from orl_rollout.journal.journal import read_sized
 
     for place, (entry, size) in enumerate(read_sized(path), start=1):
         if not (failed and entry.success):
@@ -113,15 +114,16 @@ def _last(sized: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[int,
 
 
 def _show_episodes(chosen: list[tuple[int, Entry]], decoder: Decoder | None) -> None:
-    from orl_launcher.tables import episode_view
+    from orl_launcher.view.tables import episode_view
 
     for place, entry in chosen:
         cli.console().print(episode_view(place, entry, decoder))
 
 
 def _show_overview(path: Path, chosen: list[tuple[int, Entry]]) -> None:
-    from orl_launcher.record import read_record
-    from orl_launcher.tables import closing_table, curves_table, episodes_table
+    from orl_rollout.run_folder.record import read_record
+
+    from orl_launcher.view.tables import closing_table, curves_table, episodes_table
 
     console = cli.console()
     if path.is_dir():
@@ -139,10 +141,10 @@ def _show_overview(path: Path, chosen: list[tuple[int, Entry]]) -> None:
 
 def _write_page(out: Path, path: Path, chosen: list[tuple[int, Entry]], decoder: Decoder | None) -> None:
     from orl_core.errors import OrlError, boundary
+    from orl_rollout.run_folder.record import read_record
 
-    from orl_launcher.curves import charts_of
-    from orl_launcher.page import LEGEND, charts_html, episode_html, page, text
-    from orl_launcher.record import read_record
+    from orl_launcher.view.curves import charts_of
+    from orl_launcher.view.html import LEGEND, charts_html, episode_html, page, text
 
     charts = charts_of(read_record(path)) if path.is_dir() else ()
     parts = [f"<header><h1>{text(path.resolve().name)}</h1></header>"]

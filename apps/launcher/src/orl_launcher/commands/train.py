@@ -1,7 +1,7 @@
 """`orl train`: make a run's folder ready, hand it to a trainer's adapter, make the report of what came back.
 
 It knows no trainer. Adapters are found through the entry-point group `orl.trainers`; what they are handed is
-`orl_rollout.run.Run`, what they leave behind are the files named there.
+`orl_rollout.run_folder.contract.Run`, what they leave behind are the files named there.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import msgspec
 from orl_core.config import Backend
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
-from orl_rollout import interrupt
-from orl_rollout.run import replace, write_new
+from orl_rollout.run_folder.contract import replace, write_new
+from orl_rollout.signals import interrupt
 
-from orl_launcher import cli, options
+from orl_launcher import cli, trainer_options
 from orl_launcher.playground import baseline, playground, reachable, served_here, warm_model
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
-    from orl_rollout.run import Trainer
+    from orl_rollout.run_folder.contract import Trainer
 
 GROUP = "orl.trainers"
 RUNS = Path("runs")
@@ -78,20 +78,20 @@ def parser() -> cli.Parser:
     made.add_argument(
         "--python", metavar="PATH", help="the Python that has slime or miles (default: $ORL_TRAINER_PYTHON, or on PATH)"
     )
-    options.add_trainer_options(made)
+    trainer_options.add_trainer_options(made)
     made.usage = "orl train [slime|miles|trl] [options] [-- trainer arguments]"
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also what was interrupted."""
-    from orl_rollout.run import dated
-    from orl_rollout.secrets import refuse_in_words
+    from orl_rollout.run_folder.contract import dated
+    from orl_rollout.secrets.secrets import refuse_in_words
 
     if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
         raise cli.UsageError(f"orl train {arguments.backend} needs --config: configs/whodunit.yaml is one")
     chosen = [f"trainer.backend={arguments.backend}"] if arguments.backend else []
-    config = dated(cli.config_of(arguments, [*chosen, *options.overrides_of(arguments)]))
+    config = dated(cli.config_of(arguments, [*chosen, *trainer_options.overrides_of(arguments)]))
     refuse_on_command_line(arguments.extra)
     refuse_in_words(config, arguments.extra)
     adapter = find_adapter(config.trainer.backend)
@@ -165,9 +165,9 @@ def _folder(name: str) -> Path:
 
 
 def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argparse.Namespace) -> None:
-    from orl_rollout.run import Run
+    from orl_rollout.run_folder.contract import Run
 
-    from orl_launcher.progress import following
+    from orl_launcher.view.progress import following
 
     started = time.monotonic()
     console = cli.console()
@@ -199,9 +199,9 @@ def _write_config(config: RunConfig, folder: Path) -> None:
 
 def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
     """The tasks to train on and to hold out, prepared in the run's folder where none are given."""
-    from orl_rollout.tasks import prepare
+    from orl_rollout.tasks.prepare import prepare
 
-    from orl_launcher.prepare import print_prepared
+    from orl_launcher.commands.prepare import print_prepared
 
     seed, given = config.trainer.seed, config.trainer.task_data
     task_data = _task_data(config, folder)
@@ -224,10 +224,11 @@ def _task_data(config: RunConfig, folder: Path) -> Path:
 
 def _conclude(folder: Path) -> None:
     """Report what there is."""
-    from orl_launcher.record import read_record
-    from orl_launcher.report import write_report
-    from orl_launcher.tables import closing_table
-    from orl_launcher.wording import count, duration
+    from orl_rollout.run_folder.record import read_record
+
+    from orl_launcher.view.report import write_report
+    from orl_launcher.view.tables import closing_table
+    from orl_launcher.view.wording import count, duration
 
     if not (folder / "config.json").is_file():
         return
@@ -246,12 +247,12 @@ def _conclude(folder: Path) -> None:
 
 def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Namespace, name: str) -> None:
     """The settings for people, on stderr; what the trainer would do, on stdout, to be read or pasted."""
-    from orl_rollout.run import Run
-    from orl_rollout.text import visible
+    from orl_core.text import visible
+    from orl_rollout.run_folder.contract import Run
     from rich.text import Text
 
-    from orl_launcher.page import flat
-    from orl_launcher.tables import plain_table
+    from orl_launcher.view.html import flat
+    from orl_launcher.view.tables import plain_table
 
     folder = _folder(name)
     held_out = any(environment.eval_splits for environment in config.environments.values())

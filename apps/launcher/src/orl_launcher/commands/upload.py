@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orl_launcher import cli
 
 if TYPE_CHECKING:
-    from orl_rollout.upload import Counts
+    from orl_rollout.upload.uploader import Counts
 
 DESCRIPTION = """\
 Send the rollouts of a run to OpenReward that were not sent while it ran: the platform was away, or the run was killed.
@@ -37,11 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Send it, and say what became of it."""
     from orl_core.config import load_config
     from orl_core.errors import ConfigError
-    from orl_rollout import interrupt
-    from orl_rollout.upload import Uploader, uploads
+    from orl_rollout.run_folder.record import has_journal
+    from orl_rollout.signals import interrupt
+    from orl_rollout.upload.uploader import Uploader, uploads
 
     from orl_launcher.playground import reachable
-    from orl_launcher.record import has_journal
 
     config = reachable(load_config(arguments.run / "config.json", arguments.overrides))
     folder = Path(config.rollout.journal or arguments.run)

@@ -14,11 +14,11 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.errors import EngineError, boundary
-from orl_rollout import safe_json
-from orl_rollout.http_client import HttpClient, UnsafeAnswer, read
-from orl_rollout.sglang import Patience, SglangEngine
+from orl_rollout.http import safe_json
+from orl_rollout.http.client import HttpClient, UnsafeAnswer, read
+from orl_rollout.sglang.client import Patience, SglangEngine
 
-from orl_launcher.findings import Page, Verdict
+from orl_launcher.doctor.report import Page, Verdict
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig

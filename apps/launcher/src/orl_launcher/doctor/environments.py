@@ -12,13 +12,13 @@ from msgspec import Struct
 from orl_core.config import RunConfig, Secret, Secrets
 from orl_core.errors import ConfigError, SessionError, boundary
 from orl_core.messages import Message, ToolSpec
-from orl_rollout.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
+from orl_rollout.secrets.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
 
-from orl_launcher.findings import Page, Verdict
+from orl_launcher.doctor.report import Page, Verdict
 from orl_launcher.playground import served_here
 
 if TYPE_CHECKING:
-    from orl_rollout.session import Opening
+    from orl_rollout.loop.session import Opening
 
 ANSWER_BYTES = 1 << 16  # of the names of an environment's secrets
 
@@ -95,7 +95,7 @@ def check_environments(page: Page, config: RunConfig, *, missing: tuple[str, ...
 async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
     """List the configured splits, then open and close a session of the first task."""
     from orl_rollout.openreward import OpenRewardClient
-    from orl_rollout.tasks import list_tasks, open_listing
+    from orl_rollout.tasks.prepare import list_tasks, open_listing
 
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:
@@ -119,7 +119,7 @@ async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
 
 
 def _say_opening(page: Page, name: str, opening: Opening) -> None:
-    from orl_rollout.toolbox import Toolbox
+    from orl_rollout.loop.tool_check import Toolbox
 
     names = Toolbox(opening.tools).names
     said = f"{name}: a session opens with {_counted(len(opening.messages), 'message')}, tools: {names}"
@@ -136,7 +136,7 @@ async def _check_required(page: Page, config: RunConfig, name: str) -> None:
     import asyncio
 
     import msgspec
-    from orl_rollout.http_client import HttpClient, read
+    from orl_rollout.http.client import HttpClient, read
     from orl_rollout.openreward.sdk import api_url
 
     path = f"/v1/environments/{name}/required-secrets"

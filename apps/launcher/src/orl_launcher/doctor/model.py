@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from orl_rollout.runtime import check_renderer
+from orl_rollout.runtime.runtime import check_renderer
 
-from orl_launcher.findings import Page, Verdict
+from orl_launcher.doctor.report import Page, Verdict
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_core.render import Renderer
     from orl_core.render.tokenizer import Tokenizer
-    from orl_rollout.tokenizer import HFTokenizer
+    from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-    from orl_launcher.check_environments import Opened
+    from orl_launcher.doctor.environments import Opened
 
 HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
 
@@ -32,7 +32,7 @@ class Reader(Struct, frozen=True):
 
 def check_tokenizer(page: Page, config: RunConfig) -> Reader | None:
     """Certify the model's tokenizer; None where there is none to be trusted."""
-    from orl_rollout.rendering import open_renderer, open_tokenizer
+    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 
     model = config.trainer.model
     if not model:

@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 from orl_core.errors import OrlError, boundary
-from orl_rollout import interrupt
-from orl_rollout.secrets import Scrubber
-from orl_rollout.text import visible
+from orl_core.text import visible
+from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.signals import interrupt
 
 if TYPE_CHECKING:
     from rich.console import Console

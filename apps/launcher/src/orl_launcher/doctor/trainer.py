@@ -8,20 +8,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from orl_launcher.findings import Page, Verdict
+from orl_launcher.commands.train import RUNS, find_adapter
+from orl_launcher.doctor.report import Page, Verdict
 from orl_launcher.playground import reachable
-from orl_launcher.train import RUNS, find_adapter
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
-    from orl_rollout.run import Trainer
+    from orl_rollout.run_folder.contract import Trainer
 
 OBSTACLE = "# it would not start"  # how a plan's lines say so
 
 
 def check_trainer(page: Page, config: RunConfig, python: str | None) -> None:
     """Find the adapter and let it plan a run."""
-    from orl_rollout.run import Run
+    from orl_rollout.run_folder.contract import Run
 
     backend = config.trainer.backend
     folder = RUNS / config.openreward_run_name

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from orl_rollout.text import visible
-
-from orl_launcher.record import RECENT, Record, running_mean
+from orl_core.text import visible
+from orl_rollout.run_folder.record import RECENT, Record, running_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

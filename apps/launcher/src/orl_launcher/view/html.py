@@ -13,15 +13,15 @@ from math import exp
 from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
-from orl_rollout.text import visible
+from orl_core.text import visible
 
-from orl_launcher.curves import Chart, svg_of
-from orl_launcher.pieces import Decoder, Piece, Role, counts, pieces_of
-from orl_launcher.wording import call_of, duration, number, verdict
+from orl_launcher.view.curves import Chart, svg_of
+from orl_launcher.view.pieces import Decoder, Piece, Role, counts, pieces_of
+from orl_launcher.view.wording import call_of, duration, number, verdict
 
 if TYPE_CHECKING:
     from orl_core.trajectory import Turn
-    from orl_rollout.journal import Entry
+    from orl_rollout.journal.journal import Entry
 
 CLASSES = {Role.TRAINED: "t", Role.UNTRAINED: "n"}
 KEPT = 300  # characters of a long observation that stay in sight
@@ -35,7 +35,7 @@ def text(value: object) -> str:
 
 def page(title: str, body: Iterable[str]) -> str:
     """A whole document."""
-    style = files("orl_launcher").joinpath("style.css").read_text(encoding="utf-8")
+    style = files("orl_launcher.view").joinpath("style.css").read_text(encoding="utf-8")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{text(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from orl_core.errors import RenderError, boundary
-from orl_rollout.text import visible
+from orl_core.text import visible
 
 if TYPE_CHECKING:
     from orl_core.trajectory import Trajectory, Turn

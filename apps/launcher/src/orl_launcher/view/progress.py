@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orl_launcher.record import Point, overall, point_of
-from orl_launcher.wording import duration, number, percent
+from orl_rollout.run_folder.record import Point, overall, point_of
+
+from orl_launcher.view.wording import duration, number, percent
 
 if TYPE_CHECKING:
     from rich.console import Console

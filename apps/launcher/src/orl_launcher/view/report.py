@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orl_launcher.curves import Chart, charts_of, write_png
-from orl_launcher.examples import Examples, examples_of
-from orl_launcher.page import LEGEND, charts_html, episode_html, flat, page, table, text
-from orl_launcher.pieces import Decoder, load_decoder
-from orl_launcher.record import Point, Record, read_record
-from orl_launcher.wording import count, duration, number, percent
+from orl_rollout.run_folder.record import Point, Record, read_record
+
+from orl_launcher.view.curves import Chart, charts_of, write_png
+from orl_launcher.view.examples import Examples, examples_of
+from orl_launcher.view.html import LEGEND, charts_html, episode_html, flat, page, table, text
+from orl_launcher.view.pieces import Decoder, load_decoder
+from orl_launcher.view.wording import count, duration, number, percent
 
 FOREMOST = ("environments", "trainer", "eval")  # settings that stand in sight
 
@@ -57,7 +58,7 @@ def render(record: Record, charts: tuple[Chart, ...], examples: Examples | None,
 
 
 def _examples(record: Record) -> Examples | None:
-    from orl_rollout.journal import read_journal
+    from orl_rollout.journal.journal import read_journal
 
     return examples_of(read_journal(record.journal))
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
-from orl_rollout.text import visible
+from orl_core.text import visible
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -18,14 +18,13 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from orl_launcher.pieces import Decoder, Role, counts, pieces_of
-from orl_launcher.wording import call_of, duration, number, percent, verdict
+from orl_launcher.view.pieces import Decoder, Role, counts, pieces_of
+from orl_launcher.view.wording import call_of, duration, number, percent, verdict
 
 if TYPE_CHECKING:
     from orl_core.trajectory import Turn
-    from orl_rollout.journal import Entry
-
-    from orl_launcher.record import Record
+    from orl_rollout.journal.journal import Entry
+    from orl_rollout.run_folder.record import Record
 
 BARS = "▁▂▃▄▅▆▇█"
 STYLES = {Role.SHOWN: "dim", Role.TRAINED: "green", Role.UNTRAINED: "yellow"}

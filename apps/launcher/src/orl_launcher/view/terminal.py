@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orl_rollout.text import visible
+from orl_core.text import visible
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 

@@ -8,7 +8,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from orl_core.messages import ToolCall
-    from orl_rollout.journal import Entry
+    from orl_rollout.journal.journal import Entry
 
 
 def number(value: float) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orl_rollout.cluster.compare import OFFERED, flat, rollout_of
-from orl_rollout.cluster.reward import reward_of, trains
+from orl_cluster.hooks.group_scores import OFFERED, flat, rollout_of
+from orl_cluster.hooks.reward import reward_of, trains
 
 SMALLEST = 1e-6  # of a difference between rewards that counts as one
 

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 from orl_core.datum import Datum
 from orl_core.errors import ConfigError, EngineError, OrlError, boundary
 from orl_core.trajectory import Generation
-
-from orl_rollout.cluster.compare import offer
-from orl_rollout.cluster.rows import is_task, task_of
-from orl_rollout.cluster.samples import begin_anew, fail, fill, generations_of, split
-from orl_rollout.cluster.worker import Loop, context_tokens, run_of, this_loop
 from orl_rollout.logs import logger_of, shown
-from orl_rollout.outcome import Outcome
+from orl_rollout.results.outcome import Outcome
+
+from orl_cluster.hooks.group_scores import offer
+from orl_cluster.hooks.rows import is_task, task_of
+from orl_cluster.hooks.samples import begin_anew, fail, fill, generations_of, split
+from orl_cluster.hooks.worker import Loop, context_tokens, run_of, this_loop
 
 logger = logger_of("orl")
 

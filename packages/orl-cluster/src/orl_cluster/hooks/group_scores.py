@@ -17,12 +17,12 @@ from orl_core.errors import OrlError, boundary
 from orl_core.messages import Message
 from orl_core.reward import group_rewards
 from orl_core.trajectory import Trajectory
-
-from orl_rollout.cluster.rows import task_of
-from orl_rollout.cluster.worker import config_of
-from orl_rollout.group import Group, conversation, metrics_of_groups, score_groups
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.results.group_scores import Group, conversation, metrics_of_groups, score_groups
+
+from orl_cluster.hooks.rows import task_of
+from orl_cluster.hooks.worker import config_of
 
 logger = logger_of("orl")
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 from orl_core.errors import OrlError, RunAborted, boundary
-
-from orl_rollout import history
-from orl_rollout.cluster.compare import flat, rollout_of
-from orl_rollout.cluster.samples import MEASURE
-from orl_rollout.cluster.worker import run_of
 from orl_rollout.logs import logger_of
-from orl_rollout.metrics import Measure, metrics_of
+from orl_rollout.results.metrics import Measure, metrics_of
+from orl_rollout.run_folder import metrics_log
+
+from orl_cluster.hooks.group_scores import flat, rollout_of
+from orl_cluster.hooks.samples import MEASURE
+from orl_cluster.hooks.worker import run_of
 
 logger = logger_of("orl")
 
@@ -80,12 +80,12 @@ def _steps_made(args: Any, rollout_id: int) -> int:
     So the history says whether that step was made; it may be a step ahead, where the next batch is played meanwhile.
     """
     folder = getattr(args, "orl_folder", None)
-    rows = history.read(Path(folder) / "metrics.jsonl") if folder else []
+    rows = metrics_log.read(Path(folder) / "metrics.jsonl") if folder else []
     logged = max((row["step"] for row in rows if row["kind"] == "train"), default=rollout_id)
     return min(logged, rollout_id + 1)
 
 
-def _remember(args: Any, kind: history.Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:
+def _remember(args: Any, kind: metrics_log.Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:
     folder = getattr(args, "orl_folder", None)
     if folder and metrics:
-        history.append(Path(folder) / "metrics.jsonl", kind, step, metrics, seconds=seconds)
+        metrics_log.append(Path(folder) / "metrics.jsonl", kind, step, metrics, seconds=seconds)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from orl_core.reward import group_advantages
 
-from orl_rollout.cluster.compare import compare, rollout_of
+from orl_cluster.hooks.group_scores import compare, rollout_of
 
 _CENTRED = frozenset({"reinforce_plus_plus_baseline"})
 

@@ -14,11 +14,11 @@ from typing import Any, cast
 import msgspec
 from orl_core.datum import Datum
 from orl_core.trajectory import Generation, StopReason
+from orl_rollout.results.metrics import measure
+from orl_rollout.results.outcome import Outcome
 
-from orl_rollout.cluster.compare import offer
-from orl_rollout.cluster.rows import metadata_of
-from orl_rollout.metrics import measure
-from orl_rollout.outcome import Outcome
+from orl_cluster.hooks.group_scores import offer
+from orl_cluster.hooks.rows import metadata_of
 
 MEASURE = "orl_measure"  # in a sample's metadata
 

@@ -21,14 +21,13 @@ from weakref import WeakKeyDictionary
 import msgspec
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, OrlError, boundary
-
-from orl_rollout.breaker import Breaker
-from orl_rollout.journal import Journal
+from orl_rollout.journal.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.rendering import open_renderer, open_tokenizer
-from orl_rollout.runtime import Runtime
-from orl_rollout.sglang import SglangEngine
-from orl_rollout.upload import Uploader
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_rollout.upload.uploader import Uploader
 
 
 class Run:

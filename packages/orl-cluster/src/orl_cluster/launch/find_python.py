@@ -11,8 +11,7 @@ import subprocess
 from pathlib import Path
 
 from orl_core.errors import ConfigError
-
-from orl_rollout import children
+from orl_rollout.signals import children
 
 VARIABLE = "ORL_TRAINER_PYTHON"
 FIND_SECONDS = 60.0

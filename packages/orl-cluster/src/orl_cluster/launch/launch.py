@@ -18,21 +18,22 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from orl_core.config import TrainerConfig
-from orl_core.configfile import read
+from orl_core.config.yaml import read
 from orl_core.errors import ConfigError, OrlError
-
-from orl_rollout import history, interrupt
-from orl_rollout.cluster import probe, process
-from orl_rollout.cluster.argv import nearest, number, value_of, without
-from orl_rollout.cluster.needs import TRACKER, Needs, given_secrets, needs_of
-from orl_rollout.cluster.options import CUSTOM_CONFIG, MODEL
-from orl_rollout.cluster.probe import Findings
-from orl_rollout.cluster.python import find_python
-from orl_rollout.cluster.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
-from orl_rollout.cluster.request import Files, Layout, Request, given
-from orl_rollout.cluster.rows import check_rows
 from orl_rollout.logs import logger_of, shown
-from orl_rollout.run import Run, SummaryFile
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.contract import Run, SummaryFile
+from orl_rollout.signals import interrupt
+
+from orl_cluster.launch import probe, process
+from orl_cluster.launch.argv import nearest, number, value_of, without
+from orl_cluster.launch.find_python import find_python
+from orl_cluster.launch.layout import Files, Layout, Request, given
+from orl_cluster.launch.probe import Findings
+from orl_cluster.launch.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
+from orl_cluster.launch.required_env import TRACKER, Needs, given_secrets, needs_of
+from orl_cluster.launch.rows import check_rows
+from orl_cluster.launch.trainer_defaults import CUSTOM_CONFIG, MODEL
 
 logger = logger_of("orl")
 
@@ -252,8 +253,8 @@ def _custom_config(run: Run) -> bytes:
 
 
 def _summary_of(run: Run, command: Command, ending: dict[str, Any]) -> dict[str, Any]:
-    rows = history.read(run.folder / "metrics.jsonl")
-    figures = history.figures(rows)
+    rows = metrics_log.read(run.folder / "metrics.jsonl")
+    figures = metrics_log.figures(rows)
     return {
         "env": ", ".join(run.config.environments),
         "model": run.config.trainer.model,

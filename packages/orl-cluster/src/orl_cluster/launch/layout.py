@@ -12,7 +12,7 @@ from msgspec import Struct
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError
 
-from orl_rollout.cluster.argv import names_in, option_name, text, value_of
+from orl_cluster.launch.argv import names_in, option_name, text, value_of
 
 GPUS, TENSOR_PARALLEL = 4, 4
 

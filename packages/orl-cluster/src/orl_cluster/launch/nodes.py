@@ -1,6 +1,6 @@
 """Asks every node of a Ray cluster which variables its workers have, by name, and whether they find a package.
 
-Ray lives in the trainer's Python, which runs this module as a program: `-m orl_rollout.cluster.nodes ANSWER PACKAGE
+Ray lives in the trainer's Python, which runs this module as a program: `-m orl_cluster.launch.nodes ANSWER PACKAGE
 NAME...`. What a node runs is sent there whole, because orl may be missing on it. A value never leaves its node (L6).
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
-
-from orl_rollout import children
 from orl_rollout.bounded_files import read_whole
-from orl_rollout.cluster.needs import Needs
+from orl_rollout.signals import children
+
+from orl_cluster.launch.required_env import Needs
 
 NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
 ASK_SECONDS = 180.0
@@ -47,7 +47,7 @@ def ask(python: str, environment: Mapping[str, str], needs: Needs) -> list[Node]
     """
     with TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        command = [python, "-m", "orl_rollout.cluster.nodes", str(answer), needs.package, *needs.names]
+        command = [python, "-m", "orl_cluster.launch.nodes", str(answer), needs.package, *needs.names]
         try:
             asked = children.run(command, environment=environment, timeout=ASK_SECONDS)
         except subprocess.TimeoutExpired as exc:

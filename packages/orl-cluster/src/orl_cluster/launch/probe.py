@@ -25,13 +25,13 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct, field
 from orl_core.errors import ConfigError, OrlError, boundary
-
-from orl_rollout import children
 from orl_rollout.bounded_files import read_whole
-from orl_rollout.cluster.argv import names_in, nearest, value_of
-from orl_rollout.cluster.options import TRACKER
+from orl_rollout.signals import children
 
-PACKAGES = ("torch", "ray", "sglang", "transformers", "megatron-core", "orl-core", "orl-rollout")
+from orl_cluster.launch.argv import names_in, nearest, value_of
+from orl_cluster.launch.trainer_defaults import TRACKER
+
+PACKAGES = ("torch", "ray", "sglang", "transformers", "megatron-core", "orl-core", "orl-rollout", "orl-cluster")
 ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes a minute on a slow disk
 
 

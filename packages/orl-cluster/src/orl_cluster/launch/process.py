@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from orl_core.credentials import has_login, takes_secret
-
-from orl_rollout import children
+from orl_rollout.signals import children
 
 END_BYTES = 100_000  # of a log that are read for what went wrong
 LINE_CHARACTERS = 400
@@ -56,7 +55,7 @@ def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) 
     telling = (name for name, value in environment.items() if takes_secret(name) or has_login(value))
     with log.open("ab") as file:
         scrub = subprocess.Popen(
-            [sys.executable, "-m", "orl_rollout.cluster.scrub", *dict.fromkeys((*hidden, *telling))],
+            [sys.executable, "-m", "orl_cluster.launch.scrub", *dict.fromkeys((*hidden, *telling))],
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=file,

@@ -24,11 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orl_core.errors import ConfigError, OrlError
+from orl_rollout.signals import children, interrupt
 
-from orl_rollout import children, interrupt
-from orl_rollout.cluster import nodes
-from orl_rollout.cluster.needs import PLATFORM, TRACKER, Needs
-from orl_rollout.cluster.process import scrubbing
+from orl_cluster.launch import nodes
+from orl_cluster.launch.process import scrubbing
+from orl_cluster.launch.required_env import PLATFORM, TRACKER, Needs
 
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 PORT = 6379  # Ray's own, of a cluster that the user starts

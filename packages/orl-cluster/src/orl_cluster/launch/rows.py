@@ -6,18 +6,17 @@ for; the trainer's data source would pass over a broken line, and a row without 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
-from orl_core.task import Task
-
 from orl_rollout.bounded_files import read_lines
-from orl_rollout.cluster.argv import value_of
-from orl_rollout.tasks import check_environment
+from orl_rollout.tasks.file import check_environment, task_in
+
+from orl_cluster.launch.argv import value_of
 
 _ROW = msgspec.json.Decoder(dict[str, Any])
 
@@ -52,39 +51,3 @@ def check_rows(path: Path, config: RunConfig, argv: Sequence[str]) -> None:
             raise ConfigError(f"{path}:{number}: {exc}") from exc
     if not rows:
         raise ConfigError(f"{path}: there is no row in it")
-
-
-def is_task(sample: Any) -> bool:
-    """Whether a row is a task of orl, or at least not one that the trainer could play alone."""
-    metadata = metadata_of(sample)
-    return metadata is None or "env_name" in metadata
-
-
-def metadata_of(sample: Any) -> dict[str, Any] | None:
-    """The metadata of `sample`; None where a data set holds something else there."""
-    given: object = sample.metadata
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else None
-
-
-def task_of(sample: Any) -> Task:
-    """The task in a sample's metadata.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    try:
-        return task_in(sample.metadata)
-    except (ConfigError, TypeError) as exc:
-        raise ConfigError(f"row {sample.index}: {exc}") from exc
-
-
-def task_in(metadata: Mapping[str, Any]) -> Task:
-    """The task whose fields stand among others in `metadata`.
-
-    Raises:
-        ConfigError: they are no task's.
-    """
-    try:
-        return msgspec.convert({name: metadata[name] for name in Task.__struct_fields__ if name in metadata}, Task)
-    except msgspec.ValidationError as exc:
-        raise ConfigError(f"its metadata is no task of `orl prepare`: {exc}") from exc

@@ -12,7 +12,7 @@ import select
 import sys
 from collections.abc import Sequence
 
-from orl_rollout.secrets import Scrubber
+from orl_rollout.secrets.secrets import Scrubber
 
 IDLE_SECONDS = 0.5  # after which what was held back is written: a log that is followed should not lag
 BLOCK = 1 << 16

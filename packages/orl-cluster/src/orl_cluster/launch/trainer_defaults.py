@@ -13,10 +13,10 @@ from pathlib import Path
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
+from orl_rollout.secrets.secrets import refuse_in_words
 
-from orl_rollout.cluster.argv import Options, merge, number, option_name, value_of, without
-from orl_rollout.cluster.request import Files, Layout, Request
-from orl_rollout.secrets import refuse_in_words
+from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
+from orl_cluster.launch.layout import Files, Layout, Request
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000

@@ -8,22 +8,17 @@ decoding only, which checks types. `trainer.flags` pass through verbatim, but fo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from orl_core.credentials import refuse_among
-from orl_core.errors import ConfigError
+from orl_core.limits import TrainOn
 from orl_core.names import PathName, is_path_name
-from orl_core.nesting import MAX_DEPTH, non_finite, too_deep
 from orl_core.tools import ToolFormat
 from orl_core.tools.format import check_system_prompt
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
@@ -74,27 +69,6 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError("`splits` is empty: name at least one split, such as [train]")
         if {"@", "?", "#"} & set(self.base_url or ""):
             raise ValueError("`base_url` holds a login or a query, and is written down: keep them in `secrets`")
-
-
-class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of the sampled ids train: parts of an action, and turns all of whose calls were refused.
-
-    What is switched off stays in the data, shown and sampled, with a loss mask of 0.
-    """
-
-    text: bool = True
-    calls: bool = True
-    reasoning: bool = True
-    failed_turns: bool = True
-
-    def __post_init__(self) -> None:
-        if not (self.text or self.calls or self.reasoning):
-            raise ValueError("nothing would train: leave one of `text`, `calls`, `reasoning` on")
-
-    @property
-    def every_part(self) -> bool:
-        """Whether all parts of an action train, so that they need not be told apart."""
-        return self.text and self.calls and self.reasoning
 
 
 class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -238,55 +212,3 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             for secret in holder["secrets"]:
                 holder["secrets"][secret] = None
         return tree
-
-
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read, override and check the configuration at `path`.
-
-    An override is `dotted.path=value` with the value in YAML: `environments.Org/Env.max_turns=3`.
-
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, or breaks the schema; names the file and the `$.path`.
-    """
-    from pathlib import Path
-
-    from orl_core import configfile
-
-    tree = configfile.read(Path(path))
-    for override in overrides:
-        configfile.override(tree, override)
-    configfile.read_template(tree, str(path))
-    return decode_config(tree, str(path))
-
-
-def decode_config(tree: object, source: str) -> RunConfig:
-    """Build a RunConfig from plain JSON types (a YAML tree, or the `orl_config` that travels into a trainer).
-
-    Raises:
-        ConfigError: the tree breaks the schema; the message opens with `source`.
-    """
-    if too_deep(tree):
-        raise ConfigError(f"{source}: nested deeper than {MAX_DEPTH} levels - at `$`")
-    if where := non_finite(tree, "$"):
-        raise ConfigError(f"{source}: numbers must be finite and within 64 bits - at `{where}`")
-    try:
-        return msgspec.convert(tree, RunConfig)
-    except msgspec.ValidationError as exc:
-        message = str(exc) if "`$" in str(exc) else f"{exc} - at `$`"
-        if _UNNAMED in message:
-            message = message.replace(_UNNAMED, _broken_environment(tree))
-        raise ConfigError(f"{source}: {message}") from exc
-
-
-_UNNAMED = "$.environments[...]"  # how msgspec writes the path into a mapping
-
-
-def _broken_environment(tree: object) -> str:
-    """The path of the first environment in `tree` that does not decode; msgspec's own path leaves its name out."""
-    environments = cast("dict[str, dict[str, object]]", tree)["environments"]
-    for name, environment in environments.items():
-        try:
-            msgspec.convert(environment, EnvironmentConfig)
-        except msgspec.ValidationError:
-            return f"$.environments.{name}"
-    return "$.environments"

@@ -1,7 +1,7 @@
 """The tokenizer that core is handed: a protocol, because core may not import transformers.
 
-orl_rollout.tokenizer implements it over a Hugging Face checkpoint; tests implement it in a few lines. Whatever an
-implementation promises here is tested by `certify` before it is trusted.
+orl_rollout.tokenizer.tokenizer implements it over a Hugging Face checkpoint; tests implement it in a few lines.
+Whatever an implementation promises here is tested by `certify` before it is trusted.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 from orl_core.nesting import MAX_DEPTH
 
-from orl_rollout.http_client import UnsafeAnswer
+from orl_rollout.http.client import UnsafeAnswer
 
 MAX_VALUES = 400_000
 _NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))

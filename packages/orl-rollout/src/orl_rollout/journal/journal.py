@@ -25,15 +25,15 @@ import msgspec
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError, boundary
+from orl_core.text import clean, map_strings, plain
 from orl_core.trajectory import Trajectory
 
 from orl_rollout.bounded_files import open_regular
-from orl_rollout.frames import frame, read_frames
+from orl_rollout.journal.arrays import pack_ids, pack_logprobs, unpack
+from orl_rollout.journal.frames import frame, read_frames
 from orl_rollout.logs import logger_of
-from orl_rollout.outcome import Outcome, cleared
-from orl_rollout.packing import pack_ids, pack_logprobs, unpack
-from orl_rollout.secrets import Scrubber, without_ids
-from orl_rollout.text import clean, map_strings, plain
+from orl_rollout.results.outcome import Outcome, cleared
+from orl_rollout.secrets.secrets import Scrubber, without_ids
 
 logger = logger_of(__name__)
 

@@ -21,12 +21,12 @@ from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, To
 from orl_core.render import Renderer
 from orl_core.trajectory import Job, StopReason, Trajectory, Turn
 
-from orl_rollout.context import Context
-from orl_rollout.deadline import within
-from orl_rollout.engine import Engine, check_generation
-from orl_rollout.session import Opening, Session
-from orl_rollout.toolbox import Toolbox
-from orl_rollout.turnstile import turnstile
+from orl_rollout.loop.deadline import within
+from orl_rollout.loop.engine import Engine, check_generation
+from orl_rollout.loop.fair_queue import turnstile
+from orl_rollout.loop.session import Opening, Session
+from orl_rollout.loop.token_buffer import Context
+from orl_rollout.loop.tool_check import Toolbox
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
 ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action

@@ -22,10 +22,10 @@ import jsonschema_rs
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
 from orl_core.errors import SessionError
+from orl_core.text import clean
 
-from orl_rollout.json_size import MOST_SIZE, UNIT, TooLarge
 from orl_rollout.logs import logger_of
-from orl_rollout.text import clean
+from orl_rollout.loop.json_size import MOST_SIZE, UNIT, TooLarge
 
 logger = logger_of(__name__)
 

@@ -16,9 +16,9 @@ from jsonschema.exceptions import ValidationError, relevance
 from orl_core.errors import SessionError, boundary, cut
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
 
-from orl_rollout.json_size import MOST_SIZE, TooLarge, size_of
-from orl_rollout.schema_keywords import MOST_STEPS, Meter, TooCostly
-from orl_rollout.tool_schema import NoSchema, Schema
+from orl_rollout.loop.json_size import MOST_SIZE, TooLarge, size_of
+from orl_rollout.loop.schema_keywords import MOST_STEPS, Meter, TooCostly
+from orl_rollout.loop.tool_schema import NoSchema, Schema
 
 MOST_CALLS = 32  # in one action; what follows is answered by one failure
 MOST_TOOLS = 1_000

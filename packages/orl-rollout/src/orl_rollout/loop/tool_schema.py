@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import jsonschema_rs
 from jsonschema.exceptions import ValidationError
+from orl_core.text import clean, map_strings
 from referencing import Registry
 
-from orl_rollout.json_size import size_of
-from orl_rollout.schema_keywords import METER, BoundedValidator, Meter
-from orl_rollout.text import clean, map_strings
+from orl_rollout.loop.json_size import size_of
+from orl_rollout.loop.schema_keywords import METER, BoundedValidator, Meter
 
 MOST_ERRORS = 32  # that are compared for the most helpful one
 _META = jsonschema_rs.Draft202012Validator({"$ref": "https://json-schema.org/draft/2020-12/schema"})

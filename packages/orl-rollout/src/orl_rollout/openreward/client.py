@@ -19,12 +19,12 @@ from orl_core.errors import ConfigError, SessionError
 from orl_core.names import is_path_name
 from orl_core.task import Task
 
-from orl_rollout.http_client import HttpClient
+from orl_rollout.http.client import HttpClient
 from orl_rollout.openreward.listing import RemoteEnvironment
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.session import OpenRewardSession, Terms
 from orl_rollout.openreward.transport import Channel, Refusal, Way
-from orl_rollout.secrets import Scrubber, api_key, resolve_secrets
+from orl_rollout.secrets.secrets import Scrubber, api_key, resolve_secrets
 
 CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment's `call_timeout` may be shorter
 # How long an idle connection is kept. A call that runs into a connection its server is closing cannot be repeated. A

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import aiohttp
 from orl_core.errors import SessionError, boundary
 
-from orl_rollout.http_client import UnsafeAnswer
+from orl_rollout.http.client import UnsafeAnswer
+from orl_rollout.loop.session import Overloaded
 from orl_rollout.openreward.transport import Refusal, RemoteFailure
-from orl_rollout.secrets import Scrubber
-from orl_rollout.session import Overloaded
+from orl_rollout.secrets.secrets import Scrubber
 
 LONGEST = 1_000  # characters of a fault's line
 SEARCHED = 1 << 16  # characters of a fault that are searched for secrets, which happens on the event loop

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from orl_core.errors import SessionError
 from orl_core.names import PathName
 
-from orl_rollout.http_client import UnsafeAnswer
+from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session
 
 LISTING_BYTES = 1 << 25  # of one answer

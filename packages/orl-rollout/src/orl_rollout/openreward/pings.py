@@ -18,7 +18,7 @@ from concurrent.futures import Future
 
 from orl_core.errors import SessionError, boundary
 
-from orl_rollout.http_client import HttpClient
+from orl_rollout.http.client import HttpClient
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward.transport import Channel
 

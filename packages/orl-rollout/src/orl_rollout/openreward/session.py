@@ -2,8 +2,8 @@
 
 Deadlines of calls are the loop's; opening and closing have their own. An episode has not begun until the opening is
 whole, so until then a fault may be answered with a fresh remote session, after the failed one was released; a server
-that refuses for being busy is asked again by whoever counts sessions (`orl_rollout.concurrency`). A call is made once.
-The module knows nothing of configurations.
+that refuses for being busy is asked again by whoever counts sessions (`orl_rollout.runtime.admission`). A call is made
+once. The module knows nothing of configurations.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from msgspec import Struct
 from orl_core.errors import SessionError
 from orl_core.messages import Message, ToolCall, ToolResult
 from orl_core.task import Task
+from orl_core.text import plain
 
 from orl_rollout.logs import logger_of
+from orl_rollout.loop.session import Opening
 from orl_rollout.openreward.faults import speaking
 from orl_rollout.openreward.remote import Remote
 from orl_rollout.openreward.transport import Refusal, Way, transient
@@ -33,9 +35,7 @@ from orl_rollout.openreward.wire import (
     result_of,
     scores_of,
 )
-from orl_rollout.secrets import Scrubber
-from orl_rollout.session import Opening
-from orl_rollout.text import plain
+from orl_rollout.secrets.secrets import Scrubber
 
 logger = logger_of(__name__)
 

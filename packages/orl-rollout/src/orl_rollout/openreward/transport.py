@@ -22,7 +22,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from orl_rollout.http_client import (
+from orl_rollout.http.client import (
     CONNECT_SECONDS,
     HttpClient,
     UnsafeAnswer,
@@ -32,8 +32,8 @@ from orl_rollout.http_client import (
     retry_after,
     too_large,
 )
-from orl_rollout.openreward.events import EventReader
-from orl_rollout.safe_json import MAX_VALUES, decode
+from orl_rollout.http.safe_json import MAX_VALUES, decode
+from orl_rollout.openreward.sse import EventReader
 
 T = TypeVar("T")
 

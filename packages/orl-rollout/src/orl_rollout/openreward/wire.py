@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Struct, field
 from orl_core.errors import SessionError
 from orl_core.messages import Block, FailureKind, ImageBlock, Message, TextBlock, ToolCall, ToolResult, ToolSpec
-
-from orl_rollout.text import clean
+from orl_core.text import clean
 
 if TYPE_CHECKING:
     from openreward.api.environments import types as sdk

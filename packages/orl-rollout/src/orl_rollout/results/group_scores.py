@@ -20,10 +20,10 @@ from orl_core.reward import group_rewards
 from orl_core.task import Task
 from orl_core.trajectory import Trajectory, Turn
 
-from orl_rollout.deadline import within
 from orl_rollout.logs import logger_of
-from orl_rollout.outcome import Outcome
-from orl_rollout.session import Opening
+from orl_rollout.loop.deadline import within
+from orl_rollout.loop.session import Opening
+from orl_rollout.results.outcome import Outcome
 
 logger = logger_of("orl")
 

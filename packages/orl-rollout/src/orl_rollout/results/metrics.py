@@ -12,7 +12,7 @@ from statistics import fmean
 from msgspec import Struct
 from orl_core.trajectory import StopReason
 
-from orl_rollout.outcome import Outcome
+from orl_rollout.results.outcome import Outcome
 
 
 class Measure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

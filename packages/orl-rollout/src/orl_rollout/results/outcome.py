@@ -21,7 +21,7 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.reward import clamp, reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
 
-from orl_rollout.secrets import Scrubber
+from orl_rollout.secrets.secrets import Scrubber
 
 Reward = Callable[[Trajectory], float]
 _UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # what a reward function is not asked about

@@ -29,7 +29,7 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 
 from orl_rollout.bounded_files import read_whole
-from orl_rollout.engine import Engine
+from orl_rollout.loop.engine import Engine
 
 T = TypeVar("T")
 

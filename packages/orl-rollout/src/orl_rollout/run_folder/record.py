@@ -1,7 +1,7 @@
 """A run's folder, read back: configuration, metrics over steps, summary. Whichever trainer wrote it.
 
 It reads leniently, because a run may have been interrupted in the middle of a line, and it draws nothing.
-The files are listed in `orl_rollout.run`.
+The files are listed in `orl_rollout.run_folder.contract`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def read_record(folder: Path) -> Record:
 
 def has_journal(path: Path) -> bool:
     """Whether there is a journal at `path`: the files of one in a folder, or one of them."""
-    from orl_rollout.journal import journal_files
+    from orl_rollout.journal.journal import journal_files
 
     return any(file.is_file() for file in journal_files(path))
 

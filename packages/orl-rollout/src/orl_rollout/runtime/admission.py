@@ -23,7 +23,7 @@ from typing import TypeVar
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.task import Task
 
-from orl_rollout.session import Opening, Overloaded, Session
+from orl_rollout.loop.session import Opening, Overloaded, Session
 
 T = TypeVar("T")
 

@@ -14,21 +14,22 @@ from typing import Any, Protocol
 from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
+from orl_core.limits import Limits
 from orl_core.render import Renderer
 from orl_core.task import Task
+from orl_core.text import leaves_in, plain
 from orl_core.tools import thinking
-from orl_core.trajectory import Job, Limits, StopReason, Trajectory
+from orl_core.trajectory import Job, StopReason, Trajectory
 
-from orl_rollout.breaker import Breaker
-from orl_rollout.concurrency import Admitted, Slots
-from orl_rollout.engine import Engine
-from orl_rollout.journal import Journal
+from orl_rollout.journal.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
-from orl_rollout.loop import never, rollout
-from orl_rollout.outcome import Outcome, cleared, load_reward, outcome_of
-from orl_rollout.secrets import Scrubber, refuse_repeats, resolve_secrets, without_ids
-from orl_rollout.session import Session
-from orl_rollout.text import leaves_in, plain
+from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.loop import never, rollout
+from orl_rollout.loop.session import Session
+from orl_rollout.results.outcome import Outcome, cleared, load_reward, outcome_of
+from orl_rollout.runtime.admission import Admitted, Slots
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, resolve_secrets, without_ids
 
 logger = logger_of("orl")
 

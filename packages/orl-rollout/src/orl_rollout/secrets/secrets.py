@@ -19,10 +19,10 @@ from msgspec import structs
 from orl_core.config import RunConfig, Secret
 from orl_core.credentials import has_login
 from orl_core.errors import ConfigError
+from orl_core.text import leaves_in, map_strings, plain
 from orl_core.trajectory import Trajectory, Turn
 
-from orl_rollout.readings import DEPTH, Hits, Place, places, squeezed, unescaped
-from orl_rollout.text import leaves_in, map_strings, plain
+from orl_rollout.secrets.readings import DEPTH, Hits, Place, places, squeezed, unescaped
 
 PLATFORM_KEY = "OPENREWARD_API_KEY"
 MASK = "[secret]"
@@ -101,7 +101,7 @@ def refuse_in_words(config: RunConfig, words: Sequence[str]) -> None:
 
 
 class Scrubber:
-    """Finds echoes of secret values in text, whatever encodings they are in (see `orl_rollout.readings`).
+    """Finds echoes of secret values in text, whatever encodings they are in (see `orl_rollout.secrets.readings`).
 
     Values of 4 to 7 bytes are found as they are alone, shorter ones not at all: text that holds them by chance could
     not be told from text that echoes them.

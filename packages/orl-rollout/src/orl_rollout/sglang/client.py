@@ -3,7 +3,7 @@
 It knows one endpoint, POST /generate of SGLang 0.5 (or of its router), and no messages, environments or trainers. What
 a trainer adds to every request (a LoRA path, routed-expert replay, an API key) comes in as `payload` and `headers`.
 
-Law L1 shapes it: an answer that cannot be trusted is an error of the engine (`sglang_answer`), never repaired. So does
+Law L1 shapes it: an answer that cannot be trusted is an error of the engine (`answer`), never repaired. So does
 law L5: of a Context only the ids that are new are encoded. A fault that another attempt may cure is retried with jitter
 for a bounded time; a refusal (400) is not. A deadline belongs to one attempt and begins when it is sent: connections
 have no limit, so no request waits here for another's end. Cancelling `generate` closes its connection, which is what
@@ -26,10 +26,10 @@ from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from orl_rollout import safe_json
-from orl_rollout.context import Context
-from orl_rollout.http_client import HttpClient, UnsafeAnswer, read, read_error
-from orl_rollout.sglang_answer import ASKED, read_generation, read_message
+from orl_rollout.http import safe_json
+from orl_rollout.http.client import HttpClient, UnsafeAnswer, read, read_error
+from orl_rollout.loop.token_buffer import Context
+from orl_rollout.sglang.answer import ASKED, read_generation, read_message
 
 ROUTING_KEY = "X-SMG-Routing-Key"  # SGLang's router sends equal keys to the same worker
 KEEPALIVE_SECONDS = 4.0  # below the 5 s after which SGLang's own server closes an idle connection

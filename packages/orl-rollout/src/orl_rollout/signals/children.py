@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from orl_rollout import interrupt
+from orl_rollout.signals import interrupt
 
 POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # what a group of processes may take to end before the next signal

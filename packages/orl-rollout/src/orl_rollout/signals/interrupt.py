@@ -7,7 +7,7 @@ and the signal is lost. So the handler only sets a flag. Three things act on the
 - A watcher thread calls the callbacks of `notified`, which wake what waits and cancel what runs on an event loop.
 - The watcher ends the process by force where the main thread does not come to a check (native code, a long import).
 
-Handler and watcher are `signal_listener`.
+Handler and watcher are `listener`.
 
 Without `listening` nothing here has an effect, and signals do what the caller's handlers do.
 """
@@ -25,7 +25,7 @@ from typing import Any, TypeVar, cast
 
 from orl_core.errors import OrlError, boundary
 
-from orl_rollout.signal_listener import RELEASE_SECONDS, Listener, started
+from orl_rollout.signals.listener import RELEASE_SECONDS, Listener, started
 
 T = TypeVar("T")
 

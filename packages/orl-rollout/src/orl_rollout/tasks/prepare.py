@@ -15,20 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, SessionError, boundary, cut
-from orl_core.task import Task, TaskRow
+from orl_core.task import Task
+from orl_core.text import plain
 
-from orl_rollout.bounded_files import read_lines
-from orl_rollout.http_client import UnsafeAnswer
+from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import speaking
 from orl_rollout.openreward.listing import RemoteEnvironment, RemoteTask
 from orl_rollout.openreward.transport import Refusal
-from orl_rollout.spool import Spool
-from orl_rollout.text import plain
+from orl_rollout.tasks.spool import Spool
 
 PAGE = 1_000  # tasks in one request
 MOST_TASKS = 10_000_000  # in a file, and in a listing whose whole order is shuffled
@@ -267,31 +265,3 @@ def _shuffled(size: int, seed: str) -> array[int]:
     order = array("Q", range(size))
     random.Random(seed).shuffle(order)  # noqa: S311 - no secret is drawn
     return order
-
-
-def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
-    """The tasks of a file that `prepare` wrote, each of an environment of `config`.
-
-    Raises:
-        ConfigError: the file cannot be read, or a row is not a task of a configured environment; names file and line.
-    """
-    decoder = msgspec.json.Decoder(TaskRow)
-    try:
-        for number, line in enumerate(read_lines(Path(path)), 1):
-            try:
-                task = decoder.decode(line).metadata
-                check_environment(task, config)
-            except RecursionError as exc:  # its text differs between versions of Python
-                raise ConfigError(f"{path}:{number}: the row is nested too deep") from exc
-            except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
-                raise ConfigError(f"{path}:{number}: {exc}") from exc
-            yield task
-    except OSError as exc:
-        raise ConfigError(f"{path}: {exc.strerror}") from exc
-
-
-def check_environment(task: Task, config: RunConfig) -> None:
-    """Raises ConfigError: the environment of `task` is none of `config`'s."""
-    if task.env_name not in config.environments:
-        known = ", ".join(config.environments)
-        raise ConfigError(f"the configuration has no environment `{task.env_name}`, only {known}")

@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import pass_environment
 from orl_core.errors import RenderError, boundary
 
-from orl_rollout.template_meter import MULTIPLYING, TEXTS, Meter
+from orl_rollout.tokenizer.template_meter import MULTIPLYING, TEXTS, Meter
 
 MOST_SOURCE = 1 << 18  # characters of a template
 MOST_WORDS = 30_000  # of a template: the compiler takes kilobytes for each

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from orl_core.errors import ConfigError, RenderError, boundary
 
-from orl_rollout.bounded_template import BoundedTemplate
+from orl_rollout.tokenizer.bounded_template import BoundedTemplate
 
 Thinking = bool | Literal["keep", "strip"] | None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from orl_core.errors import RenderError, boundary
 from orl_core.render.certify import BENIGN
 
-from orl_rollout.rank_files import read_tekken, read_tiktoken
+from orl_rollout.tokenizer.rank_files import read_tekken, read_tiktoken
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orl_core.errors import ConfigError
 from orl_core.render import Renderer
 
-from orl_rollout.tokenizer import HFTokenizer, load_tokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.errors import RenderError, boundary
 
-from orl_rollout.chat_template import ChatTemplate
-from orl_rollout.pretrained import load_pretrained
-from orl_rollout.vocabulary import vocabulary_size
+from orl_rollout.tokenizer.chat_template import ChatTemplate
+from orl_rollout.tokenizer.pretrained import load_pretrained
+from orl_rollout.tokenizer.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerFast
 
-    from orl_rollout.chat_template import Thinking
+    from orl_rollout.tokenizer.chat_template import Thinking
 
 
 class HFTokenizer:

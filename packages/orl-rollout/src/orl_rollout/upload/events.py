@@ -14,10 +14,10 @@ from typing import Any, cast
 import msgspec
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.messages import Action, Message, ParseFailure, ToolCall, text_of
+from orl_core.text import clean, map_strings, plain
 from orl_core.trajectory import Turn
 
-from orl_rollout.journal import Entry
-from orl_rollout.text import clean, map_strings, plain
+from orl_rollout.journal.journal import Entry
 
 
 def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:

@@ -18,10 +18,10 @@ import aiohttp
 from msgspec import Struct
 from orl_core.errors import OrlError
 
-from orl_rollout.http_client import HttpClient, read_error, retry_after
+from orl_rollout.http.client import HttpClient, read_error, retry_after
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward.sdk import api_url
-from orl_rollout.secrets import Scrubber, api_key
+from orl_rollout.secrets.secrets import Scrubber, api_key
 
 logger = logger_of(__name__)
 

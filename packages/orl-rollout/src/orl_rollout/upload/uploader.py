@@ -21,13 +21,13 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_rollout.bounded_files import open_regular
-from orl_rollout.delivery import Delivery, Ended, Stop
-from orl_rollout.events import events_of
-from orl_rollout.frames import Frame, read_frames
-from orl_rollout.journal import decode_entry, journal_files
-from orl_rollout.ledger import Ledger, Place
+from orl_rollout.journal.frames import Frame, read_frames
+from orl_rollout.journal.journal import decode_entry, journal_files
 from orl_rollout.logs import logger_of
-from orl_rollout.secrets import Scrubber, api_key
+from orl_rollout.secrets.secrets import Scrubber, api_key
+from orl_rollout.upload.events import events_of
+from orl_rollout.upload.progress import Ledger, Place
+from orl_rollout.upload.sender import Delivery, Ended, Stop
 
 logger = logger_of(__name__)
 

@@ -6,9 +6,9 @@ from a seed. Import this package only to serve: it brings the whole SDK.
 
     with serve(seed=7) as served:                                  # on a thread: state and requests can be looked at
     with serve_apart(seed=7) as url:                               # in a process of its own, for measurements
-    python -m orl_rollout.testing.environments --port 0 --seed 7   # the same by hand; prints its address
+    python -m orl_testing.environments --port 0 --seed 7   # the same by hand; prints its address
 
-`orl_rollout.testing.proxy` puts faults between a client and any of them.
+`orl_testing.proxy` puts faults between a client and any of them.
 """
 
 import os
@@ -16,8 +16,8 @@ import os
 os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")
 os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 
-from orl_rollout.testing.environments.base import INFINITE_REWARD, NAN_REWARD, PIXEL
-from orl_rollout.testing.environments.broken import (
+from orl_testing.environments.base import INFINITE_REWARD, NAN_REWARD, PIXEL
+from orl_testing.environments.broken import (
     OUTPUTS,
     Failing,
     FailingSetup,
@@ -28,10 +28,10 @@ from orl_rollout.testing.environments.broken import (
     SlowSetup,
     Trouble,
 )
-from orl_rollout.testing.environments.listed import Compared, Duplicates, Endless
-from orl_rollout.testing.environments.plain import Conversation, Echo, Indented, Picture, Telltale, Terminal
-from orl_rollout.testing.environments.seeded import drawers
-from orl_rollout.testing.environments.server import GALLERY, Served, serve, serve_apart
+from orl_testing.environments.listed import Compared, Duplicates, Endless
+from orl_testing.environments.plain import Conversation, Echo, Indented, Picture, Telltale, Terminal
+from orl_testing.environments.seeded import drawers
+from orl_testing.environments.server import GALLERY, Served, serve, serve_apart
 
 __all__ = [
     "GALLERY",

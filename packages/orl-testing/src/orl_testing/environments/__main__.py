@@ -1,5 +1,5 @@
-"""`python -m orl_rollout.testing.environments`: the gallery in a process of its own."""
+"""`python -m orl_testing.environments`: the gallery in a process of its own."""
 
-from orl_rollout.testing.environments.server import main
+from orl_testing.environments.server import main
 
 main()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 from openreward.environments import tool
 from openreward.environments.types import ImageBlock, TextBlock, ToolOutput
 
-from orl_rollout.testing.environments.base import INFINITE_REWARD, NAN_REWARD, PIXEL, Gallery, said
+from orl_testing.environments.base import INFINITE_REWARD, NAN_REWARD, PIXEL, Gallery, said
 
 
 class Failing(Gallery):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from openreward.environments import tool
 from openreward.environments.types import GroupCandidate, ToolOutput
 
-from orl_rollout.testing.environments.base import Gallery, said
+from orl_testing.environments.base import Gallery, said
 
 
 class Duplicates(Gallery):

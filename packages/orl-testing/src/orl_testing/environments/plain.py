@@ -18,7 +18,7 @@ from openreward.environments.types import (
     ToolResultBlock,
 )
 
-from orl_rollout.testing.environments.base import PIXEL, Gallery, Size, Words, said
+from orl_testing.environments.base import PIXEL, Gallery, Size, Words, said
 
 
 class Echo(Gallery):

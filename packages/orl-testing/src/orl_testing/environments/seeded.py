@@ -12,7 +12,7 @@ from openreward.environments import tool
 from openreward.environments.types import TextBlock, ToolOutput
 from pydantic import BaseModel
 
-from orl_rollout.testing.environments.base import Gallery, said
+from orl_testing.environments.base import Gallery, said
 
 WORDS = (
     "amber",

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from openreward.environments import Environment, Server
 
-from orl_rollout.testing.environments import broken, listed, plain
-from orl_rollout.testing.environments.base import INFINITE_REWARD, NAN_REWARD
-from orl_rollout.testing.environments.seeded import drawers
+from orl_testing.environments import broken, listed, plain
+from orl_testing.environments.base import INFINITE_REWARD, NAN_REWARD
+from orl_testing.environments.seeded import drawers
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -98,7 +98,7 @@ def serve_apart(*, seed: int = 0) -> Generator[str]:
     Raises:
         RuntimeError: it does not start.
     """
-    command = [sys.executable, "-m", "orl_rollout.testing.environments", "--seed", str(seed)]
+    command = [sys.executable, "-m", "orl_testing.environments", "--seed", str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         overdue = threading.Timer(START_SECONDS, process.kill)
         overdue.start()
@@ -115,7 +115,7 @@ def serve_apart(*, seed: int = 0) -> Generator[str]:
 
 def main() -> None:
     """Serve the gallery until the process is told to end (SIGTERM, Ctrl-C). The first line on stdout is the address."""
-    parser = argparse.ArgumentParser(prog="orl_rollout.testing.environments", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="orl_testing.environments", description=main.__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--seed", type=int, default=0, help="of the environment `drawers`")
     options = parser.parse_args()

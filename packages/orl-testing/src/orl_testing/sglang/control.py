@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 if TYPE_CHECKING:
-    from orl_rollout.testing.sglang import SglangServer
+    from orl_testing.sglang.server import SglangServer
 
 
 def control_routes(server: SglangServer) -> list[web.RouteDef]:

@@ -1,6 +1,6 @@
 """What can go wrong on the stand-in for SGLang, request by request: scripted, or drawn from a seed.
 
-Names and numbers only: the damage itself is done where the answer is made (`sglang_wire`, `SglangServer`).
+Names and numbers only: the damage itself is done where the answer is made (`wire`, `SglangServer`).
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from orl_rollout.testing.sglang_control import control_routes
-from orl_rollout.testing.sglang_faults import Fault, FaultKind, FaultPlan, scripted_faults
-from orl_rollout.testing.sglang_model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, cut
-from orl_rollout.testing.sglang_scheduler import Pace, QueueFull, Scheduler, Task
-from orl_rollout.testing.sglang_wire import Refused, Request, Sampled, read_request, write_answer
+from orl_testing.sglang.control import control_routes
+from orl_testing.sglang.faults import Fault, FaultKind, FaultPlan, scripted_faults
+from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, cut
+from orl_testing.sglang.scheduler import Pace, QueueFull, Scheduler, Task
+from orl_testing.sglang.wire import Refused, Request, Sampled, read_request, write_answer
 
 REQUESTS_KEPT = 1024
 BACKLOG = 4096  # connections of a thousand rollouts that begin at once

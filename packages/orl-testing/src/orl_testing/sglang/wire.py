@@ -13,15 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from orl_rollout.testing.sglang_faults import FaultKind
-from orl_rollout.testing.sglang_model import (
-    DEFAULT_MAX_NEW_TOKENS,
-    INPUT_HEADROOM,
-    Decode,
-    logprobs_of,
-    stop_strings,
-    text_of,
-)
+from orl_testing.sglang.faults import FaultKind
+from orl_testing.sglang.model import DEFAULT_MAX_NEW_TOKENS, INPUT_HEADROOM, Decode, logprobs_of, stop_strings, text_of
 
 # Names that SGLang accepts under `sampling_params`; any other is a 500, as there.
 _PARAMETERS = frozenset({

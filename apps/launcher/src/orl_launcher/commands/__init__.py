@@ -1,0 +1,1 @@
+"""The commands of `orl`: one module each, with `parser()` and `run(arguments)`."""

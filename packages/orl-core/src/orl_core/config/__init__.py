@@ -1,0 +1,30 @@
+"""The configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes."""
+
+from orl_core.config.load import decode_config, load_config
+from orl_core.config.schema import (
+    Backend,
+    EnvironmentConfig,
+    EvalConfig,
+    GroupRewardConfig,
+    Reduction,
+    RolloutConfig,
+    RunConfig,
+    Secret,
+    Secrets,
+    TrainerConfig,
+)
+
+__all__ = [
+    "Backend",
+    "EnvironmentConfig",
+    "EvalConfig",
+    "GroupRewardConfig",
+    "Reduction",
+    "RolloutConfig",
+    "RunConfig",
+    "Secret",
+    "Secrets",
+    "TrainerConfig",
+    "decode_config",
+    "load_config",
+]

@@ -1,0 +1,1 @@
+"""HTTP to one origin with answers of bounded size, and JSON of bounded depth."""

@@ -1,0 +1,1 @@
+"""Results of rollouts: outcomes, metrics of a batch, scores of a group."""

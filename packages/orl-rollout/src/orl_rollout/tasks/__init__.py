@@ -1,0 +1,1 @@
+"""Tasks: draw them from the environments' listings into tasks.jsonl, and read that file."""

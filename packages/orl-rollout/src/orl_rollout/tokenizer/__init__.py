@@ -1,0 +1,1 @@
+"""Tokenizers of Hugging Face checkpoints, read as data, with bounded chat templates."""

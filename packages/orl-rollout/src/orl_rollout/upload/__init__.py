@@ -1,0 +1,1 @@
+"""Uploads: send the journal to OpenReward in the background, at least once."""
