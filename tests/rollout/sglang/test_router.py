@@ -72,7 +72,7 @@ class Routed(NamedTuple):
 async def router(urls: list[str], **options: Any) -> AsyncGenerator[str]:
     """A running router over the workers at `urls`; its own address."""
     port = free_port()
-    given = {"worker_urls": urls, "host": "127.0.0.1", "port": port, **options}
+    given = {"worker_urls": urls, "host": "127.0.0.1", "port": port, "prometheus_port": free_port(), **options}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", ROUTER, json.dumps(given)),
         stdout=asyncio.subprocess.DEVNULL,
