@@ -266,20 +266,36 @@ def test_an_override_that_cannot_be_applied_is_refused_without_its_value(cookboo
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["*Xk29hush", "!Xk29hush", "!<Xk29hush", "{value: *Xk29hush}", "!x!Xk29hush y"])
+def test_an_error_of_yaml_shows_no_word_of_the_file(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"environments: {{A/B: {{secrets: {{K: {value}}}}}}}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="line 1") as caught:
+        load_config(path)
+    assert "hush" not in str(caught.value)
+
+
+def test_numbers_in_base_sixty_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"environments: {{A/B: {{}}}}\nopenreward_run_name: 1{':59' * 60_000}\n", encoding="utf-8")
+    assert len(load_config(path).openreward_run_name or "") == 180_001
+
+
 SECRET_NAMES = [
     *("--openai-key", "--anthropic-key", "--aws-key", "--deploy-key", "--session-key", "--jwt", "--cookie", "--creds"),
+    *("--pass", "--dsn", "--otp", "--github-pat", "--pw"),
     *("--api-keys", "--dbpassword", "--authtoken", "--secretkey", "--hftoken", "--admin-api-key", "--x-auth-token"),
 ]
 SECRET_VALUES = [
     *('{"WANDB_API_KEY":"hush"}', "HF_TOKEN=hush", "Authorization: Bearer hush", "https://hush@host/x"),
     *("https://host/x?access_token=hush", "{'a': {'openai_key': 'hush'}}"),
+    *("Bearer hush-hush", "basic aHVzaDpodXNo"),
 ]
 ORDINARY_NAMES = [
     *("--input-key", "--label-key", "--metadata-key", "--tool-key", "--reward-key", "--eval-reward-key", "--n-pass"),
     *(
         "--multimodal-keys",
         "--eval-input-key",
-        "--pass",
         "--forward-pass",
         "--max-token",
         "--response-token",

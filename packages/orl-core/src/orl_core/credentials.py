@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from orl_core.errors import ConfigError
 
 _LOGIN = re.compile(r"://[^/?#\s@]*:[^/?#\s@]+@")
+_SCHEME = re.compile(r"\s*(bearer|basic)\s+\S{8}", re.IGNORECASE)  # the value of an Authorization header
 _USER = re.compile(r"https?://[^/?#\s@]+@", re.IGNORECASE)  # a token alone may stand before the `@`
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SECRET = re.compile(
-    r".*(secret|password|passwd|passphrase|passcode)s?|(db|user)pass|pwd|cred(ential)?s?|jwt|cookies?|dsn|otp|(gh|github|gitlab|azure)?pat"
+    r".*(secret|password|passwd|passphrase|passcode)s?|(db|user)pass|pwd|cred(ential)?s?|jwt|cookies?|dsn|otp|pw|webhook|connstr|(gh|github|gitlab|azure)?pat"
     r"|.*auth|authorization|bearer|(api|auth|access|secret|private|session|deploy|hf|hub)(key|token)s?"
 )
 # The last word of a name that takes a secret, and the words before it that say that it takes none.
@@ -26,7 +27,7 @@ _PLAIN = {
     "token": r"pad|padding|eos|bos|unk|mask|sep|cls|stop|eod|eot|eom|start|end|begin|image|video|audio|vision|box|think"
     r"|special|per|null|max|min|num|n|new|mtp|next|last|first|prompt|response|assistant|user|system|tool|call|reasoning"
     r"|input|output|draft|prefix|middle|suffix|newline|boi|eoi",
-    "pass": r"|n|num|forward|backward|first|second|single|multi|per|max|min|two|reward|k",
+    "pass": r"n|num|forward|backward|first|second|single|multi|per|max|min|two|reward|k",
 }
 _KEYS = re.compile(r"api|access|secret|private|ssh|auth|hf|hub|wandb|openai|anthropic|aws")  # before `keys`, `tokens`
 _NAMED = re.compile(
@@ -50,7 +51,11 @@ def takes_secret(name: str) -> bool:
 
 def _holds_secret(text: str) -> bool:
     """Return whether a value has a name with it that takes a secret: `HF_TOKEN=x`, `{"apiKey": "x"}`, a header."""
-    return has_login(text) or _USER.search(text) is not None or any(map(takes_secret, _NAMED.findall(text)))
+    return (
+        has_login(text)
+        or bool(_USER.search(text) or _SCHEME.match(text))
+        or any(map(takes_secret, _NAMED.findall(text)))
+    )
 
 
 def has_login(text: str) -> bool:

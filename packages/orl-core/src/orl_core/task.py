@@ -38,7 +38,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.environment_name and not is_path_name(self.environment_name):
-            name = ascii(self.environment_name)[:100]
+            name = ascii(self.environment_name)  # whole: an echo of a secret that is cut could not be found
             raise ValueError(f"`environment_name` is {name}: use only letters, digits, `_`, `.` and `-`")
         if too_deep(self.task_spec):
             raise ValueError(f"`task_spec` is nested deeper than {MAX_DEPTH} levels")

@@ -45,6 +45,17 @@ FLOATS = (
 _Loader.add_implicit_resolver(*FLOATS)  # pyright: ignore[reportUnknownMemberType]
 
 
+def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float | str:
+    """Make a number. `1:30` is text, as in YAML 1.2: in base 60 a long one takes time that grows with its square."""
+    if ":" in node.value:
+        return str(node.value)
+    return loader.construct_yaml_int(node) if node.tag.endswith(":int") else loader.construct_yaml_float(node)
+
+
+for _kind in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
+
+
 def read(path: Path) -> dict[str, Any]:
     """The mapping in the YAML file at `path`.
 
@@ -139,12 +150,15 @@ def _parse(text: str, source: str) -> object:
         raise ConfigError(f"{source}: not YAML: {_why(exc)}") from None
 
 
+_QUOTED = re.compile(r"""(['"]).*\1""", re.DOTALL)  # a word of the file, such as a password that begins with `*`
+
+
 def _why(exc: Exception) -> str:
-    """Say what is wrong and where, without the line itself, in which a secret may stand."""
+    """Say what is wrong and where, without the file's own words, which may be secrets."""
     if isinstance(exc, yaml.MarkedYAMLError):
         mark = exc.problem_mark or exc.context_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        return f"{str(exc.problem or exc.context)[:1_000]}{where}"
+        return f"{_QUOTED.sub('...', str(exc.problem or exc.context))[:1_000]}{where}"
     if isinstance(exc, yaml.YAMLError):
         return " ".join(str(exc)[:1_000].split())
     return (

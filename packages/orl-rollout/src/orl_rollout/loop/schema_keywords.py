@@ -4,8 +4,9 @@ So no schema and no arguments can hold the process, whatever they refer to. json
 than linear time, or with Python's backtracking `re`, is done here. Patterns run in Rust's `regex`, which takes linear
 time.
 
-Three keywords are reported and not enforced, because the environment judges its arguments itself: `unevaluatedItems`,
-`unevaluatedProperties`, and a pattern that a linear engine cannot express (look-around, back-references).
+Some are reported and not enforced, because the environment judges its arguments itself: `unevaluatedItems`,
+`unevaluatedProperties`, a pattern that a linear engine cannot express (look-around, back-references), and one that
+compiles to more than 32 KiB. No pattern is applied to a text of more than 32,768 characters.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _STEP = 16  # values that cost a step to look at,
 _COMPARED = 2  # and to compare
 _PATTERN_LENGTH = 2_000
 _PATTERN_STEPS = 500  # a compilation takes up to 40 ms
-_REGEX = jsonschema_rs.RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
+_PATTERN_TEXT = 1 << 15  # characters that a pattern is applied to: about 2 µs each for the largest pattern
+_CHARACTERS = 10  # of them cost a step
+_REGEX = jsonschema_rs.RegexOptions(size_limit=1 << 15, dfa_size_limit=1 << 20)  # bytes: time grows with both
 
 
 class TooCostly(SessionError):
@@ -109,14 +112,14 @@ def _matcher(pattern: str) -> Callable[[str], bool] | None:
             return jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=_REGEX).is_valid
         except (jsonschema_rs.ValidationError, ValueError):
             pass
-    logger.warning("the pattern %.200r of a tool's schema is not enforced: it is none, or not linear", pattern)
+    logger.warning("the pattern %.200r of a tool's schema is not enforced: it is none, not linear, or large", pattern)
     return None
 
 
 def _found(pattern: str, text: str) -> bool:
-    """Tell whether `text` matches; a pattern that is not enforced matches everything."""
-    METER.get().spend(text)
-    matches = _matcher(pattern)
+    """Tell whether `text` matches; a pattern that is not enforced, and a text too long for one, always do."""
+    matches = _matcher(pattern) if len(text) <= _PATTERN_TEXT else None
+    METER.get().take(1 + len(text) // _CHARACTERS if matches else 1)
     return matches is None or matches(clean(text))
 
 

@@ -135,7 +135,7 @@ class OpenRewardSession:
             messages = messages_of(said) if name == "/messages" else prompt_of(said)
             self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
             # It is shown to the model and recorded as ids alone, where no text could be scrubbed.
-            if self._terms.scrubber.find_in(plain(self._listing)):
+            if await asyncio.to_thread(self._terms.scrubber.find_in, plain(self._listing)):
                 raise SessionError("a secret stands in its list of tools")
             begun = True
         finally:

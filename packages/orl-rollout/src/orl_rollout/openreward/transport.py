@@ -233,7 +233,9 @@ def session_name(said: str) -> str:
     """
     name = said.strip()
     if not _SESSION_NAME.fullmatch(name):
-        raise UnsafeAnswer(f"the server's name for the session is {ascii(name)[:100]}, which no header can carry")
+        raise UnsafeAnswer(
+            f"the server's name for the session ({len(name)} characters) is none that a header can carry"
+        )
     return name
 
 

@@ -15,9 +15,9 @@ from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.limits import Limits
+from orl_core.messages import TextBlock
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.text import leaves_in, plain
 from orl_core.tools import thinking
 from orl_core.trajectory import Job, StopReason, Trajectory
 
@@ -29,7 +29,7 @@ from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome, cleared, load_reward, outcome_of
 from orl_rollout.runtime.admission import Admitted, Slots
 from orl_rollout.runtime.circuit_breaker import Breaker
-from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, resolve_secrets, without_ids
+from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, resolve_secrets
 
 logger = logger_of("orl")
 
@@ -169,12 +169,13 @@ class Runtime:
 
 
 def _is_long(trajectory: Trajectory) -> bool:
-    """Return whether `trajectory` holds more than INLINE_CHARACTERS of text, each string counted as one more."""
+    """Return whether the messages of `trajectory` hold more than INLINE_CHARACTERS, each block counted as one more."""
     left = INLINE_CHARACTERS
-    for _, text in leaves_in(plain(without_ids(trajectory))):
-        left -= len(text) + 1
-        if left < 0:
-            return True
+    for message in trajectory.messages:
+        for block in message.content:
+            left -= 1 + len(block.text if isinstance(block, TextBlock) else block.data)
+            if left < 0:
+                return True
     return False
 
 
