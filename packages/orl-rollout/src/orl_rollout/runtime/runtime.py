@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, Protocol
 
 from msgspec import structs
@@ -18,6 +19,7 @@ from orl_core.limits import Limits
 from orl_core.messages import TextBlock
 from orl_core.render import Renderer
 from orl_core.task import Task
+from orl_core.text import leaves_in
 from orl_core.tools import thinking
 from orl_core.trajectory import Job, StopReason, Trajectory
 
@@ -169,13 +171,14 @@ class Runtime:
 
 
 def _is_long(trajectory: Trajectory) -> bool:
-    """Return whether the messages of `trajectory` hold more than INLINE_CHARACTERS, each block counted as one more."""
+    """Return whether messages and task hold more than INLINE_CHARACTERS, each text counted as one more."""
+    blocks = (block for message in trajectory.messages for block in message.content)
+    texts = (block.text if isinstance(block, TextBlock) else block.data for block in blocks)
     left = INLINE_CHARACTERS
-    for message in trajectory.messages:
-        for block in message.content:
-            left -= 1 + len(block.text if isinstance(block, TextBlock) else block.data)
-            if left < 0:
-                return True
+    for text in chain(texts, (text for _, text in leaves_in(trajectory.job.task.task_spec))):
+        left -= len(text) + 1
+        if left < 0:
+            return True
     return False
 
 
