@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from msgspec import structs
 from orl_core.config import TrainerConfig, load_config
 from orl_core.config.fields import description_of
 from orl_launcher import cli, trainer_options
-from orl_launcher.commands import doctor, rollout, train
+from orl_launcher.commands import rollout, train
 
 from tests.launcher.test_main import LOCAL
 
@@ -29,8 +31,8 @@ def test_options_of_clusters_stand_apart() -> None:
     assert "--tp" in clusters
 
 
-@pytest.mark.parametrize("command", [train, rollout, doctor])
-def test_model_of_every_command_overrides_the_file(command: train) -> None:  # pyright: ignore[reportGeneralTypeIssues]
+@pytest.mark.parametrize("command", [train, rollout])
+def test_model_overrides_the_file(command: ModuleType) -> None:
     arguments = command.parser().parse(["--config", LOCAL, "--model", "7"])
     assert load_config(LOCAL, trainer_options.overrides_of(arguments)).trainer.model == "7"
 

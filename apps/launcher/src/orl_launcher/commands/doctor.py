@@ -15,7 +15,7 @@ from orl_core.errors import OrlError
 from orl_launcher import cli
 from orl_launcher.commands.train import DEFAULT_CONFIG
 from orl_launcher.playground import is_made, playground, served_here, warm_model
-from orl_launcher.trainer_options import add_option, overrides_of
+from orl_launcher.trainer_options import quoted
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -42,7 +42,7 @@ def parser() -> cli.Parser:
     """The options of `orl doctor`."""
     made = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
     cli.add_config(made, default=DEFAULT_CONFIG)
-    add_option(made, "model")
+    made.add_argument("--model", metavar="NAME", help="checkpoint (default: trainer.model in the file)")
     made.add_argument("--engine", type=cli.address, metavar="URL", help="an SGLang server or router to look at, too")
     made.add_argument(
         "--python", metavar="PATH", help="the Python that has slime or miles (default: $ORL_TRAINER_PYTHON, or on PATH)"
@@ -74,8 +74,9 @@ def _configuration(page: Page, arguments: argparse.Namespace) -> RunConfig | Non
     from orl_launcher.doctor.report import Verdict
 
     page.group("configuration")
+    model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
     try:
-        config = dated(cli.config_of(arguments, overrides_of(arguments)))
+        config = dated(cli.config_of(arguments, model))
     except OrlError as exc:
         page.say(Verdict.FAILED, str(exc))
         page.say(Verdict.UNCHECKED, "everything else, for there is no configuration")

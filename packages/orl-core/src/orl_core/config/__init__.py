@@ -1,4 +1,4 @@
-"""The configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes."""
+"""Configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes."""
 
 from orl_core.config.load import decode_config, load_config
 from orl_core.config.schema import (

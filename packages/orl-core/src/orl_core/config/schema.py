@@ -1,4 +1,4 @@
-"""The schema of the configuration: every key with its type, default and description, which is written nowhere else.
+"""Schema of the configuration: every key with its type, default and description, which are written nowhere else.
 
 It is the OpenReward cookbook's `train_config.yaml` with our additions. docs/configuration.md, configs/schema.json and
 the help of the command line are made of it. Types and bounds are checked where a configuration is decoded, which is the
@@ -30,7 +30,7 @@ _TEMPLATE = re.compile(r"\{[{%]")  # in every chat template, and in no path of o
 
 
 class Secret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A secret that is released to named hosts only."""
+    """Release a secret to named hosts only."""
 
     value: Annotated[
         str | None, Meta(description="The secret itself; null reads the variable of its name, or of that in capitals.")
@@ -44,7 +44,7 @@ Secrets = dict[str, str | Secret | None]
 
 
 class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One environment, named Organization/Environment."""
+    """Configure one environment, named Organization/Environment."""
 
     splits: Annotated[tuple[str, ...], Meta(min_length=1, description="Splits to train on, at least one.")] = ("train",)
     num_samples: Annotated[
@@ -100,7 +100,7 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Budgets (tokens), deadlines (seconds) and records of every rollout. Deadlines nest: call, turn, rollout."""
+    """Set budgets, deadlines and records of every rollout. Deadlines nest: call, turn, rollout."""
 
     rollout_tokens: Annotated[
         Positive | None,
@@ -126,7 +126,7 @@ class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Evaluation on the environments' `eval_splits`. `orl rollout` samples as this section says."""
+    """Evaluate on the environments' `eval_splits`. `orl rollout` samples as this section says."""
 
     interval: Annotated[
         Positive | None, Meta(description="Steps between evaluations; null evaluates before and after training only.")
@@ -140,7 +140,7 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The environment's comparative score of a whole group (`score_group`)."""
+    """Use the environment's comparative score of a whole group (`score_group`)."""
 
     mode: Annotated[
         Literal["off", "only", "blend"],
@@ -154,7 +154,7 @@ class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Configuration of a run, which every stage reads and none writes."""
+    """Configure a run. Every stage reads this, and none writes it."""
 
     environments: Annotated[
         dict[EnvironmentName, EnvironmentConfig],

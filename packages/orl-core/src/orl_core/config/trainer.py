@@ -1,4 +1,4 @@
-"""The section `trainer` of the configuration: options that every trainer obeys, and those of clusters alone.
+"""Section `trainer` of the configuration: options that every trainer obeys, and those of clusters alone.
 
 `trainer.flags` go to the trainer as they are, but for secrets.
 """
@@ -16,7 +16,7 @@ Backend = Literal["slime", "miles", "trl"]
 
 
 class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options that every trainer obeys; null leaves the choice to the trainer."""
+    """Set options that every trainer obeys; null leaves the choice to the trainer."""
 
     backend: Annotated[Backend, Meta(description="Trainer: trl on this machine, slime or miles on a cluster.")] = "trl"
     model: Annotated[
@@ -61,7 +61,7 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of trainers that run on a cluster, beside the shared ones; null leaves the choice to the trainer."""
+    """Set options of trainers that run on a cluster, beside the shared ones; null leaves the choice to the trainer."""
 
     max_tokens_per_gpu: Annotated[Positive | None, Meta(description="Most tokens in one GPU's micro-batch.")] = None
     asynchronous: Annotated[
@@ -91,6 +91,6 @@ class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def cluster_options(self) -> list[str]:
-        """The options of clusters that are set."""
+        """List the options of clusters that are set."""
         names = self.__struct_fields__[len(SharedOptions.__struct_fields__) :]
         return [name for name in names if getattr(self, name) not in (None, False)]
