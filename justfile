@@ -79,3 +79,7 @@ test-miles *arguments:
 # judge published chat templates by the hundred and write docs/models.md: just models --conversations 100
 models *arguments:
     uv run --extra trl --group dev python -m tests.published "$@"
+
+# write docs/configuration.md and configs/schema.json from the configuration's schema
+docs-config:
+    uv run --extra trl --group dev python -m tests.config_reference

@@ -13,7 +13,7 @@ FILES = sorted(CONFIGS.glob("*.yaml"))
 
 def test_there_are_configs() -> None:
     assert {file.name for file in FILES} >= {"local.yaml", "whodunit.yaml", "multi-env.yaml"}
-    named = {load_config(file).trainer.model_args for file in FILES}
+    named = {"configs/schema.json", *(load_config(file).trainer.model_args for file in FILES)}
     assert [file for file in CONFIGS.iterdir() if file not in FILES and f"configs/{file.name}" not in named] == []
 
 
@@ -21,7 +21,9 @@ def test_there_are_configs() -> None:
 def test_a_config_loads_and_says_how_to_use_it(file: Path) -> None:
     config = load_config(file)
     assert config.environments
-    assert f"configs/{file.name}" in file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
+    assert f"configs/{file.name}" in text
+    assert text.startswith("# yaml-language-server: $schema=./schema.json\n")
 
 
 def test_local_measures_on_tasks_that_are_held_out() -> None:

@@ -58,7 +58,7 @@ def test_the_cookbooks_file_loads_unchanged(cookbook: Path):
 
 BROKEN = {
     "unknown key": ("max_turns: 20", "max_turn: 20", "$.environments.GeneralReasoning/WhoDunIt", "max_turn"),
-    "wrong type": ("max_turns: 20", "max_turns: many", "$.environments", "int"),
+    "wrong type": ("max_turns: 20", "max_turns: many", "$.environments", "whole number"),
     "NaN clamp": ("max_turns: 20", "min_reward: .nan", "$.environments.GeneralReasoning/WhoDunIt.min_reward", "finite"),
     "infinite clamp": ("max_turns: 20", "max_reward: .inf", ".max_reward", "finite"),
     "min over max": ("max_turns: 20", "min_reward: 2\n    max_reward: 1", "$.environments", "above"),
@@ -113,6 +113,75 @@ def test_a_broken_file_is_refused_with_file_and_path(cookbook: Path, name: str):
     assert where in message
     assert what in message
     assert "\n" not in message
+
+
+def test_every_mistake_is_named_in_one_error(cookbook: Path):
+    text = COOKBOOK.replace("max_turns: 20", "max_turns: 0\n    max_turn: 3").replace("{tools}", "")
+    cookbook.write_text(text + "trainer: {backend: verl, lr: fast}\nrollout: {call_timeout: 9, turn_timeout: 5}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(cookbook)
+    message = str(caught.value)
+    assert message.startswith(f"{cookbook}: 6 mistakes: (1) ")
+    assert "`$.environments.GeneralReasoning/WhoDunIt.max_turns` is 0: expected whole number >= 1" in message
+    assert "has no key `max_turn`: did you mean `max_turns`?" in message
+    assert '`$.trainer.backend` is "verl": expected miles, slime or trl' in message
+    assert '`$.trainer.lr` is "fast": expected number > 0' in message
+    assert "`$.rollout`: deadlines must nest" in message
+    assert "`$`: `system_prompt_template` has no {tools}" in message
+    assert "\n" not in message
+
+
+def test_check_against_a_key_that_is_wrong_itself_is_left_out():
+    tree = {"environments": {"A/B": {"call_timeout": 400}}, "rollout": {"turn_timeout": "long", "call_timeout": 350}}
+    with pytest.raises(ConfigError) as caught:
+        decode_config(tree, "tree")
+    assert str(caught.value) == 'tree: `$.rollout.turn_timeout` is "long": expected number > 0'
+
+
+def test_many_mistakes_are_counted_and_the_first_are_named():
+    tree = {"environments": {"A/B": {}}, "trainer": {f"key{n}": 1 for n in range(500)}}
+    with pytest.raises(ConfigError, match=r"500 mistakes: \(1\) .*\(20\)") as caught:
+        decode_config(tree, "tree")
+    assert len(str(caught.value)) < 2_000
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"secrets": {"a": ["hush"], "hush": 3, "b": {"value": 7}}},
+        {"environments": {"A/B": {"variant": "a/hush", "base_url": "me:hush@host", "secrets": {"k": ["hush"]}}}},
+        {"trainer": {"flags": {"--x": ["hush"], "--token": "hush"}, "model": {"hush": 1}}},
+        {"reward": "hush hush", "rollout": "hush"},
+    ],
+)
+def test_value_that_could_be_a_secret_is_not_shown(tree: dict[str, Any]):
+    with pytest.raises(ConfigError) as caught:
+        decode_config({"environments": {"A/B": {}}, **tree}, "tree")
+    assert "hush" not in str(caught.value).replace("secrets.hush", "")
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_value_in_any_section_gives_a_configuration_or_one_line(value: object):
+    for tree in (
+        {"environments": value},
+        {"environments": {"A/B": value}},
+        {"environments": {"A/B": {}}, "trainer": value},
+    ):
+        try:
+            decode_config(tree, "tree")
+        except ConfigError as exc:
+            assert str(exc).startswith("tree: ")  # noqa: PT017
+            assert len(str(exc).splitlines()) == 1  # noqa: PT017
+
+
+@pytest.mark.parametrize("tree", [{"\ud800": 1}, {"thinking": "\ud800"}, {"trainer": {"\udfff": "\ud800"}}])
+def test_half_a_surrogate_pair_is_refused(tree: dict[str, Any]):
+    with pytest.raises(ConfigError, match=r"\$"):
+        decode_config({"environments": {"A/B": {}}, **tree}, "tree")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):
@@ -349,6 +418,14 @@ def test_number_beyond_every_reader_is_refused(tmp_path: Path, override: str) ->
     with pytest.raises(ConfigError) as caught:
         load_config(path, [override])
     assert len(str(caught.value)) < 1_000 + 2 * len(str(path))
+
+
+@pytest.mark.parametrize(
+    "tree", [{"trainer": {1 << 20_000: 1}}, {"secrets": {1 << 20_000: "x"}}, {"trainer": {"seed": 1 << 20_000}}]
+)
+def test_number_of_many_digits_is_refused(tree: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"number"):
+        decode_config({"environments": {"A/B": {}}, **tree}, "tree")
 
 
 @pytest.mark.parametrize("levels", [101, 900, 100_000])

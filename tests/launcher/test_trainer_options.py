@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-import msgspec
+from types import ModuleType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from orl_core.config import TrainerConfig, load_config
+from orl_core.config.fields import description_of
 from orl_launcher import cli, trainer_options
-from orl_launcher.commands import train
+from orl_launcher.commands import rollout, train
 
 from tests.launcher.test_main import LOCAL
 
 
-def test_every_field_is_an_option_and_has_a_meaning() -> None:
-    fields = {field.encode_name for field in msgspec.structs.fields(TrainerConfig)}
-    assert set(trainer_options.MEANINGS) == fields - set(trainer_options.BESIDES)
-    shown = train.parser().format_help()
-    assert all(f"--{name.replace('_', '-')}" in shown for name in trainer_options.MEANINGS)
+def test_every_field_is_an_option_with_its_description() -> None:
+    shown = " ".join(train.parser().format_help().split())
+    for field in structs.fields(TrainerConfig):
+        if field.name not in trainer_options.BESIDES:
+            assert f"--{field.encode_name.replace('_', '-')} " in shown
+            assert description_of(field.type) in shown
+
+
+def test_options_of_clusters_stand_apart() -> None:
+    every, clusters = train.parser().format_help().split("options of slime and miles")
+    assert "--lr" in every
+    assert "--tp" not in every
+    assert "--tp" in clusters
+
+
+@pytest.mark.parametrize("command", [train, rollout])
+def test_model_overrides_the_file(command: ModuleType) -> None:
+    arguments = command.parser().parse(["--config", LOCAL, "--model", "7"])
+    assert load_config(LOCAL, trainer_options.overrides_of(arguments)).trainer.model == "7"
 
 
 def config_of(*argv: str) -> TrainerConfig:
@@ -52,7 +69,7 @@ def test_set_has_the_last_word() -> None:
 def test_what_stands_after_two_dashes_is_the_trainers() -> None:
     arguments = train.parser().parse(["trl", "--lr", "1e-3", "--", "--lr", "5", "--", "x y"])
     assert arguments.extra == ("--lr", "5", "--", "x y")
-    assert arguments.lr == "1e-3"
+    assert trainer_options.overrides_of(arguments) == ["trainer.lr=1e-3"]
 
 
 def test_a_choice_is_checked_at_once() -> None:

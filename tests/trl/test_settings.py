@@ -7,7 +7,7 @@ import pytest
 import wandb
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_trl.settings import grpo_config, unused_options, updates_per_step
+from orl_trl.settings import grpo_config, updates_per_step
 from orl_trl.tracking import tracking
 
 from tests.trl.fakes import make_run
@@ -80,7 +80,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, trainer: dict[str
 
 
 def test_options_of_clusters_are_named(tmp_path: Path):
-    assert unused_options(make_run(tmp_path, "m", tp=2, load="x").config.trainer) == ["tp", "load"]
+    assert make_run(tmp_path, "m", tp=2, load="x").config.trainer.cluster_options == ["tp", "load"]
 
 
 def test_wandb_is_used_where_there_is_a_key_or_the_mode_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

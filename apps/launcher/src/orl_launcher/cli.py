@@ -1,4 +1,4 @@
-"""What the parsers of all commands share: one-line errors that suggest, options that every command has, the console.
+"""Code that all commands share: a parser with errors in one line, options that every command has, the console.
 
 It knows no command. Abbreviated options are off, so that a new option never changes what an old script means.
 """
@@ -25,7 +25,7 @@ class UsageError(OrlError):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of one command: no abbreviations, examples kept as written, errors in one line."""
+    """Parse the options of one command: no abbreviations, examples kept as written, errors in one line."""
 
     def __init__(self, command: str, *, description: str, examples: str) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -
         default=default,
         required=default is None,
         metavar="FILE",
-        help=f"the experiment, a YAML file; those in configs/ are commented{fallback}",
+        help=f"YAML file, as described in docs/configuration.md{fallback}",
     )
     add_overrides(parser)
 
@@ -81,12 +81,12 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="override one value of the file, such as environments.Org/Env.max_turns=3; may be repeated",
+        help="override one value of the file, such as environments.Org/Env.max_turns=3 (repeatable)",
     )
 
 
 def positive(text: str) -> int:
-    """A whole number of at least 1, for argparse."""
+    """Return a whole number of at least 1, for argparse."""
     number = int(text) if text.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
@@ -96,12 +96,12 @@ def positive(text: str) -> int:
 def address(text: str) -> str:
     """Return `text`, the address of a server, for argparse; one with a login is refused and not shown."""
     if "@" in text:
-        raise argparse.ArgumentTypeError("an address with a login, which everyone could read: leave the login out")
+        raise argparse.ArgumentTypeError("the address holds a login, which everyone could read: remove the login")
     return text
 
 
 def config_of(arguments: argparse.Namespace, more: Sequence[str] = ()) -> RunConfig:
-    """The configuration that `--config`, `--set` and `more` overrides give; `--set` has the last word.
+    """Return the configuration of `--config`, `more` overrides and `--set`, in that order: the last one wins.
 
     Raises:
         ConfigError: it is wrong.

@@ -7,7 +7,7 @@ here, and no message holds one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from orl_core.errors import ConfigError
 
@@ -63,19 +63,17 @@ def has_login(text: str) -> bool:
     return _LOGIN.search(text) is not None
 
 
-def refuse_among(settings: Mapping[str, object], flags: Mapping[str, object]) -> None:
-    """Refuse a trainer's settings and flags that are credentials.
-
-    Raises:
-        ValueError: a flag that takes a secret has a value, or a text holds an address with a login or such a flag.
+def credentials_among(settings: Mapping[str, object], flags: Mapping[str, object]) -> Iterator[str]:
+    """Yield what is wrong with a trainer's settings and flags: a flag that takes a secret has a value, or a text holds
+    an address with a login or such a flag. No message holds the value.
     """
     for flag, value in flags.items():
         name, given, _ = flag.partition("=")
         if takes_secret(name) and (given or not (value is None or isinstance(value, bool))):
-            raise ValueError(f"`flags` has {name}, which all could read: set its variable, such as WANDB_API_KEY")
+            yield f"`flags` has {name}, which all could read: set its variable, such as WANDB_API_KEY"
     for name, value in {**settings, **flags}.items():
         if isinstance(value, str) and _holds_secret(value):
-            raise ValueError(f"`{name}` holds a password or a key, which all could read: take it out")
+            yield f"`{name.partition('=')[0]}` holds a password or a key, which all could read: take it out"
 
 
 def refuse_on_command_line(words: Sequence[str]) -> None:

@@ -1,20 +1,26 @@
-"""Limits of a rollout, and which of its tokens may train."""
+"""Limits of a rollout, and which of its tokens may train.
+
+Defaults and descriptions of the budgets stand here alone: the section `rollout` of the configuration is made of them.
+"""
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0)]
 
 
 class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of the sampled ids train: parts of an action, and turns all of whose calls were refused.
+    """Select the sampled tokens that train. The others stay in the data, with a loss mask of 0."""
 
-    What is switched off stays in the data, shown and sampled, with a loss mask of 0.
-    """
-
-    text: bool = True
-    calls: bool = True
-    reasoning: bool = True
-    failed_turns: bool = True
+    text: Annotated[bool, Meta(description="Train the text beside calls and reasoning.")] = True
+    calls: Annotated[bool, Meta(description="Train tool calls.")] = True
+    reasoning: Annotated[bool, Meta(description="Train reasoning.")] = True
+    failed_turns: Annotated[bool, Meta(description="Train turns in which every call was refused.")] = True
 
     def __post_init__(self) -> None:
         if not (self.text or self.calls or self.reasoning):
@@ -22,27 +28,45 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def every_part(self) -> bool:
-        """Whether all parts of an action train, so that they need not be told apart."""
+        """Tell whether all parts of an action train, so that they need not be told apart."""
         return self.text and self.calls and self.reasoning
 
 
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a rollout may use, and what of it may train. Tokens are counted in ids, times in seconds.
+class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limit a rollout wherever it is played."""
+
+    turn_tokens: Annotated[Positive, Meta(description="Tokens that the model may generate in one turn.")] = 4096
+    context_tokens: Annotated[
+        Positive,
+        Meta(description="Tokens of prompt and response together, where `trainer.max_context_len` says nothing else."),
+    ] = 32768
+    tool_result_tokens: Annotated[
+        Positive, Meta(description="Tokens of one tool result; a longer one is cut at its end.")
+    ] = 4096
+    call_timeout: Annotated[Seconds, Meta(description="Deadline of one call of the environment, in seconds.")] = 60.0
+    turn_timeout: Annotated[Seconds, Meta(description="Deadline of one turn, in seconds; at least `call_timeout`.")] = (
+        300.0
+    )
+    rollout_timeout: Annotated[
+        Seconds, Meta(description="Deadline of the whole rollout, in seconds; at least `turn_timeout`.")
+    ] = 900.0
+    max_nudges: Annotated[
+        NonNegative, Meta(description="Times that an answer without a call is met with a reminder to call a tool.")
+    ] = 1
+    max_invalid: Annotated[
+        Positive, Meta(description="Successive turns without a single valid call after which the rollout ends.")
+    ] = 3
+    train_timeouts: Annotated[bool, Meta(description="Train rollouts that ran out of time, up to there.")] = False
+    train_on: Annotated[TrainOn, Meta(description="The sampled tokens that train.")] = field(default_factory=TrainOn)
+
+
+class Limits(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limit one rollout: the budgets, and the limits that depend on its environment or the whole configuration.
 
     `strip_reasoning` keeps the reasoning of earlier turns from the engine.
     """
 
     max_turns: int = 20
-    turn_tokens: int = 4096
     rollout_tokens: int = 32768
-    context_tokens: int = 32768
-    tool_result_tokens: int = 4096
-    call_timeout: float = 60.0
-    turn_timeout: float = 300.0
-    rollout_timeout: float = 900.0
-    max_nudges: int = 1
-    max_invalid: int = 3
     parallel_calls: bool = False
-    train_timeouts: bool = False
-    train_on: TrainOn = field(default_factory=TrainOn)
     strip_reasoning: bool = False

@@ -10,10 +10,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-_PATH_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9_.-]{1,200}\Z"  # `.` and `..` would leave the path that they stand in
-_MATCH = re.compile(_PATH_NAME).match
+_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,200}"  # `.` and `..` would leave the path that they stand in
+_MATCH = re.compile(rf"^{_SEGMENT}\Z").match
 
-PathName = Annotated[str, Meta(pattern=_PATH_NAME)]
+PathName = Annotated[str, Meta(pattern=rf"^{_SEGMENT}\Z", title="name in A-Za-z0-9_.-")]
+EnvironmentName = Annotated[
+    str, Meta(pattern=rf"^{_SEGMENT}(?:/{_SEGMENT})+\Z", title="Organization/Environment in A-Za-z0-9_.-")
+]
 
 
 def is_path_name(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""How deep a value of plain JSON types may be nested, and where it holds a number that not every reader can take.
+"""Find values of plain JSON types that are nested too deep, or hold a number that not every reader can take.
 
 Python's own limit differs between versions and between C and Python code, so that what one stage decodes another one
 cannot walk. Input from outside is therefore limited where it is read, and every later stage relies on it.

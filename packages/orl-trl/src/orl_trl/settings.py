@@ -51,15 +51,6 @@ OWNED = {
     "generation_kwargs": _UNSAMPLED,
     "resume_from_checkpoint": "`model`: the folder of a checkpoint, whose weights a new run begins with",
 }
-UNUSED = (
-    *("num_gpus", "actor_gpus", "rollout_gpus", "actor_nodes", "tp", "train_backend", "advantage_estimator"),
-    *("load", "save", "megatron_ckpt", "model_args", "max_tokens_per_gpu", "asynchronous"),
-)
-
-
-def unused_options(config: TrainerConfig) -> list[str]:
-    """The options that are set and mean nothing here: those of trainers that run on a cluster."""
-    return [name for name in UNUSED if getattr(config, name) not in (None, False)]
 
 
 def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:

@@ -40,7 +40,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from orl_trl.engine import InProcessEngine
 from orl_trl.local import load_model
 from orl_trl.rollouts import Plan, Player, Rollouts
-from orl_trl.settings import grpo_config, unused_options, updates_per_step
+from orl_trl.settings import grpo_config, updates_per_step
 from orl_trl.tracking import tracking
 from orl_trl.training import Training
 
@@ -56,8 +56,7 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
         raise ConfigError("`trainer.model` is empty: name a checkpoint's folder, or a model of the Hugging Face hub")
     if run.config.thinking == "strip":
         raise ConfigError("`thinking: strip` makes several rows of a rollout, and TRL takes one: use `keep`")
-    unused = unused_options(run.config.trainer)
-    if unused:
+    if unused := run.config.trainer.cluster_options:
         logger.warning("trl trains on one machine and does not use: %s", ", ".join(unused))
     disable_progress_bars()
     opened = open_player or runtime_of

@@ -23,7 +23,7 @@ from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
 from orl_launcher.playground import playground, warm_model
-from orl_launcher.trainer_options import quoted
+from orl_launcher.trainer_options import add_option, overrides_of
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -84,7 +84,7 @@ def parser() -> cli.Parser:
     made.add_argument(
         "--engine", type=cli.address, metavar="URL", help="an SGLang server or router; without it, in this process"
     )
-    made.add_argument("--model", metavar="NAME", help="checkpoint (default: trainer.model in the file)")
+    add_option(made, "model")
     made.add_argument("--task-data", metavar="FILE", type=Path, help="tasks.jsonl; listed anew where left out")
     made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="at most so many tasks")
     made.add_argument("--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)")
@@ -99,8 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Play, and print what came of it."""
     from orl_rollout.run_folder.contract import dated
 
-    model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
-    config = dated(cli.config_of(arguments, model))
+    config = dated(cli.config_of(arguments, overrides_of(arguments)))
     if not config.trainer.model:
         raise cli.UsageError("no model: give --model, or trainer.model in the file")
     config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output is where it goes

@@ -1,8 +1,7 @@
-"""The configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes."""
+"""Configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes."""
 
 from orl_core.config.load import decode_config, load_config
 from orl_core.config.schema import (
-    Backend,
     EnvironmentConfig,
     EvalConfig,
     GroupRewardConfig,
@@ -11,8 +10,8 @@ from orl_core.config.schema import (
     RunConfig,
     Secret,
     Secrets,
-    TrainerConfig,
 )
+from orl_core.config.trainer import Backend, SharedOptions, TrainerConfig
 
 __all__ = [
     "Backend",
@@ -24,6 +23,7 @@ __all__ = [
     "RunConfig",
     "Secret",
     "Secrets",
+    "SharedOptions",
     "TrainerConfig",
     "decode_config",
     "load_config",

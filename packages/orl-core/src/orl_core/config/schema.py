@@ -1,97 +1,121 @@
-"""The configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes.
+"""Schema of the configuration: every key with its type, default and description, which are written nowhere else.
 
-The schema is the OpenReward cookbook's `train_config.yaml` with our additions. Bad input is refused here, with file and
-`$.path`: unknown keys, wrong types, NaN, impossible bounds, names that are no part of a URL. Configs are built by
-decoding only, which checks types. `trainer.flags` pass through verbatim, but for secrets.
+It is the OpenReward cookbook's `train_config.yaml` with our additions. docs/configuration.md, configs/schema.json and
+the help of the command line are made of it. Types and bounds are checked where a configuration is decoded, which is the
+only way to build one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from orl_core.credentials import refuse_among
-from orl_core.limits import TrainOn
-from orl_core.names import PathName, is_path_name
+from orl_core.config.trainer import TrainerConfig
+from orl_core.limits import Budgets, Limits, Positive, Seconds
+from orl_core.names import EnvironmentName, PathName
 from orl_core.tools import ToolFormat
 from orl_core.tools.format import check_system_prompt
 
-Positive = Annotated[int, Meta(ge=1)]
-NonNegative = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Url = Annotated[str, Meta(pattern=r"^https?://[^@?#\s]*\Z", title="address (http or https, without login and query)")]
+_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+Function = Annotated[str, Meta(pattern=rf"^{_NAME}:{_NAME}\Z", title="module:function")]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
-_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _TEMPLATE = re.compile(r"\{[{%]")  # in every chat template, and in no path of one
-Backend = Literal["slime", "miles", "trl"]
 
 
 class Secret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A secret that is released to `hosts` only. `value` null is read from the process environment."""
+    """Release a secret to named hosts only."""
 
-    value: str | None = None
-    hosts: tuple[str, ...] = ()
+    value: Annotated[
+        str | None, Meta(description="The secret itself; null reads the variable of its name, or of that in capitals.")
+    ] = None
+    hosts: Annotated[
+        tuple[str, ...], Meta(description="Hosts that may receive it; OpenReward knows those of common secrets.")
+    ] = ()
 
 
 Secrets = dict[str, str | Secret | None]
 
 
 class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One environment. Rewards are plain numbers, timeouts seconds; see the commented files in configs/."""
+    """Configure one environment, named Organization/Environment."""
 
-    splits: tuple[str, ...] = ("train",)
-    num_samples: Positive | None = None
-    nonterminal_reward: float | None = None
-    reward_reduction: Reduction = "sum"
-    min_reward: float | None = None
-    max_reward: float | None = None
-    max_turns: Positive = 20
-    secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
-    variant: PathName | None = None
-    base_url: Annotated[str, Meta(pattern="^https?://")] | None = None
-    send_api_key: bool = False
-    toolset: str | None = None
-    weight: Annotated[float, Meta(gt=0)] = 1.0
-    eval_splits: tuple[str, ...] = ()
-    success_reward: float = 1.0
-    parallel_calls: bool = False
-    max_concurrency: Positive | None = None
-    call_timeout: Seconds | None = None
+    splits: Annotated[tuple[str, ...], Meta(min_length=1, description="Splits to train on, at least one.")] = ("train",)
+    num_samples: Annotated[
+        Positive | None, Meta(description="Most tasks taken from each split; null takes all of them.")
+    ] = None
+    nonterminal_reward: Annotated[
+        float | None,
+        Meta(description="Reward appended where the environment did not end the episode; null appends none."),
+    ] = None
+    reward_reduction: Annotated[Reduction, Meta(description="How the rewards of an episode become one number.")] = "sum"
+    min_reward: Annotated[float | None, Meta(description="Lower bound of the reduced reward; null sets none.")] = None
+    max_reward: Annotated[float | None, Meta(description="Upper bound of the reduced reward; null sets none.")] = None
+    max_turns: Annotated[Positive, Meta(description="Turns after which a rollout ends.")] = Limits().max_turns
+    secrets: Annotated[
+        Secrets, Meta(description="Secrets of this environment, as the top-level `secrets`, which they replace.")
+    ] = field(default_factory=dict[str, str | Secret | None])
+    variant: Annotated[
+        PathName | None,
+        Meta(description="Environment to ask the server for; null means the one that the name or the task says."),
+    ] = None
+    base_url: Annotated[
+        Url | None, Meta(description="Address of a server of your own; null means OpenReward, or the playground.")
+    ] = None
+    send_api_key: Annotated[
+        bool, Meta(description="Send OPENREWARD_API_KEY to `base_url` too; off, it goes to OpenReward alone.")
+    ] = False
+    toolset: Annotated[
+        str | None, Meta(description="Toolset to add to the environment's own tools; null adds none.")
+    ] = None
+    weight: Annotated[
+        float,
+        Meta(
+            gt=0, description="Share of the tasks, relative to the other environments, where their number is limited."
+        ),
+    ] = 1.0
+    eval_splits: Annotated[
+        tuple[str, ...], Meta(description="Splits to evaluate on, held out from training; empty means no evaluation.")
+    ] = ()
+    success_reward: Annotated[float, Meta(description="Reward from which a rollout counts as a success.")] = 1.0
+    parallel_calls: Annotated[
+        bool, Meta(description="Run the calls of one turn at the same time; off, one after the other.")
+    ] = Limits().parallel_calls
+    max_concurrency: Annotated[
+        Positive | None, Meta(description="Most sessions open at once in one process; null finds the limit as it runs.")
+    ] = None
+    call_timeout: Annotated[
+        Seconds | None, Meta(description="Deadline of one call, in seconds; null means `rollout.call_timeout`.")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
-            raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}")
-        if not self.splits:
-            raise ValueError("`splits` is empty: name at least one split, such as [train]")
-        if {"@", "?", "#"} & set(self.base_url or ""):
-            raise ValueError("`base_url` holds a login or a query, and is written down: keep them in `secrets`")
+            raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}: swap them")
 
 
-class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Budgets (token ids), deadlines (seconds) and records of every rollout. Deadlines nest: call, turn, rollout.
+class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set budgets, deadlines and records of every rollout. Deadlines nest: call, turn, rollout."""
 
-    `rollout_tokens` null means: as many as the context holds. `journal` is a folder, null means: the run's; `upload`
-    null means: where there is a key and the environment is the platform's own. `train_on` lowers the loss mask.
-    """
-
-    turn_tokens: Positive = 4096
-    rollout_tokens: Positive | None = None
-    context_tokens: Positive = 32768
-    tool_result_tokens: Positive = 4096
-    call_timeout: Seconds = 60.0
-    turn_timeout: Seconds = 300.0
-    rollout_timeout: Seconds = 900.0
-    train_timeouts: bool = False
-    train_on: TrainOn = field(default_factory=TrainOn)
-    max_nudges: NonNegative = 1
-    max_invalid: Positive = 3
-    max_error_rate: Share = 0.5
-    journal: str | None = None
-    upload: bool | None = None
+    rollout_tokens: Annotated[
+        Positive | None,
+        Meta(description="Tokens that the model may generate in all turns; null means `context_tokens`."),
+    ] = None
+    max_error_rate: Annotated[
+        Share, Meta(description="Share of the latest rollouts that may end in ERROR before the run is aborted.")
+    ] = 0.5
+    journal: Annotated[str | None, Meta(description="Folder of the journal; null means the run's own folder.")] = None
+    upload: Annotated[
+        bool | None,
+        Meta(
+            description="Upload rollouts to OpenReward; null uploads those of its own environments, where a key is set."
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if not self.call_timeout <= self.turn_timeout <= self.rollout_timeout:
@@ -102,111 +126,103 @@ class RolloutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Evaluation on the environments' `eval_splits`: every `interval` steps (null: before and after training only)."""
+    """Evaluate on the environments' `eval_splits`. `orl rollout` samples as this section says."""
 
-    interval: Positive | None = None
-    samples: Positive = 1
-    max_tasks: Positive | None = None
-    temperature: Annotated[float, Meta(ge=0)] = 1.0
-    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    interval: Annotated[
+        Positive | None, Meta(description="Steps between evaluations; null evaluates before and after training only.")
+    ] = None
+    samples: Annotated[Positive, Meta(description="Rollouts of each task.")] = 1
+    max_tasks: Annotated[Positive | None, Meta(description="Most tasks to evaluate on; null takes all of them.")] = None
+    temperature: Annotated[float, Meta(ge=0, description="Sampling temperature.")] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1, description="Nucleus sampling: the probability mass to sample from.")] = (
+        1.0
+    )
 
 
 class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The environment's comparative score of a whole group (`score_group`): off, alone, or added with `weight`.
+    """Use the environment's comparative score of a whole group (`score_group`)."""
 
-    `timeout` is the deadline, in seconds, for scoring all groups of a step; a group past it keeps its own rewards.
-    """
-
-    mode: Literal["off", "only", "blend"] = "off"
-    weight: float = 1.0
-    timeout: Seconds = 300.0
-
-
-class TrainerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which trainer, and the options that all trainers share; null leaves the choice to the trainer's adapter.
-
-    The names are those of the command line (`--rollout-batch-size`), which overrides them. `flags` go to the trainer
-    as they are: `{"--use-kl-loss": true, "--kl-loss-coef": 0.01}`.
-    """
-
-    backend: Backend = "trl"
-    model: str | None = None
-    lr: Annotated[float, Meta(gt=0)] | None = None
-    n_samples: Positive | None = None
-    rollout_batch_size: Positive | None = None
-    num_rollout: Positive | None = None
-    max_response_len: Positive | None = None
-    max_context_len: Positive | None = None
-    max_tokens_per_gpu: Positive | None = None
-    temperature: Annotated[float, Meta(gt=0)] | None = None
-    asynchronous: bool = field(default=False, name="async")
-    num_gpus: Positive | None = None
-    actor_gpus: Positive | None = None
-    rollout_gpus: Positive | None = None
-    actor_nodes: Positive | None = None
-    tp: Positive | None = None
-    train_backend: Literal["megatron", "fsdp"] | None = None
-    advantage_estimator: str | None = None
-    load: str | None = None
-    save: str | None = None
-    save_interval: Positive | None = None
-    megatron_ckpt: str | None = None
-    model_args: str | None = None
-    task_data: str | None = None
-    wandb_project: str | None = None
-    wandb_run: str | None = None
-    wandb_mode: Literal["online", "offline", "disabled"] | None = None
-    seed: NonNegative = 0
-    flags: dict[str, str | float | bool | None] = field(default_factory=dict[str, str | float | bool | None])
-
-    def __post_init__(self) -> None:
-        refuse_among({name: getattr(self, name) for name in self.__struct_fields__}, self.flags)
+    mode: Annotated[
+        Literal["off", "only", "blend"],
+        Meta(description="`only` replaces the rollouts' rewards by the scores, `blend` adds them with `weight`."),
+    ] = "off"
+    weight: Annotated[float, Meta(description="Factor of a score in `blend`.")] = 1.0
+    timeout: Annotated[
+        Seconds,
+        Meta(description="Deadline for all scores of a step, in seconds; a later group keeps its own rewards."),
+    ] = 300.0
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that a run is made of. `secrets` values never leave the process; see `public`.
+    """Configure a run. Every stage reads this, and none writes it."""
 
-    `thinking` is false, `keep` (or true: reasoning stays in the context as it was sampled) or `strip` (the engine is
-    shown earlier turns without it). Null turns reasoning off where the chat template has a switch, and accepts what the
-    template does where it has none. `reward` is `module:function` of a Trajectory, importable where rollouts run.
-
-    `chat_template` replaces the checkpoint's own: the path of a file, whose text `load_config` puts in its place.
-    `chat_template_kwargs` are variables for the template. `chat_template_date` is the date that it shows; null is the
-    day when the run begins. `tool_format` is the wire format of calls; `auto` finds it in the template.
-    """
-
-    environments: dict[str, EnvironmentConfig]
-    secrets: Secrets = field(default_factory=dict[str, str | Secret | None])
-    system_prompt_template: str | None = None
-    thinking: bool | Literal["keep", "strip"] | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    chat_template_date: date | None = None
-    tool_format: ToolFormat | Literal["auto"] = "auto"
-    openreward_run_name: str = "orl"
-    reward: str | None = None
-    group_reward: GroupRewardConfig = field(default_factory=GroupRewardConfig)
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    environments: Annotated[
+        dict[EnvironmentName, EnvironmentConfig],
+        Meta(min_length=1, description="Environments to play, by name, such as GeneralReasoning/WhoDunIt."),
+    ]
+    secrets: Annotated[
+        Secrets,
+        Meta(description="Secrets of all environments, by name: a value, null (read a variable), or value and hosts."),
+    ] = field(default_factory=dict[str, str | Secret | None])
+    system_prompt_template: Annotated[
+        str | None,
+        Meta(
+            description="System prompt with {tools} in it; {{ and }} are braces. Null: the chat template shows tools."
+        ),
+    ] = None
+    thinking: Annotated[
+        bool | Literal["keep", "strip"] | None,
+        Meta(
+            description="Reasoning: false turns it off, `keep` (or true) leaves that of earlier turns in the context, "
+            "`strip` takes it out. Null turns it off where the chat template can."
+        ),
+    ] = None
+    chat_template: Annotated[
+        str | None, Meta(description="File with a chat template that replaces the checkpoint's own.")
+    ] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any], Meta(description="Variables of the chat template, such as {reasoning_effort: low}.")
+    ] = field(default_factory=dict[str, Any])
+    chat_template_date: Annotated[
+        date | None, Meta(description="Date that the chat template shows; null means the day when the run begins.")
+    ] = None
+    tool_format: Annotated[
+        ToolFormat | Literal["auto"], Meta(description="Wire format of calls; auto is the one of the chat template.")
+    ] = "auto"
+    openreward_run_name: Annotated[str, Meta(description="Name of the run at OpenReward and of its folder.")] = "orl"
+    reward: Annotated[
+        Function | None,
+        Meta(description="Function of a Trajectory that gives its reward, importable where rollouts run."),
+    ] = None
+    group_reward: Annotated[GroupRewardConfig, Meta(description="The environment's comparative score of a group.")] = (
+        field(default_factory=GroupRewardConfig)
+    )
+    rollout: Annotated[RolloutConfig, Meta(description="Budgets, deadlines and records of rollouts.")] = field(
+        default_factory=RolloutConfig
+    )
+    eval: Annotated[EvalConfig, Meta(description="Evaluation.")] = field(default_factory=EvalConfig)
+    trainer: Annotated[TrainerConfig, Meta(description="The trainer and its options.")] = field(
+        default_factory=TrainerConfig
+    )
 
     def __post_init__(self) -> None:
-        if not self.environments:
-            raise ValueError("`environments` is empty: name at least one, such as GeneralReasoning/WhoDunIt")
+        if mistakes := "\n".join(self._mistakes()):
+            raise ValueError(mistakes)
+
+    def _mistakes(self) -> Iterator[str]:
         for name, environment in self.environments.items():
-            if "/" not in name or not all(map(is_path_name, name.split("/"))):
-                raise ValueError(f"environment `{name}` is not of the form Organization/Environment, in A-Za-z0-9_.-")
             if (environment.call_timeout or 0.0) > self.rollout.turn_timeout:
-                raise ValueError(f"`call_timeout` of {name} is above `turn_timeout`, {self.rollout.turn_timeout}")
+                yield f"`call_timeout` of {name} is above `turn_timeout`, {self.rollout.turn_timeout}: lower it"
         if self.system_prompt_template is not None:
-            check_system_prompt(self.system_prompt_template)
+            try:
+                check_system_prompt(self.system_prompt_template)
+            except ValueError as exc:
+                yield str(exc)
         if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
-            raise ValueError(f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file")
-        if self.reward is not None and not _FUNCTION.fullmatch(self.reward):
-            raise ValueError(f"`reward` is `{self.reward}`, not of the form module:function")
+            yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
 
     def public(self) -> dict[str, Any]:
-        """The configuration as plain JSON types, every secret's value replaced by null."""
+        """Return the configuration as plain JSON types, every secret's value replaced by null."""
         tree = msgspec.to_builtins(self)
         for holder in (tree, *tree["environments"].values()):
             for secret in holder["secrets"]:

@@ -1,4 +1,4 @@
-"""YAML in, plain JSON types out: the file's side of `load_config`. It knows nothing of the schema.
+"""Read YAML as plain JSON types, for `load_config`. This module knows nothing of the schema.
 
 PyYAML is imported here alone, so that importing orl_core does not pay for it. The loader differs from PyYAML's safe one
 in two points: a key that stands twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot). A file and what
@@ -18,7 +18,7 @@ import yaml
 
 from orl_core.errors import ConfigError
 
-# What PyYAML raises, the last five for scalars that it cannot make and for nesting beyond Python's stack.
+# Exceptions of PyYAML, the last five for scalars that it cannot make and for nesting beyond Python's stack.
 _REFUSALS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
@@ -57,7 +57,7 @@ for _kind in ("int", "float"):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The mapping in the YAML file at `path`.
+    """Return the mapping in the YAML file at `path`.
 
     Raises:
         ConfigError: no such file, not readable, not YAML, or not a mapping.
@@ -91,7 +91,7 @@ def _opener(path: str, flags: int) -> int:
     file = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise ValueError("it is no regular file but a folder, a pipe or a device: name a file")
+        raise ValueError("it is a folder, a pipe or a device: name a regular file")
     return file
 
 
@@ -118,7 +118,7 @@ def read_template(tree: dict[str, Any], source: str) -> None:
     """Put the text of the file that `chat_template` names in its place, so that it travels with the configuration.
 
     Raises:
-        ConfigError: the file cannot be read, or holds no template.
+        ConfigError: the file cannot be read, or is no template.
     """
     named = tree.get("chat_template")
     if not isinstance(named, str) or _is_template(named):

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
-from orl_core.limits import Limits
+from orl_core.limits import Budgets, Limits
 from orl_core.messages import TextBlock
 from orl_core.render import Renderer
 from orl_core.task import Task
@@ -207,21 +207,13 @@ def check_renderer(config: RunConfig, renderer: Renderer) -> None:
 def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:
     """The limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
     environment = config.environments[env_name]
-    budgets = config.rollout
-    context = context_tokens or budgets.context_tokens
+    budgets = {name: getattr(config.rollout, name) for name in Budgets.__struct_fields__}
+    budgets["context_tokens"] = context_tokens or config.rollout.context_tokens
+    budgets["call_timeout"] = environment.call_timeout or config.rollout.call_timeout
     return Limits(
+        **budgets,
         max_turns=environment.max_turns,
-        turn_tokens=budgets.turn_tokens,
-        rollout_tokens=budgets.rollout_tokens or context,
-        context_tokens=context,
-        tool_result_tokens=budgets.tool_result_tokens,
-        call_timeout=environment.call_timeout or budgets.call_timeout,
-        turn_timeout=budgets.turn_timeout,
-        rollout_timeout=budgets.rollout_timeout,
-        max_nudges=budgets.max_nudges,
-        max_invalid=budgets.max_invalid,
+        rollout_tokens=config.rollout.rollout_tokens or budgets["context_tokens"],
         parallel_calls=environment.parallel_calls,
-        train_timeouts=budgets.train_timeouts,
-        train_on=budgets.train_on,
         strip_reasoning=config.thinking == "strip",
     )

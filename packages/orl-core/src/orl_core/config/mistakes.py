@@ -1,0 +1,109 @@
+"""Find every mistake in a configuration that does not decode: its path, its value, and the values expected there.
+
+msgspec stops at the first mistake, so the tree is decoded part by part, from the leaves up. A wrong part is left out of
+the mapping that holds it, and a check that names a key that was left out does not count. A value is shown only where
+the schema allows no text: a text could be a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET, Struct, inspect, structs
+
+from orl_core.config.fields import members_of, values_of
+from orl_core.config.schema import RunConfig
+from orl_core.nesting import non_finite
+
+MOST_MISTAKES = 20  # in one message
+MOST_CHARACTERS = 200  # of a key or a value in it
+_SHOWN = (inspect.IntType, inspect.FloatType, inspect.BoolType, inspect.LiteralType, inspect.NoneType, inspect.DateType)
+
+
+def mistakes_in(tree: object) -> str:
+    """Return the mistakes in `tree`, plain JSON types that are not nested too deep and no RunConfig, in one line."""
+    search = _Search()
+    search.sound(tree, RunConfig, "$")
+    found = [" ".join(mistake.split()) for mistake in search.mistakes]
+    if len(found) == 1:
+        return found[0]
+    listed = "; ".join(f"({number}) {mistake}" for number, mistake in enumerate(found[:MOST_MISTAKES], 1))
+    return f"{len(found)} mistakes: {listed}{'; ...' if len(found) > MOST_MISTAKES else ''}"
+
+
+class _Search:
+    """Collect mistakes and the names of the keys that were left out because of them."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[str] = []
+        self.left_out: set[str] = set()
+
+    def sound(self, value: Any, kind: Any, path: str) -> object:
+        """Return what of `value` decodes to `kind`, or UNSET where nothing does."""
+        if (holder := _holder(value, kind)) is not None:
+            return self._sound_mapping(value, holder, kind, path)
+        if place := non_finite(value, path):
+            return self._wrong(f"`{place}`: numbers must be finite and within 64 bits")
+        try:
+            msgspec.convert(value, kind)
+        except (msgspec.ValidationError, UnicodeError) as exc:
+            below = str(exc).partition(" - at `$")[2].rstrip("`")
+            shown = f" is {json.dumps(value, default=str)[:MOST_CHARACTERS]}" if _may_be_shown(value, kind) else ""
+            return self._wrong(f"`{path}{below}`{shown}: expected {values_of(kind)}")
+        return value
+
+    def _sound_mapping(self, value: dict[object, object], holder: Any, kind: object, path: str) -> object:
+        is_struct = get_origin(holder) is not dict
+        kinds = self._kinds_of(value, holder, path) if is_struct else dict.fromkeys(value, get_args(holder)[1])
+        rest: dict[object, object] = {}
+        for key, member_kind in kinds.items():
+            name = _name(key)
+            wrong_key = not is_struct and self.sound(key, get_args(holder)[0], f"key {name} in {path}") is UNSET
+            member = self.sound(value[key], member_kind, f"{path}.{name}")
+            if wrong_key or member is UNSET:
+                self.left_out.add(name)
+            else:
+                rest[key] = member
+        try:
+            msgspec.convert(rest, holder if is_struct else kind)
+        except msgspec.ValidationError as exc:
+            for line in str(exc).splitlines() if is_struct else ():
+                if not any(f"`{name}`" in line for name in self.left_out):
+                    self._wrong(f"`{path}`: {line}")
+            return UNSET if is_struct or value else self._wrong(f"`{path}` is empty: expected {values_of(kind)}")
+        return rest
+
+    def _kinds_of(self, value: dict[object, object], holder: type[Struct], path: str) -> dict[object, Any]:
+        """Return the types of the keys of `value` that are fields of `holder`; others, and missing ones, are wrong."""
+        fields = {field.encode_name: field for field in structs.fields(holder)}
+        for name in (_name(key) for key in value if key not in fields):
+            near = difflib.get_close_matches(name, fields, n=1) if len(self.mistakes) < MOST_MISTAKES else ()
+            self._wrong(f"`{path}` has no key `{name}`: {f'did you mean `{near[0]}`?' if near else 'take it out'}")
+        for name in (name for name, field in fields.items() if field.required and name not in value):
+            self._wrong(f"`{path}` needs the key `{name}`: add it")
+            self.left_out.add(name)
+        return {key: fields[key].type for key in value if isinstance(key, str) and key in fields}
+
+    def _wrong(self, mistake: str) -> msgspec.UnsetType:
+        self.mistakes.append(mistake)
+        return UNSET
+
+
+def _name(key: object) -> str:
+    return "number" if non_finite(key, "key") else str(key)[:MOST_CHARACTERS]
+
+
+def _holder(value: object, kind: Any) -> Any:
+    """Return the Struct or the `dict[K, V]` of `kind` that a mapping decodes to; None where `value` is no mapping."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    members = (kind,) if get_origin(kind) is dict or isinstance(kind, type) else get_args(kind)
+    holders = (each for each in members if get_origin(each) is dict or issubclass(each, Struct))
+    return next(holders, None) if isinstance(value, dict) else None
+
+
+def _may_be_shown(value: object, kind: object) -> bool:
+    return not isinstance(value, dict | list) and all(isinstance(member, _SHOWN) for member in members_of(kind))

@@ -1,0 +1,99 @@
+"""Write docs/configuration.md and configs/schema.json from the schema of the configuration: just docs-config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT, Struct, structs
+from orl_core.config import (
+    EnvironmentConfig,
+    EvalConfig,
+    GroupRewardConfig,
+    RolloutConfig,
+    RunConfig,
+    Secret,
+    SharedOptions,
+    TrainerConfig,
+)
+from orl_core.config.fields import description_of, values_of
+from orl_core.limits import TrainOn
+
+ROOT = Path(__file__).parent.parent
+INTRODUCTION = """\
+# Configuration
+
+<!-- Written by `just docs-config` from the schema in packages/orl-core/src/orl_core/config. Do not edit. -->
+
+A run is configured by one YAML file, such as those in [configs/](../configs). Only `environments` is required. On the
+command line, `--set path.to.key=value` overrides any key, and `orl train` has an option for each key of `trainer`:
+`rollout_batch_size` is `--rollout-batch-size`. An unknown key, a wrong type or a value out of bounds is refused before
+anything starts, with file and `$.path`, and one message names every mistake. `orl doctor --config FILE` checks a file.
+
+The first line of each file in configs/ names [schema.json](../configs/schema.json), with which editors complete and
+check keys. The schema refuses less than orl does: checks between keys, such as deadlines that must nest, are orl's.
+"""
+SHARED = "`trainer`"
+SECTIONS: dict[str, type[Struct]] = {
+    "Top level": RunConfig,
+    "`environments.NAME`": EnvironmentConfig,
+    "`secrets.NAME`": Secret,
+    "`rollout`": RolloutConfig,
+    "`rollout.train_on`": TrainOn,
+    "`eval`": EvalConfig,
+    "`group_reward`": GroupRewardConfig,
+    SHARED: SharedOptions,
+    "`trainer`, options of slime and miles": TrainerConfig,
+}
+
+
+def reference() -> str:
+    """Return docs/configuration.md: a table for each section."""
+    return INTRODUCTION + "".join(line for title, section in SECTIONS.items() for line in _section(title, section))
+
+
+def schema() -> str:
+    """Return configs/schema.json. Its patterns are JavaScript's, which has no `\\Z`."""
+    made = msgspec.json.schema(RunConfig)
+    for section in made["$defs"].values():
+        section["description"] = " ".join(section["description"].split())
+    return json.dumps(_with_ends(made), indent=2, ensure_ascii=False) + "\n"
+
+
+def _with_ends(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: value.replace(r"\Z", "$") if key == "pattern" and isinstance(value, str) else _with_ends(value)
+            for key, value in node.items()
+        }
+    return [_with_ends(member) for member in node] if isinstance(node, list) else node
+
+
+def _section(title: str, section: type[Struct]) -> Iterator[str]:
+    purpose = " ".join((section.__doc__ or "").split())
+    yield f"\n## {title}\n\n{purpose}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
+    above = SECTIONS[SHARED].__struct_fields__ if section is TrainerConfig else ()
+    for field in structs.fields(section):
+        if field.name not in above:
+            cells = (f"`{field.encode_name}`", values_of(field.type), _default(field), description_of(field.type))
+            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _default(field: structs.FieldInfo) -> str:
+    if field.required:
+        return "required"
+    value = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    if isinstance(value, Struct):
+        return "see below"
+    return f"`{msgspec.json.encode(value).decode()}`"
+
+
+FILES = {ROOT / "docs" / "configuration.md": reference, ROOT / "configs" / "schema.json": schema}
+
+
+if __name__ == "__main__":
+    for file, text in FILES.items():
+        file.write_text(text(), encoding="utf-8")
