@@ -7,7 +7,9 @@ HYPOTHESIS_PROFILE names the profile, `dev` where it is not set; --hypothesis-pr
 """
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -15,3 +17,13 @@ settings.register_profile("quick", parent=settings.get_profile("dev"), max_examp
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
 settings.register_profile("ci-laws", parent=settings.get_profile("ci"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="session")
+def guess_number() -> Iterator[str]:
+    """The URL of one server of GuessNumber for all tests, on a thread: a process would import the SDK for seconds."""
+    from orl_playground.guess_number import GuessNumber
+    from orl_testing.environments import serve
+
+    with serve(GuessNumber) as served:
+        yield served.url

@@ -250,7 +250,7 @@ def test_reasoning_that_cannot_be_stripped(doctor: Doctor, tmp_path: Path) -> No
     assert line.startswith("thinking: `thinking: strip` needs")
 
 
-def test_a_model_of_the_playground_is_looked_at_once_it_is_made(capsys: Capture) -> None:
+def test_a_model_of_the_playground_is_looked_at_once_it_is_made(capsys: Capture, guess_number: str) -> None:
     assert main(["doctor", "--config", LOCAL]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any("playground/GuessNumber: a session opens" in line for line in found(lines, "ok"))
@@ -258,7 +258,8 @@ def test_a_model_of_the_playground_is_looked_at_once_it_is_made(capsys: Capture)
     folder = checkpoint_folder("guessnumber", cache_folder(), 0)
     build(template("qwen3_instruct_2507")).save_pretrained(folder)
     (folder / "warm_start.json").write_text('{"seconds": 1.0}', encoding="utf-8")
-    assert main(["doctor", "--config", LOCAL, "--set", "rollout.context_tokens=4096"]) == 0
+    served = f"environments.playground/GuessNumber.base_url={guess_number}"
+    assert main(["doctor", "--config", LOCAL, "--set", "rollout.context_tokens=4096", "--set", served]) == 0
     assert any(f"{folder}: certified" in line for line in found(capsys.readouterr().out.splitlines(), "ok"))
 
 
