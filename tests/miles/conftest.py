@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from orl_playground.server import serving
 
 from tests.slime import episode
 
 
 @pytest.fixture(scope="session")
-def environment(guess_number: str) -> str:
-    return guess_number
+def environment() -> Iterator[str]:
+    with serving(("guessnumber",)) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from orl_slime.generate import generate
 from orl_slime.reward import post_process, reward
 from orl_testing import SglangServer
 
-from tests.core.test_reward import environment
 from tests.kit.strategies import stripped_trajectories, trajectories
+from tests.kit.trajectories import environment
 from tests.slime import episode
 from tests.slime.miniature import Sample, arguments
 from tests.slime.playing import engine
