@@ -122,6 +122,7 @@ def test_what_an_engine_never_answered_counts_for_nothing_and_fails(
     assert not {"playground/GuessNumber/success", "playground/GuessNumber/reward"} & point.keys()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_its_episodes_and_what_an_upload_needs(
     tmp_path: Path, model: PreTrainedTokenizerFast
 ) -> None:
