@@ -1,6 +1,8 @@
 # Every command of the repository. Values with spaces survive, because recipes pass "$@".
 set positional-arguments
 
+parallel := "-n auto --dist worksteal"
+
 # what there is
 default:
     @just --list --unsorted
@@ -56,16 +58,21 @@ lint:
 types:
     uv run --extra trl --group dev basedpyright
 
-# tests; arguments go to pytest
+# the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    uv run --extra trl --group dev pytest "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not slow" "$@"
+
+# every test, and which lines of the packages none of them runs
+coverage *arguments:
+    uv run --extra trl --group dev pytest {{parallel}} --cov --cov-report=term:skip-covered "$@"
 
 # benchmarks, all or by name: just bench turns --quick
 bench *arguments:
     uv run --extra trl --group dev python -m benchmarks "$@"
 
-# what has to be green before and after every change
-check: lint types (test "-n" "auto" "--dist" "worksteal")
+# what has to be green before and after every change, and what CI runs: 500 examples of every law
+check: lint types
+    HYPOTHESIS_PROFILE=ci uv run --extra trl --group dev pytest {{parallel}}
 
 # the slime adapter against slime itself: PYTHONPATH=/path/to/slime just test-slime
 test-slime *arguments:

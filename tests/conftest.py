@@ -1,14 +1,29 @@
-"""Hypothesis profiles: `dev` with new random examples, and `ci` with the same 500 of every property in each run.
+"""Hypothesis profiles: `quick` and `dev` draw new examples, `ci` and `ci-laws` the same ones in each run.
 
-CI judges a change: a run of an unchanged tree gives an unchanged answer. New examples are the work of `dev`.
+CI judges a change, so a run of an unchanged tree gives an unchanged answer: 500 examples of every law, which
+`tests/laws/conftest.py` sees to, and 100 of every other property. New examples are the work of `quick` and `dev`.
 
-HYPOTHESIS_PROFILE names the one to use, `dev` where it is not set; --hypothesis-profile wins over it.
+HYPOTHESIS_PROFILE names the profile, `dev` where it is not set; --hypothesis-profile wins over it.
 """
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", parent=settings.get_profile("dev"), max_examples=500, derandomize=True)
+settings.register_profile("quick", parent=settings.get_profile("dev"), max_examples=20)
+settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)
+settings.register_profile("ci-laws", parent=settings.get_profile("ci"), max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(scope="session")
+def guess_number() -> Iterator[str]:
+    """The URL of one server of GuessNumber for all tests, on a thread: a process would import the SDK for seconds."""
+    from orl_playground.guess_number import GuessNumber
+    from orl_testing.environments import serve
+
+    with serve(GuessNumber) as served:
+        yield served.url

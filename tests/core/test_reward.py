@@ -9,28 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
-from orl_core.config import EnvironmentConfig, GroupRewardConfig, decode_config
-from orl_core.messages import Action, ToolResult
+from orl_core.config import GroupRewardConfig
 from orl_core.reward import group_advantages, group_rewards, reduce_reward
-from orl_core.task import Task
-from orl_core.trajectory import Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import StopReason, Trajectory
 
 from tests.kit.strategies import finite, modest, trajectories
+from tests.kit.trajectories import environment, played
 
 REDUCTIONS = ["sum", "mean", "max", "min", "last"]
-
-
-def played(rewards: list[float | None], stop: StopReason = StopReason.FINISHED) -> Trajectory:
-    turns = tuple(
-        Turn(observation=(1,), generations=(), action=Action(), results=(ToolResult(name="t", reward=reward),))
-        for reward in rewards
-    )
-    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k")
-    return Trajectory(job=job, turns=turns, stop_reason=stop)
-
-
-def environment(**fields: object) -> EnvironmentConfig:
-    return decode_config({"environments": {"A/B": fields}}, "test").environments["A/B"]
 
 
 @pytest.mark.parametrize(

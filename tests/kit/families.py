@@ -302,7 +302,7 @@ def tokenizer(name: str) -> HFTokenizer:
 
 @cache
 def renderer(name: str) -> Renderer:
-    """The family's renderer; where its template shows no tools, a system prompt does."""
+    """Return the family's renderer, which finds the tool format; a system prompt shows tools where no template does."""
     family = (FAMILIES | MOVE_TEXT)[name]
     system = None if family.shows_tools else "The tools:\n{tools}"
-    return Renderer(tokenizer(name), system_prompt_template=system, tool_format=family.tool_format)
+    return Renderer(tokenizer(name), system_prompt_template=system)

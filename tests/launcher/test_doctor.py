@@ -250,7 +250,8 @@ def test_reasoning_that_cannot_be_stripped(doctor: Doctor, tmp_path: Path) -> No
     assert line.startswith("thinking: `thinking: strip` needs")
 
 
-def test_a_model_of_the_playground_is_looked_at_once_it_is_made(capsys: Capture) -> None:
+@pytest.mark.slow
+def test_a_model_of_the_playground_is_looked_at_once_it_is_made(capsys: Capture, guess_number: str) -> None:
     assert main(["doctor", "--config", LOCAL]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any("playground/GuessNumber: a session opens" in line for line in found(lines, "ok"))
@@ -258,7 +259,8 @@ def test_a_model_of_the_playground_is_looked_at_once_it_is_made(capsys: Capture)
     folder = checkpoint_folder("guessnumber", cache_folder(), 0)
     build(template("qwen3_instruct_2507")).save_pretrained(folder)
     (folder / "warm_start.json").write_text('{"seconds": 1.0}', encoding="utf-8")
-    assert main(["doctor", "--config", LOCAL, "--set", "rollout.context_tokens=4096"]) == 0
+    served = f"environments.playground/GuessNumber.base_url={guess_number}"
+    assert main(["doctor", "--config", LOCAL, "--set", "rollout.context_tokens=4096", "--set", served]) == 0
     assert any(f"{folder}: certified" in line for line in found(capsys.readouterr().out.splitlines(), "ok"))
 
 
@@ -343,6 +345,7 @@ def test_what_keeps_a_trainer_from_starting_on_this_machine_is_a_warning(
     assert any("it has 0 GPUs and the run asks for 2" in line for line in found(lines, "warning"))
 
 
+@pytest.mark.slow
 def test_an_interrupted_check_up_closes_its_session_and_exits_with_130(gallery: Served, tmp_path: Path) -> None:
     config = tmp_path / "slow.yaml"
     config.write_text(f"environments: {{gallery/SlowSetup: {{base_url: '{gallery.url}'}}}}\n", encoding="utf-8")

@@ -293,6 +293,7 @@ program()
 """
 
 
+@pytest.mark.slow
 def test_a_command_that_waits_for_a_server_ends_with_the_signal(tmp_path: Path) -> None:
     started = subprocess.Popen(
         [sys.executable, "-c", WAITS], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -305,6 +306,7 @@ def test_a_command_that_waits_for_a_server_ends_with_the_signal(tmp_path: Path) 
     assert not list(tmp_path.glob("out/*"))
 
 
+@pytest.mark.slow
 def test_a_terminal_that_goes_away_still_gets_the_run_its_exit_code(tmp_path: Path) -> None:
     """SIGHUP comes with a terminal that nothing can be written to any more."""
     owns = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"

@@ -97,6 +97,12 @@ def model(tmp_path: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+@pytest.fixture
+def served(guess_number: str) -> list[str]:
+    """Options that name a server, so that the command starts none: a process of its own takes seconds."""
+    return ["--set", f"environments.playground/GuessNumber.base_url={guess_number}"]
+
+
 def words(tmp_path: Path, url: str, *more: str) -> list[str]:
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
     to = ["--engine", url, "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
@@ -104,10 +110,10 @@ def words(tmp_path: Path, url: str, *more: str) -> list[str]:
 
 
 def test_what_an_engine_never_answered_counts_for_nothing_and_fails(
-    capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast
+    capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
 ) -> None:
     with engine(guessing(model)) as url:
-        assert main(words(tmp_path, f"{url}/v1", "--max-tasks", "3")) == 1
+        assert main(words(tmp_path, f"{url}/v1", "--max-tasks", "3", *served)) == 1
     shown = capsys.readouterr().out
     assert "3 ended in ERROR" in shown
     assert "404" in shown
@@ -116,6 +122,7 @@ def test_what_an_engine_never_answered_counts_for_nothing_and_fails(
     assert not {"playground/GuessNumber/success", "playground/GuessNumber/reward"} & point.keys()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_keeps_its_episodes_and_what_an_upload_needs(
     tmp_path: Path, model: PreTrainedTokenizerFast
 ) -> None:
@@ -148,8 +155,8 @@ def test_a_folder_that_holds_something_else_is_not_written_into(
     assert json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8")) == {"model_type": "qwen3"}
 
 
-def test_what_cannot_be_written_is_one_line(capsys: Capture, tmp_path: Path) -> None:
-    argv = ["prepare", "--config", LOCAL, "--max-tasks", "2", "--output"]
+def test_what_cannot_be_written_is_one_line(capsys: Capture, tmp_path: Path, served: list[str]) -> None:
+    argv = ["prepare", "--config", LOCAL, "--max-tasks", "2", *served, "--output"]
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     for output in (tmp_path / "folder", tmp_path / "file" / "tasks.jsonl"):
@@ -166,9 +173,11 @@ def test_the_configuration_is_not_overwritten_with_tasks(capsys: Capture, tmp_pa
     assert config.read_bytes() == Path(LOCAL).read_bytes()
 
 
-def test_prepare_counts_and_a_wrong_split_leaves_the_old_file(capsys: Capture, tmp_path: Path) -> None:
+def test_prepare_counts_and_a_wrong_split_leaves_the_old_file(
+    capsys: Capture, tmp_path: Path, served: list[str]
+) -> None:
     output = tmp_path / "tasks.jsonl"
-    argv = ["prepare", "--config", LOCAL, "--output", str(output), "--max-tasks", "20", "--seed", "3"]
+    argv = ["prepare", "--config", LOCAL, *served, "--output", str(output), "--max-tasks", "20", "--seed", "3"]
     assert main(argv) == 0
     assert f"20 tasks in {output}" in capsys.readouterr().out
     first = output.read_bytes()

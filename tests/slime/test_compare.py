@@ -15,7 +15,7 @@ from orl_rollout.results.outcome import Outcome
 from orl_slime.reward import post_process
 from orl_testing.environments import Served, serve
 
-from tests.rollout.results.test_group_scores import ended
+from tests.kit.trajectories import ended
 from tests.slime.miniature import Sample, arguments
 
 

@@ -20,8 +20,8 @@ from orl_slime.generate import generate
 from orl_slime.reward import post_process, reward
 from orl_testing import SglangServer
 
-from tests.core.test_reward import environment
 from tests.kit.strategies import stripped_trajectories, trajectories
+from tests.kit.trajectories import environment
 from tests.slime import episode
 from tests.slime.miniature import Sample, arguments
 from tests.slime.playing import engine
@@ -121,28 +121,27 @@ def row_of_one_task(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("thinks", [True, False])
-async def test_generate_returns_lists_where_reasoning_is_stripped(checkpoint: Path, tmp_path: Path, thinks: bool):
-    from orl_playground.server import serving
-
+async def test_generate_returns_lists_where_reasoning_is_stripped(
+    environment: str, checkpoint: Path, tmp_path: Path, thinks: bool
+):
     player = episode.player(checkpoint, thinks=thinks)
-    with serving(("guessnumber",)) as url:
-        async with SglangServer(player, context_tokens=4000) as server:
-            host, _, port = server.url.removeprefix("http://").partition(":")
-            args = arguments(
-                hf_checkpoint=str(checkpoint),
-                n_samples_per_prompt=1,
-                sglang_router_ip=host,
-                sglang_router_port=int(port),
-                orl_config=episode.settings(url) | {"thinking": "strip"},
-            )
-            sample = Sample(index=5, session_id="s", metadata=row_of_one_task(tmp_path)["metadata"])
-            sampling = {"temperature": 1.0, "max_new_tokens": 200}
-            try:
-                samples = await generate(args, sample, sampling)
-                with pytest.raises(ConfigError, match="partial-rollout"):
-                    await generate(Namespace(**vars(args), partial_rollout=True), sample, sampling)
-            finally:
-                await aclose()
+    async with SglangServer(player, context_tokens=4000) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        args = arguments(
+            hf_checkpoint=str(checkpoint),
+            n_samples_per_prompt=1,
+            sglang_router_ip=host,
+            sglang_router_port=int(port),
+            orl_config=episode.settings(environment) | {"thinking": "strip", "openreward_run_name": tmp_path.name},
+        )
+        sample = Sample(index=5, session_id="s", metadata=row_of_one_task(tmp_path)["metadata"])
+        sampling = {"temperature": 1.0, "max_new_tokens": 200}
+        try:
+            samples = await generate(args, sample, sampling)
+            with pytest.raises(ConfigError, match="partial-rollout"):
+                await generate(Namespace(**vars(args), partial_rollout=True), sample, sampling)
+        finally:
+            await aclose()
     assert [len(server.requests), len(samples)] == [2, 2 if thinks else 1]
     assert [member.rollout_id for member in samples] == [5] * len(samples)
     for member, request in zip(reversed(samples), reversed(server.requests), strict=False):
@@ -150,30 +149,27 @@ async def test_generate_returns_lists_where_reasoning_is_stripped(checkpoint: Pa
         assert member.tokens[: len(shown)] == shown
 
 
-async def test_generate_writes_the_rollout_into_the_sample(checkpoint: Path, tmp_path: Path):
-    from orl_playground.server import serving
-
+async def test_generate_writes_the_rollout_into_the_sample(environment: str, checkpoint: Path, tmp_path: Path):
     row = row_of_one_task(tmp_path)
-    with serving(("guessnumber",)) as url:
-        async with SglangServer(episode.player(checkpoint), context_tokens=4000) as server:
-            host, _, port = server.url.removeprefix("http://").partition(":")
-            args = arguments(
-                hf_checkpoint=str(checkpoint),
-                n_samples_per_prompt=2,
-                sglang_router_ip=host,
-                sglang_router_port=int(port),
-                orl_config=episode.settings(url),
-                orl_folder=str(tmp_path / "run"),
-            )
-            metadata = row["metadata"] | {"start_rollout_id": 3}
-            samples = [Sample(index=i, session_id=f"s{i}", metadata=metadata) for i in range(2)]
-            sampling = {"temperature": 1.0, "max_new_tokens": 200, "top_k": -1, "stop": None}
-            try:
-                done = await asyncio.gather(*(generate(args, sample, sampling) for sample in samples))
-                with pytest.raises(ConfigError, match="row 7"):
-                    await generate(args, Sample(index=7, metadata={"question": "?"}), sampling)
-            finally:
-                await aclose()
+    async with SglangServer(episode.player(checkpoint), context_tokens=4000) as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        args = arguments(
+            hf_checkpoint=str(checkpoint),
+            n_samples_per_prompt=2,
+            sglang_router_ip=host,
+            sglang_router_port=int(port),
+            orl_config=episode.settings(environment),
+            orl_folder=str(tmp_path / "run"),
+        )
+        metadata = row["metadata"] | {"start_rollout_id": 3}
+        samples = [Sample(index=i, session_id=f"s{i}", metadata=metadata) for i in range(2)]
+        sampling = {"temperature": 1.0, "max_new_tokens": 200, "top_k": -1, "stop": None}
+        try:
+            done = await asyncio.gather(*(generate(args, sample, sampling) for sample in samples))
+            with pytest.raises(ConfigError, match="row 7"):
+                await generate(args, Sample(index=7, metadata={"question": "?"}), sampling)
+        finally:
+            await aclose()
     assert done == samples
     assert sorted(entry.key for entry in read_journal(tmp_path / "run")) == ["s0", "s1"]
     assert sorted((sample.status.value, sample.reward) for sample in done) == [("completed", 1.0), ("truncated", 0.0)]

@@ -17,7 +17,7 @@ from orl_rollout.run_folder.metrics_log import read
 from orl_slime.generate import generate
 from orl_slime.log import log_eval, log_rollout
 
-from tests.rollout.results.test_group_scores import ended
+from tests.kit.trajectories import ended
 from tests.slime import episode
 from tests.slime.miniature import Sample
 from tests.slime.test_generate import SAMPLING, arguments_of

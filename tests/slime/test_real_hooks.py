@@ -14,7 +14,7 @@ from orl_core.errors import RunAborted
 from orl_rollout.run_folder.metrics_log import read
 from orl_testing import Fault, FaultKind
 
-from tests.rollout.results.test_group_scores import ended
+from tests.kit.trajectories import ended
 from tests.slime import episode
 from tests.slime.host import of_slime
 from tests.slime.playing import engine, hosting

@@ -20,7 +20,7 @@ from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Plan, Rollouts
 from orl_trl.trainer import train
 
-from tests.rollout.results.test_group_scores import FakeJudge, ended
+from tests.kit.trajectories import FakeJudge, ended
 
 T = TypeVar("T")
 

@@ -48,6 +48,7 @@ def in_collections(script: Callable[[], None]) -> Generator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.slow
 def test_a_signal_inside_a_garbage_collection_ends_the_training(
     checkpoint: Path, tmp_path: Path, number: signal.Signals
 ):

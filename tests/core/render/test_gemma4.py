@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import Message, ToolCall, ToolSpec, text_message
-from orl_core.render import Renderer
 from orl_core.render.certify import attacks
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import for_template
@@ -43,7 +42,7 @@ def test_golden_opening_and_extensions() -> None:
 
 @modes
 def test_the_certificate_says_that_text_beside_calls_is_moved(name: str) -> None:
-    made = Renderer(tokenizer(name))
+    made = renderer(name)
     assert made.tool_format == "gemma4"
     assert made.certificate.user_turns
     assert made.certificate.calls_per_action is None

@@ -60,6 +60,7 @@ def units(tool_format: ToolFormat) -> list[str]:
 
 
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+@pytest.mark.slow
 def test_twice_the_text_is_twice_the_work(tool_format: ToolFormat) -> None:
     for unit in units(tool_format):
         for before in ("", *delimiters(tool_format)):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -22,40 +20,16 @@ from orl_core.messages import (
     text_of,
 )
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
-from orl_rollout.loop.session import Opening
+from orl_core.trajectory import Job, StopReason, Trajectory
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.wire import candidate_of
 from orl_rollout.results.group_scores import Group, compare, conversation, score_groups
-from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_testing import environments as envs
 
-from tests.core.test_reward import environment
 from tests.kit.episodes import config_of, task_of
+from tests.kit.trajectories import FakeJudge, ended, turn
 
 BLEND = GroupRewardConfig(mode="blend", weight=0.5, timeout=5.0)
-
-
-def turn(action: Action, *results: ToolResult) -> Turn:
-    return Turn(
-        observation=(1,),
-        generations=(Generation(ids=(2,), logprobs=(-0.5,), finish_reason="stop"),),
-        action=action,
-        results=results,
-    )
-
-
-def ended(text: str, *, number: int = 1, reward: float = 1.0, stop: StopReason = StopReason.FINISHED) -> Outcome:
-    """A rollout of a task of `Compared` that thought, called, and was told `text`."""
-    call = ToolCall(name="act", arguments={"n": number})
-    told = ToolResult(name="act", content=(TextBlock(text=text),), reward=reward)
-    played = Trajectory(
-        job=Job(task=task_of("Compared", number), key=text),
-        messages=(text_message("user", "Act."),),
-        turns=(turn(Action(text="So.", reasoning="Hm.", calls=(call,)), told), turn(Action(text=text))),
-        stop_reason=stop,
-    )
-    return outcome_of(played, environment())
 
 
 def test_a_conversation_is_what_was_said_broken_calls_and_their_answers_included():
@@ -125,28 +99,6 @@ async def test_an_environment_that_scores_no_groups_says_so(gallery: envs.Served
         group = Group(task=task_of("Echo"), candidates=((text_message("assistant", "x"),),))
         assert await score_groups([group], client, seconds=5.0) == [None]
     assert "gallery/Echo scores no groups" in caplog.text
-
-
-class FakeJudge:
-    """Scores by a script, or raises it."""
-
-    def __init__(self, script: Any) -> None:
-        self.script = script
-        self.closed = 0
-
-    def session(self, task: Task) -> FakeJudge:
-        return self
-
-    async def open(self, task: Task) -> Opening:
-        return Opening(messages=(), tools=())
-
-    async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
-        if isinstance(self.script, Exception):
-            raise self.script
-        return self.script
-
-    async def close(self) -> None:
-        self.closed += 1
 
 
 @pytest.mark.parametrize("fault", [SessionError("gone"), OSError("reset"), KeyError("scores")])

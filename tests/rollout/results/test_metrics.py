@@ -11,8 +11,8 @@ from orl_core.trajectory import Generation, StopReason, Trajectory, Turn
 from orl_rollout.results.metrics import Measure, measure, metrics_of
 from orl_rollout.results.outcome import outcome_of
 
-from tests.core.test_reward import environment, played
 from tests.kit.strategies import trajectories
+from tests.kit.trajectories import environment, played
 
 RATES = ("success", "valid_calls", "failed_calls", "cache_hits", *(f"stop/{reason.value}" for reason in StopReason))
 

@@ -14,8 +14,8 @@ from orl_core.reward import reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.results.outcome import load_reward, outcome_of
 
-from tests.core.test_reward import environment, played
 from tests.kit.strategies import trajectories
+from tests.kit.trajectories import environment, played
 
 HERE = "tests.rollout.results.test_outcome"
 

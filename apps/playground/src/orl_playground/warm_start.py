@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+    from trl.trainer.sft_config import SFTConfig
 
     Row = dict[str, list[int]]
 
@@ -180,7 +181,6 @@ def _train(
     import torch
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback
-    from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
     class Steps(TrainerCallback):
@@ -189,31 +189,9 @@ def _train(
                 progress(state.global_step, plan.steps)
 
     with tempfile.TemporaryDirectory() as scratch:
-        config = SFTConfig(
-            output_dir=scratch,
-            max_steps=plan.steps,
-            per_device_train_batch_size=plan.batch,
-            learning_rate=plan.learning_rate,
-            lr_scheduler_type="cosine",
-            warmup_steps=min(20, plan.steps),
-            adam_beta2=0.99,
-            weight_decay=0.0,
-            train_sampling_strategy="sequential",
-            dataset_kwargs={"skip_prepare_dataset": True},
-            max_length=None,
-            use_cpu=True,
-            bf16=False,
-            fp16=False,
-            activation_checkpointing=False,
-            dataloader_pin_memory=False,
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        )
         trainer = SFTTrainer(
             model=model,
-            args=config,
+            args=_settings(plan, scratch),
             train_dataset=Dataset.from_list(rows),
             processing_class=tokenizer,
             callbacks=[Steps()],
@@ -226,3 +204,31 @@ def _train(
             trainer.train()
         finally:
             torch.set_num_threads(threads)
+
+
+def _settings(plan: Curriculum, scratch: str) -> SFTConfig:
+    """Return the settings of a training on the CPU that leaves nothing behind."""
+    from trl.trainer.sft_config import SFTConfig
+
+    return SFTConfig(
+        output_dir=scratch,
+        max_steps=plan.steps,
+        per_device_train_batch_size=plan.batch,
+        learning_rate=plan.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=min(20, plan.steps),
+        adam_beta2=0.99,
+        weight_decay=0.0,
+        train_sampling_strategy="sequential",
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+        use_cpu=True,
+        bf16=False,
+        fp16=False,
+        activation_checkpointing=False,
+        dataloader_pin_memory=False,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
