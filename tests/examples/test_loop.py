@@ -1,0 +1,56 @@
+"""The example runs as it stands, and its number rises."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from orl_playground.model import build_model
+from orl_playground.players import END, end, play, tools
+from orl_playground.server import serving
+from orl_playground.tokenizer import build_tokenizer
+from orl_playground.warm_start import row
+
+from examples import loop
+
+GIVE_UP = {"role": "assistant", "content": "I give up."}
+WARM_STEPS, WARM_BATCH = 100, 8
+
+
+def write_quitter(folder: Path) -> None:
+    """Write a model that plays half of the games and gives up the others. It is taught in seconds."""
+    rng = random.Random(0)
+    played = [play(END, end, rng) for _ in range(100)]
+    games = [*played, *([game[0], GIVE_UP] for game in played)]
+    texts: Any = build_tokenizer([]).apply_chat_template(games, tools=tools(), tokenize=False)
+    tokenizer = build_tokenizer(texts)
+    encoded: Any = tokenizer(texts)["input_ids"]
+    rows = [row(ids, tokenizer) for ids in encoded]
+    model = build_model(tokenizer, seed=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in range(WARM_STEPS):
+        optimizer.param_groups[0]["lr"] = 3e-3 * min(1.0, 1.1 - step / WARM_STEPS)
+        batch = rng.sample(rows, WARM_BATCH)
+        length = max(len(game["input_ids"]) for game in batch)
+        ids = [game["input_ids"] + [0] * (length - len(game["input_ids"])) for game in batch]
+        labels = [game["labels"] + [-100] * (length - len(game["labels"])) for game in batch]
+        model(input_ids=torch.tensor(ids), labels=torch.tensor(labels)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_mean_reward_rises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    monkeypatch.setattr(loop, "TASKS", 4)
+    monkeypatch.setattr(loop, "LEARNING_RATE", 1.5e-3)
+    write_quitter(tmp_path)
+    with serving(["guessnumber"]) as url:
+        rewards = asyncio.run(loop.train(tmp_path, url, steps=12))
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1, rewards
