@@ -8,15 +8,16 @@ the whole history (stripped reasoning) begins a datum of its own. Nothing is tok
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
+
+from orl_core.trajectory import Generation, Trajectory, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from orl_core.limits import TrainOn
-    from orl_core.trajectory import Trajectory, Turn
 
 
 class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,9 +25,9 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `response`, `sampled`, `loss_mask` and `logprobs` have length R; `sampled` and `loss_mask` hold 0 or 1 with
     `loss_mask <= sampled`; `logprobs` are the engine's at the sampled places and 0.0 elsewhere. `rewards` are what the
-    environment paid, turn by turn: the place in `response` of the action's last id, and the reward. `weight_versions`
-    and `extras` have one member for each generation. `reward` is that of the whole rollout: data of one rollout share
-    `rollout_id` and `reward`.
+    environment paid, turn by turn: the place in `response` of the action's last id, and the reward. `generations` are
+    the engine's answers that the datum is made of, in order. `reward` is that of the whole rollout: data of one rollout
+    share `rollout_id` and `reward`.
     """
 
     task_key: str
@@ -36,11 +37,15 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sampled: tuple[int, ...]
     loss_mask: tuple[int, ...]
     logprobs: tuple[float, ...]
-    weight_versions: tuple[str, ...] = ()
+    generations: tuple[Generation, ...] = ()
     reward: float = 0.0
     rewards: tuple[tuple[int, float], ...] = ()
     trains: bool = True
-    extras: tuple[dict[str, Any], ...] = field(default=())
+
+    @property
+    def weight_versions(self) -> tuple[str, ...]:
+        """Return the version of the weights behind each generation."""
+        return tuple(generation.weight_version for generation in self.generations)
 
 
 def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
@@ -93,7 +98,6 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
             end = len(response)
             if turn.reward is not None and math.isfinite(turn.reward):
                 rewards.append((end - 1, turn.reward))
-    generations = [generation for turn in turns for generation in turn.generations]
     return Datum(
         task_key=trajectory.job.task.key,
         rollout_id=trajectory.job.key,
@@ -102,11 +106,10 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
         sampled=tuple(sampled[:end]),
         loss_mask=tuple(mask[:end]),
         logprobs=tuple(logprobs[:end]),
-        weight_versions=tuple(generation.weight_version for generation in generations),
+        generations=tuple(generation for turn in turns for generation in turn.generations),
         reward=reward,
         rewards=tuple(rewards),
         trains=trains,
-        extras=tuple(generation.extras for generation in generations),
     )
 
 
