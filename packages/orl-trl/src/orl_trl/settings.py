@@ -7,7 +7,6 @@ Options that orl must own (what a step is, where files go) are refused with the 
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
+from orl_core.text import did_you_mean
 from orl_rollout.run_folder.contract import Run
 from transformers import HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
@@ -183,9 +183,7 @@ class _Parser(HfArgumentParser):
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
-            near = difflib.get_close_matches(name, sorted(NAMES), n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise ConfigError(f"TRL's GRPOConfig has no `{name}`{hint}")
+            raise ConfigError(f"TRL's GRPOConfig has no `{name}`{did_you_mean(name, sorted(NAMES))}")
         return known
 
     def error(self, message: str) -> NoReturn:

@@ -163,7 +163,7 @@ class Scrubber:
             for at, (_, text) in enumerate(leaves):
                 found[at] += _in_characters(text, places(_bytes(text), windows, 1))
         scrubbed = iter([_masked(text, _merged(each)) for (_, text), each in zip(leaves, found, strict=True)])
-        return map_strings(tree, lambda _: next(scrubbed))
+        return map_strings(tree, lambda _: next(scrubbed), numbers=True)
 
     def cleared(self, trajectory: Trajectory) -> Trajectory:
         """Return `trajectory`; one that echoes a secret scrubbed, without ids, which would spell it, and `leaked`."""
