@@ -67,6 +67,12 @@ def boundary(error: type[OrlError], what: str) -> Generator[None]:
         raise error(_message(what, exc)) from exc
 
 
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return one of the exceptions in `group`, one of ours before others."""
+    first = (group.subgroup(OrlError) or group).exceptions[0]
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
+
+
 def _message(what: str, exc: BaseException) -> str:
     text = ""
     with suppress(Exception):  # an exception whose text cannot be made, such as that of a huge integer

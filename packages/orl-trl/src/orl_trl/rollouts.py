@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from msgspec import Struct
-from orl_core.errors import OrlError
 from orl_core.task import Task
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import measure, metrics_of
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.stack import run_all
 from orl_rollout.signals import interrupt
 
 from orl_trl.engine import InProcessEngine
@@ -172,20 +172,13 @@ class Rollouts:
             playing.cancel()
 
     async def _play_all(self, play: Callable[[int], Coroutine[Any, Any, Outcome]], count: int) -> list[Outcome]:
-        rows = iter(range(count))
         outcomes: dict[int, Outcome] = {}
 
-        async def worker() -> None:
-            for row in rows:
-                outcomes[row] = await play(row)
+        async def one(row: int) -> None:
+            outcomes[row] = await play(row)
 
         async with self._playing:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(count, self.plan.concurrency)):
-                        group.create_task(worker())
-            except BaseExceptionGroup as faults:
-                raise _first(faults) from faults
+            await run_all(map(one, range(count)), min(count, self.plan.concurrency))
         return [outcomes[row] for row in range(count)]
 
     async def _live(self, opened: Future[Player]) -> None:
@@ -204,14 +197,6 @@ def _pass_on(life: Future[None], opened: Future[Player]) -> None:
     """Tell who waits for the player that it could not be opened."""
     fault = None if life.cancelled() else life.exception()
     opened.set_exception(fault or RuntimeError("the player was closed before it was opened"))
-
-
-def _first(faults: BaseExceptionGroup) -> BaseException:
-    """One of the faults that ended a batch, ours before others."""
-    ours, others = faults.split(OrlError)
-    part = ours or others or faults
-    first = part.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:

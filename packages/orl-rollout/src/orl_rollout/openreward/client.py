@@ -73,7 +73,7 @@ class OpenRewardClient:
             ConfigError: it is not configured, or the platform's key is missing.
             SessionError: the server at its `base_url` does not serve it.
         """
-        environment = self._configured(name)
+        environment = self.config.environment(name)
         if environment.base_url is None and not api_key():
             raise ConfigError(f"environment `{name}` is served by OpenReward: set OPENREWARD_API_KEY, or a `base_url`")
         variant = (served and (environment.variant or served.lower())) or await self._served_by(name, environment)
@@ -110,7 +110,7 @@ class OpenRewardClient:
         return self._http[url]
 
     def _make_terms(self, name: str) -> Terms:
-        environment = self._configured(name)
+        environment = self.config.environment(name)
         call_timeout = environment.call_timeout or self.config.rollout.call_timeout
         return Terms(
             name=name,
@@ -147,12 +147,6 @@ class OpenRewardClient:
             secrets[secret] = (value, hosts)
         travelling = augment_secrets_with_api_key(secrets, _key(environment), _url(environment), None)
         return build_secrets_header(travelling or {})
-
-    def _configured(self, name: str) -> EnvironmentConfig:
-        if name not in self.config.environments:
-            known = ", ".join(self.config.environments)
-            raise ConfigError(f"environment `{name}` is not configured; configured are: {known}")
-        return self.config.environments[name]
 
 
 async def _list_environments(channel: Channel) -> object:

@@ -108,9 +108,7 @@ class Runtime:
             RunAborted: too many rollouts of the run end in ERROR, or they cannot be recorded.
             ConfigError: the task belongs to an environment that the configuration does not name.
         """
-        environment = self._config.environments.get(task.env_name)
-        if environment is None:
-            raise ConfigError(f"task `{task.key}`: the configuration has no environment `{task.env_name}`")
+        environment = self._config.environment(task.env_name)
         limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
         job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
         trajectory = await self._play(job, self._client.session(task), engine, stopped)
