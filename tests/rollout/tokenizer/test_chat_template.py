@@ -14,7 +14,7 @@ from orl_core.errors import ConfigError, RenderError
 from orl_core.messages import ToolCall, ToolSpec, text_message
 from orl_core.render.conversation import for_template
 from orl_core.tools.format import for_chat_template
-from orl_rollout.run_folder.contract import dated
+from orl_rollout.run_folder.config_file import dated
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.tokenizer.chat_template import ChatTemplate
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer

@@ -131,10 +131,13 @@ def test_a_ledger_that_is_broken_sends_everything_again_under_the_same_ids(tmp_p
 
 
 def test_a_ledger_that_cannot_be_written_costs_this_process_nothing(tmp_path, platform, caplog):
-    (tmp_path / "uploads.json.new").mkdir()
     write(tmp_path, *TRAJECTORIES)
+    platform.at_once = 0
     with caplog.at_level(logging.WARNING):
         uploader = Uploader(tmp_path, config_of())
+        platform.wait_for(1)
+        (tmp_path / "uploads.json").mkdir()
+        platform.open.set()
         platform.wait_for(2 * len(TRAJECTORIES))
         assert uploader.close(20)
     assert caplog.text.count("cannot be noted") == 1

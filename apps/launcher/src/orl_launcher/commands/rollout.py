@@ -12,9 +12,8 @@ from datetime import datetime
 from importlib.metadata import entry_points
 from itertools import islice, starmap, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-import msgspec
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.record import is_run
@@ -96,7 +95,7 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Play, and print what came of it."""
-    from orl_rollout.run_folder.contract import dated
+    from orl_rollout.run_folder.config_file import dated
 
     model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
     config = dated(cli.config_of(arguments, model))
@@ -175,13 +174,13 @@ async def play(plan: Plan, engine: Engine) -> list[Played]:
     Raises:
         OrlError: the run cannot go on (the breaker, a full disk).
     """
+    from orl_rollout.run_folder.config_file import write_config
     from orl_rollout.runtime.stack import open_runtime
     from rich.progress import Progress
 
     console = cli.console()
     async with open_runtime(plan.config, str(plan.config.trainer.model), plan.folder, plan.samples) as runtime:
-        written = msgspec.json.format(msgspec.json.encode(plan.given.public()), indent=2)
-        (plan.folder / "config.json").write_bytes(written)
+        write_config(plan.folder, plan.given)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             return await play_all(plan, runtime, engine, progress)
 
@@ -210,6 +209,7 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
     from orl_core.text import visible
     from orl_rollout.results.metrics import metrics_of
     from orl_rollout.results.pass_at_k import mean_pass_at_k
+    from orl_rollout.run_folder.metrics_log import append
     from orl_rollout.secrets.secrets import Scrubber
 
     from orl_launcher.view.tables import metrics_table, plain_table
@@ -229,8 +229,7 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
     console.print(metrics_table(metrics))
     console.print(table)
     pass_metrics = {f"{name}/pass@{k}": rate for name, rates in passes.items() for k, rate in rates.items()}
-    point: dict[str, Any] = {"step": 0, "kind": "eval", "seconds": 0.0, **metrics, **pass_metrics}
-    (folder / "metrics.jsonl").write_bytes(msgspec.json.encode(point) + b"\n")
+    append(folder / "metrics.jsonl", "eval", 0, {**metrics, **pass_metrics}, seconds=0.0)
     errors = [one.error for one in played if one.error]
     if errors:
         latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split())))

@@ -6,28 +6,20 @@ The files are listed in `orl_rollout.run_folder.contract`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, cast
+from typing import Any
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from orl_core.errors import ConfigError
 
-Kind = Literal["train", "eval"]
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.config_file import read_object
+from orl_rollout.run_folder.metrics_log import Kind, MetricsRow
+
 FILES = ("config.json", "metrics.jsonl")
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
-
-
-class Point(Struct, frozen=True, kw_only=True):
-    """One line of metrics.jsonl: the metrics of one step's training batch, or of one evaluation, and what it took."""
-
-    step: int
-    kind: Kind
-    seconds: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -36,7 +28,7 @@ class Record(Struct, frozen=True, kw_only=True):
     folder: Path
     config: dict[str, Any]
     summary: dict[str, Any]
-    points: tuple[Point, ...]
+    points: tuple[MetricsRow, ...]
 
     @property
     def environments(self) -> tuple[str, ...]:
@@ -65,15 +57,13 @@ class Record(Struct, frozen=True, kw_only=True):
         made = [point.step for point in self.points if point.kind == "train"]
         return range(min(made), max(made) + 1) if made else range(1, 1)
 
-    def of_kind(self, kind: Kind) -> tuple[Point, ...]:
+    def of_kind(self, kind: Kind) -> tuple[MetricsRow, ...]:
         """The points of one kind, in the order of their steps."""
         return tuple(sorted((point for point in self.points if point.kind == kind), key=lambda point: point.step))
 
     def curve(self, name: str, kind: Kind) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Steps and values of a metric over all environments together, both of the same length."""
-        found = [
-            (point.step, value) for point in self.of_kind(kind) if (value := overall(point.metrics, name)) is not None
-        ]
+        found = [(point.step, value) for point in self.of_kind(kind) if (value := point.overall(name)) is not None]
         return tuple(step for step, _ in found), tuple(value for _, value in found)
 
     @property
@@ -91,14 +81,6 @@ class Record(Struct, frozen=True, kw_only=True):
         return (fmean(values[:width]), fmean(values[-width:])) if len(values) >= 2 else None
 
 
-def overall(metrics: dict[str, float], name: str) -> float | None:
-    """A metric of all environments together: `all/<name>`, or that of the only environment; None if unknown."""
-    if f"all/{name}" in metrics:
-        return metrics[f"all/{name}"]
-    of_environments = (value for key, value in metrics.items() if key.split("/", 2)[2:] == [name])
-    return next(of_environments, metrics.get(name))
-
-
 def is_run(path: Path) -> bool:
     """Whether `path` is a run's folder."""
     return path.is_dir() and (has_journal(path) or any((path / name).exists() for name in FILES))
@@ -114,9 +96,9 @@ def read_record(folder: Path) -> Record:
         raise ConfigError(f"{folder}: no run here (no {', '.join(FILES)} or journal)")
     return Record(
         folder=folder,
-        config=_json(folder / "config.json"),
-        summary=_json(folder / "summary.json"),
-        points=tuple(_points(folder / "metrics.jsonl")),
+        config=read_object(folder / "config.json"),
+        summary=read_object(folder / "summary.json"),
+        points=tuple(metrics_log.read(folder / "metrics.jsonl")),
     )
 
 
@@ -125,42 +107,6 @@ def has_journal(path: Path) -> bool:
     from orl_rollout.journal.journal import journal_files
 
     return any(file.is_file() for file in journal_files(path))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    from orl_rollout.bounded_files import read_whole
-
-    try:
-        tree = msgspec.json.decode(read_whole(path))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    return cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
-
-
-def _points(path: Path) -> Iterator[Point]:
-    from orl_rollout.bounded_files import read_lines
-
-    if not path.is_file():
-        return
-    for line in read_lines(path):
-        point = point_of(line)
-        if point is not None:
-            yield point
-
-
-def point_of(line: bytes) -> Point | None:
-    """One line of metrics.jsonl; None where it is torn or no point."""
-    try:
-        tree = msgspec.json.decode(line, type=dict[str, Any])
-        head = {name: tree[name] for name in ("step", "kind", "seconds") if name in tree}
-        metrics = {name: float(value) for name, value in tree.items() if name not in head and _is_number(value)}
-        return msgspec.convert({**head, "metrics": metrics}, Point)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def running_mean(values: Sequence[float], width: int = RECENT) -> tuple[float, ...]:

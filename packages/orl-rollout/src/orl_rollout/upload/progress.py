@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.bounded_files import read_whole
+from orl_rollout.bounded_files import read_whole, replace
 from orl_rollout.logs import logger_of
 
 logger = logger_of(__name__)
@@ -67,10 +67,8 @@ class Ledger:
         Where that cannot be written, this process knows it all the same, and the next one sends it again.
         """
         self._places[name] = place
-        fresh = self._path.with_suffix(".json.new")
         try:
-            fresh.write_bytes(msgspec.json.encode(self._places))
-            fresh.replace(self._path)
+            replace(self._path, msgspec.json.encode(self._places))
         except OSError as exc:
             if self._writable:
                 logger.warning("what has been uploaded cannot be noted in %s: %s", self._path, exc)
