@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from orl_core.errors import EngineError
+from orl_core.errors import EngineAnswerError
 from orl_core.limits import Limits
 from orl_core.messages import Action, Message, Span, ToolResult
 from orl_core.task import Task
@@ -54,7 +54,7 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replays and is never journalled.
 
     Raises:
-        EngineError: the logprobs are missing, short, not finite or of no probability, or an id is not one.
+        EngineAnswerError: the logprobs are missing, short, not finite or of no probability, or an id is not one.
     """
 
     ids: tuple[int, ...]
@@ -67,19 +67,19 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.logprobs):
-            raise EngineError(f"the engine returned {len(self.ids)} ids and {len(self.logprobs)} logprobs")
+            raise EngineAnswerError(f"the engine returned {len(self.ids)} ids and {len(self.logprobs)} logprobs")
         if not {int}.issuperset(map(type, self.ids)) or (
             self.ids and not 0 <= min(self.ids) <= max(self.ids) < 1 << 31
         ):
-            raise EngineError("the engine returned an id that is not a whole number of 31 bits")
+            raise EngineAnswerError("the engine returned an id that is not a whole number of 31 bits")
         if not {float, int}.issuperset(map(type, self.logprobs)):
-            raise EngineError("the engine returned a logprob that is not a number")
+            raise EngineAnswerError("the engine returned a logprob that is not a number")
         if not all(map(math.isfinite, self.logprobs)):
-            raise EngineError("the engine returned a logprob that is not finite")
+            raise EngineAnswerError("the engine returned a logprob that is not finite")
         low, high = min(self.logprobs, default=0.0), max(self.logprobs, default=0.0)
         if low < LOWEST_LOGPROB or high > HIGHEST_LOGPROB:
             wrong = low if low < LOWEST_LOGPROB else high
-            raise EngineError(f"the engine returned the logprob {wrong:g}, which no probability has")
+            raise EngineAnswerError(f"the engine returned the logprob {wrong:g}, which no probability has")
 
 
 class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import aiohttp
 import msgspec
 from msgspec import Meta, Struct
-from orl_core.errors import SessionError
+from orl_core.errors import SessionAnswerError
 from orl_core.names import PathName
 
 from orl_rollout.http.client import UnsafeAnswer
@@ -71,12 +71,14 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
         """Return the tasks of `split` from `start` up to `stop`.
 
         Raises:
-            SessionError: the server sends more or fewer than were asked for.
+            SessionAnswerError: the server sends more or fewer than were asked for.
         """
         tasks = await self._tasks("/task_range", {"split": split, "start": start, "stop": stop})
         if len(tasks) != stop - start:
-            asked = f"{stop - start} tasks from number {start} were asked for"
-            raise SessionError(f"listing the tasks of {self.deployment_name}: {asked}, and {len(tasks)} were sent")
+            asked = f"{stop - start} tasks from {start} were asked for"
+            raise SessionAnswerError(
+                f"listing the tasks of {self.deployment_name}: {asked}, and {len(tasks)} were sent"
+            )
         return tasks
 
     async def list_tasks(self, split: str) -> list[RemoteTask]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct, field
-from orl_core.errors import SessionError
+from orl_core.errors import SessionAnswerError, SessionRefused
 from orl_core.messages import Block, FailureKind, ImageBlock, Message, TextBlock, ToolCall, ToolResult, ToolSpec
 from orl_core.text import clean
 
@@ -117,7 +117,8 @@ def result_of(name: str, reply: object, seconds: float) -> ToolResult:
     """The result of calling `name`.
 
     Raises:
-        SessionError: the episode was already over, or the reply cannot be used (a reward that is not finite).
+        SessionRefused: the episode was already over.
+        SessionAnswerError: the reply cannot be used (a reward that is not finite).
         msgspec.ValidationError: the reply is not of the protocol.
     """
     decoded = msgspec.convert(reply, CallReply)
@@ -127,7 +128,7 @@ def result_of(name: str, reply: object, seconds: float) -> ToolResult:
         return ToolResult(name=name, content=content, failure=_failure(decoded), seconds=seconds)
     output = decoded.output
     if output.reward is not None and not math.isfinite(output.reward):
-        raise SessionError(f"tool `{name}` paid a reward that is not finite: {output.reward}")
+        raise SessionAnswerError(f"tool `{name}` paid a reward that is not finite: {output.reward}")
     content = tuple(_block(block) for block in output.blocks)
     return ToolResult(name=name, content=content, reward=output.reward, finished=output.finished, seconds=seconds)
 
@@ -146,7 +147,7 @@ def _failure(reply: CallReply) -> FailureKind:
         return FailureKind.INVALID_ARGUMENTS
     if reply.reason == "not_found" or (reply.reason is None and "is not a valid tool" in reply.error):
         return FailureKind.UNKNOWN_TOOL
-    raise SessionError(f"the call was refused ({reply.reason or 'no reason'}): {clean(reply.error)}")
+    raise SessionRefused(f"the call was refused ({reply.reason or 'no reason'}): {clean(reply.error)}")
 
 
 class _Score(Struct, frozen=True, kw_only=True):
@@ -161,12 +162,12 @@ def scores_of(reply: object, count: int) -> tuple[float, ...]:
     """The numbers of a scored group of `count`, from the reply to `/score_group`.
 
     Raises:
-        SessionError: there are more or fewer, or one is not finite.
+        SessionAnswerError: there are more or fewer, or one is not finite.
         msgspec.ValidationError: the reply is not of the protocol.
     """
     numbers = tuple(score.reward for score in msgspec.convert(reply, _Scores).scores)
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        raise SessionError(f"{count} conversations were scored {list(numbers)}: one finite number for each is needed")
+        raise SessionAnswerError(f"{count} conversations were scored {list(numbers)}, not one finite number each")
     return numbers
 
 
