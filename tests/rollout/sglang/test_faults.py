@@ -61,7 +61,7 @@ async def test_a_lasting_fault_ends_the_retries_in_time(fault: Fault) -> None:
     ids=lambda value: getattr(value, "kind", None),
 )
 async def test_fault_has_the_class_of_its_cause(fault: Fault, cause: type[EngineError]) -> None:
-    async with serving(fault, retry=0.0, read=0.2) as (_, engine):
+    async with serving(fault, patience=Patience(read=0.2, retry=0.0)) as (_, engine):
         with pytest.raises(cause):
             await engine.generate(PROMPT, SAMPLING, key="a")
 

@@ -20,7 +20,7 @@ from orl_core.names import is_path_name
 from orl_core.task import Task
 
 from orl_rollout.http.client import HttpClient
-from orl_rollout.openreward.listing import RemoteEnvironment
+from orl_rollout.openreward.environment import RemoteEnvironment
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.session import OpenRewardSession, Terms
 from orl_rollout.openreward.transport import Channel, Refusal, Way
