@@ -19,7 +19,7 @@ from orl_core.errors import SessionAnswerError
 from orl_core.names import PathName
 
 from orl_rollout.http.client import UnsafeAnswer
-from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session
+from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session, retried
 
 LISTING_BYTES = 1 << 25  # of one answer
 PAUSES = (0.5, 1.5)  # seconds before the second and the third try
@@ -90,19 +90,10 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
         return [RemoteTask(environment_name=listed.env_name, task_spec=spec) for spec in listed.tasks]
 
     async def _ask(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
-        for pause in (*PAUSES, None):
-            wish = 0.0
-            try:
-                return await self._ask_once(method, name, body)
-            except Refusal as refusal:
-                if pause is None or refusal.status not in AGAIN:
-                    raise
-                wish = min(refusal.retry_after or 0.0, LONGEST_WISH)
-            except (aiohttp.ClientError, OSError):
-                if pause is None:
-                    raise
-            await asyncio.sleep(max(pause, wish))
-        raise AssertionError("the last try returns or raises")
+        def again(fault: Exception) -> bool:
+            return not isinstance(fault, Refusal) or fault.status in AGAIN
+
+        return await retried(lambda: self._ask_once(method, name, body), PAUSES, again, longest_wish=LONGEST_WISH)
 
     async def _ask_once(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
         way, channel = self.way, Channel(self.way.http, most=LISTING_BYTES)

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import aiohttp
 from msgspec import Struct
 from orl_core.errors import SessionError
 from orl_core.messages import Message, ToolCall, ToolResult
@@ -25,7 +24,7 @@ from orl_rollout.logs import logger_of
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward.faults import speaking
 from orl_rollout.openreward.remote import Remote
-from orl_rollout.openreward.transport import Refusal, Way, transient
+from orl_rollout.openreward.transport import Way, retried, transient
 from orl_rollout.openreward.wire import (
     Listing,
     candidate_of,
@@ -72,7 +71,7 @@ class OpenRewardSession:
         """
         with speaking(f"opening a session of {self._terms.name}", self._terms.scrubber):
             async with asyncio.timeout(self._terms.open_seconds):
-                return await self._begin_in_time(task)
+                return await retried(lambda: self._begin(task), PAUSES, transient)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Call a tool, once. A refusal that is the model's mistake is a result with `failure`.
@@ -114,16 +113,6 @@ class OpenRewardSession:
         remote, self._remote = self._remote, None
         if remote is not None:
             await _uninterrupted(_leave(remote, self._terms))
-
-    async def _begin_in_time(self, task: Task) -> Opening:
-        for pause in (*PAUSES, None):
-            try:
-                return await self._begin(task)
-            except (Refusal, aiohttp.ClientError, OSError) as fault:
-                if pause is None or not transient(fault):
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
 
     async def _begin(self, task: Task) -> Opening:
         way = await self._reach(task)
