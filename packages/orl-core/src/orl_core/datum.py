@@ -49,7 +49,7 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
-    """The data of `trajectory`, in the order of its turns; none where the engine never returned an id.
+    """Return the data of `trajectory`, in the order of its turns; none where the engine never returned an id.
 
     One datum, or one for each row of turns between which reasoning was stripped. A trajectory that does not train gives
     well-formed data whose `loss_mask` is all 0.
@@ -65,7 +65,7 @@ def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
 
 
 def _rows(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
-    """The turns cut after each one that later turns were not shown whole."""
+    """Yield the turns, cut after each one that later turns were not shown whole."""
     start = 0
     for place, turn in enumerate(turns, 1):
         if turn.hidden or place == len(turns):
@@ -74,7 +74,7 @@ def _rows(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
 
 
 def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn], reward: float) -> Datum:
-    """The datum of `turns`, each of which was shown all that came since the first of them."""
+    """Return the datum of `turns`, each of which was shown all that came since the first of them."""
     response: list[int] = []
     sampled: list[int] = []
     mask: list[int] = []
@@ -114,7 +114,7 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
 
 
 def _mask(turn: Turn, count: int, train_on: TrainOn) -> list[int]:
-    """The loss mask of an action of `count` ids. Where its parts are not known, it trains only if all of them may."""
+    """Return the loss mask of an action of `count` ids. If its parts are unknown, it trains only if all of them may."""
     if turn.failed and not train_on.failed_turns:
         return [0] * count
     if turn.spans is None:

@@ -22,7 +22,7 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def every_part(self) -> bool:
-        """Whether all parts of an action train, so that they need not be told apart."""
+        """Tell whether all parts of an action train, so that they need not be told apart."""
         return self.text and self.calls and self.reasoning
 
 

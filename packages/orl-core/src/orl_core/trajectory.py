@@ -99,14 +99,14 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def action_ids(self) -> tuple[int, ...]:
-        """The ids that the engine returned in this turn, verbatim."""
+        """Return the ids that the engine returned in this turn, verbatim."""
         if len(self.generations) == 1:
             return self.generations[0].ids
         return tuple(token for generation in self.generations for token in generation.ids)
 
     @property
     def remains(self) -> tuple[int, ...]:
-        """The ids of this turn that later turns were shown: observation and action without what is hidden."""
+        """Return the ids of this turn that later turns were shown: observation and action without what is hidden."""
         ids = (*self.observation, *self.action_ids)
         starts = [0, *(end for _, end in self.hidden)]
         ends = [*(start for start, _ in self.hidden), len(ids)]
@@ -114,12 +114,12 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def failed(self) -> bool:
-        """Whether nothing came of it: it made calls, and all of them were refused."""
+        """Tell whether the turn made calls and all of them were refused."""
         return bool(self.results) and all(result.failure for result in self.results)
 
     @property
     def reward(self) -> float | None:
-        """The sum of what the environment paid in this turn, finite numbers alone; None where it said none."""
+        """Return the sum of what the environment paid in this turn, finite numbers alone; None where it said none."""
         paid = [result.reward for result in self.results if result.reward is not None and math.isfinite(result.reward)]
         return sum(paid) if paid else None
 
@@ -141,7 +141,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def trains(self) -> bool:
-        """Whether the trainer may learn from it."""
+        """Tell whether the trainer may learn from it."""
         ended = self.stop_reason in _TRAINING or (
             self.stop_reason is StopReason.TIMEOUT and self.job.limits.train_timeouts
         )
@@ -151,7 +151,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """Everything that the environment paid, in order, calls that paid nothing left out."""
+        """Return everything that the environment paid, in order, calls that paid nothing left out."""
         return tuple(result.reward for turn in self.turns for result in turn.results if result.reward is not None)
 
 

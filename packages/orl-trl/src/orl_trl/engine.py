@@ -122,7 +122,7 @@ def _fail(answer: asyncio.Future[Sampled], fault: EngineError) -> None:
 
 
 def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> Request:
-    """SGLang's sampling parameters, as far as this engine has them; None stands for the default."""
+    """Make a request of SGLang's sampling parameters; None stands for the default."""
     from orl_trl.sampler import Request
 
     given = {name: value for name, value in sampling.items() if name not in _IGNORED and value is not None}

@@ -112,7 +112,7 @@ class Rollouts:
             self._thread.__exit__(kind, error, trace)
 
     def __call__(self, prompts: Sequence[str], trainer: object) -> dict[str, list[Any]]:
-        """The rows of one training batch: `prompts` are task keys, one row each; columns as `columns_of` has them.
+        """Play one training batch: `prompts` are task keys, one row each; columns as `columns_of` has them.
 
         Raises:
             RunAborted: too many rollouts end in ERROR.
@@ -134,7 +134,7 @@ class Rollouts:
     def reward(
         self, *, reward: list[float | None], log_metric: Callable[[str, float], None], **_: object
     ) -> list[float | None]:
-        """TRL's reward function: the rewards are known since the rollouts. Metrics join TRL's own, for W&B."""
+        """Return the rewards of the rollouts, as TRL's reward function. Metrics join TRL's own, for W&B."""
         for name, value in (metrics_of(map(measure, self.outcomes)) | self.compared).items():
             log_metric(name, value)
         return reward
@@ -182,7 +182,7 @@ class Rollouts:
         return [outcomes[row] for row in range(count)]
 
     async def _live(self, opened: Future[Player]) -> None:
-        """The player's life. It is closed after the last batch, finished or cancelled, has let go of it."""
+        """Keep the player open until the last batch, finished or cancelled, has let go of it."""
         async with self._open_player() as player:
             opened.set_result(player)
             await self._closing.wait()

@@ -69,7 +69,7 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
 
 
 def plan_of(run: Run, settings: GRPOConfig) -> Plan:
-    """What is to be played.
+    """Plan what is to be played.
 
     Raises:
         ConfigError: the tasks cannot be read or played, or are fewer than one step takes.

@@ -74,7 +74,7 @@ class Training(TrainerCallback):
         interrupt.check()
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
-        """An update's numbers; the last one of a step ends it. Evaluations and totals are no update's."""
+        """Collect an update's numbers; the last one of a step ends it. Evaluations and totals are no update's."""
         logs: dict[str, Any] = more["logs"]
         if "loss" not in logs:
             return

@@ -193,7 +193,7 @@ def _is_compressed(response: aiohttp.ClientResponse) -> bool:
 
 
 def _origin_of(url: str) -> URL:
-    """The scheme, host and port of `url`."""
+    """Return the scheme, host and port of `url`."""
     parsed = URL(url)
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         named = ascii(url.rpartition("@")[2])[:100]  # what stands before could be a password

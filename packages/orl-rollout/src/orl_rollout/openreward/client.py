@@ -57,7 +57,7 @@ class OpenRewardClient:
             await http.close()
 
     def session(self, task: Task) -> OpenRewardSession:
-        """A session for `task`, not yet open.
+        """Make a session for `task`, not yet open.
 
         Raises:
             ConfigError: the task's environment is not configured, or a secret of it is missing or unusable.
@@ -84,7 +84,7 @@ class OpenRewardClient:
         return (await self.environment(task.env_name, served=task.environment_name)).way
 
     async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
-        """The variant to ask for: the configured one, or on a self-hosted server that of the environment's own name.
+        """Return the variant to ask for: the configured one, or on a self-hosted server that of the name.
 
         A server that cannot list what it serves is taken to serve one environment.
         """
@@ -121,7 +121,7 @@ class OpenRewardClient:
         )
 
     def _secrets_header(self, name: str, environment: EnvironmentConfig) -> str:
-        """The environment's secrets as they travel, each with the hosts that it may be sent to.
+        """Return the environment's secrets as they travel, each with the hosts that it may be sent to.
 
         With them goes the platform's key, which toolsets need, or an empty one where the server may not see it.
         """
@@ -164,5 +164,5 @@ def _url(environment: EnvironmentConfig) -> str:
 
 
 def _key(environment: EnvironmentConfig) -> str:
-    """The key that this environment's server may see."""
+    """Return the key that this environment's server may see."""
     return api_key() if environment.base_url is None or environment.send_api_key else ""

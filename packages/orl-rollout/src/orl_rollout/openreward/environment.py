@@ -55,7 +55,7 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
 
     @property
     def deployment_name(self) -> str:
-        """Its name on the platform, `Organization/Environment`."""
+        """Return its name on the platform, `Organization/Environment`."""
         return self.way.deployment
 
     async def list_splits(self) -> list[str]:

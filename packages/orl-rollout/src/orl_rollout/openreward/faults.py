@@ -93,7 +93,7 @@ def _chain(cause: BaseException | None) -> str:
 
 
 def _words(cause: BaseException | None) -> str:
-    """Plain words for the exceptions whose own text is not; empty for all others."""
+    """Return plain words for the exceptions whose own text is not; empty for all others."""
     if isinstance(cause, Refusal) and cause.status == 401:
         return "the server refuses the API key (HTTP 401): set OPENREWARD_API_KEY"
     if isinstance(cause, Refusal | aiohttp.ClientResponseError):

@@ -62,7 +62,7 @@ async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> L
 async def list_tasks(
     client: OpenRewardClient, listing: Listing, indices: Sequence[int] | None = None
 ) -> AsyncGenerator[Task]:
-    """The tasks of `listing` at `indices` (all by default), in ascending order of index, page by page.
+    """Yield the tasks of `listing` at `indices` (all by default), in ascending order of index, page by page.
 
     Raises:
         SessionError: the server fails.

@@ -30,7 +30,7 @@ class Remote:
 
     @property
     def sid(self) -> str:
-        """The session's name; empty where the server has not said it."""
+        """Return the session's name; empty where the server has not said it."""
         return str(self._named.get("task_id", ""))
 
     async def create(self, episode: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Remote:
                     await self._delete("/delete_session")
 
     async def _delete(self, name: str) -> None:
-        """Deleting twice is deleting once: what was deleted already is no fault."""
+        """Delete; what was deleted already is no fault."""
 
         def again(fault: Exception) -> bool:
             return transient(fault) or (isinstance(fault, Refusal) and fault.status == 429)

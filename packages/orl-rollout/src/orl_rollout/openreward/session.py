@@ -93,7 +93,7 @@ class OpenRewardSession:
         return await self._call(terminal.name, {} if terminal.arg is None else {terminal.arg: text})
 
     async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
-        """The environment's comparative scores of conversations about this task, one for each, in order.
+        """Return the environment's comparative scores of conversations about this task, one for each, in order.
 
         It advances nothing, so it is repeated where the way to the server is broken.
 
@@ -144,7 +144,7 @@ class OpenRewardSession:
 
 
 def _episode(task: Task, variant: str, toolset: str | None) -> dict[str, Any]:
-    """What the server is told of the episode: the task itself, or where it stands in the listing."""
+    """Return the server's words for the episode: the task itself, or its place in the listing."""
     by_index = not task.task_spec and task.index is not None
     said = {"split": task.split, "index": task.index} if by_index else {"task_spec": task.task_spec}
     env_name = variant or ("" if by_index else task.environment_name)

@@ -92,11 +92,11 @@ class Listing(Struct, frozen=True, kw_only=True):
 
     @property
     def takes_calls(self) -> bool:
-        """Whether a conversation sent to the server may hold calls, their results and reasoning as such."""
+        """Tell whether a conversation sent to the server may hold calls, their results and reasoning as such."""
         return {"reasoning", "tool_call", "tool_result"} <= set(self.message_block_types or ())
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools that the model may see: the terminal tool is not among them."""
+        """Return the tools that the model may see: the terminal tool is not among them."""
         hidden = self.terminal_tool.name if self.terminal_tool else None
         return tuple(_spec(tool) for tool in self.tools if tool.name != hidden)
 
@@ -114,7 +114,7 @@ def decode_listing(reply: object) -> Listing:
 
 
 def result_of(name: str, reply: object, seconds: float) -> ToolResult:
-    """The result of calling `name`.
+    """Return the result of calling `name`.
 
     Raises:
         SessionRefused: the episode was already over.
@@ -140,7 +140,7 @@ def _block(block: _Text | _Image) -> Block:
 
 
 def _failure(reply: CallReply) -> FailureKind:
-    """The model's mistake behind a refused call. Servers that give no reason are known by their words."""
+    """Return the model's mistake behind a refused call. Servers that give no reason are known by their words."""
     if reply.reason in {"input_validation", "bad_input_shape"} or (
         reply.reason is None and reply.error.startswith("Tool input validation error")
     ):
@@ -159,7 +159,7 @@ class _Scores(Struct, frozen=True, kw_only=True):
 
 
 def scores_of(reply: object, count: int) -> tuple[float, ...]:
-    """The numbers of a scored group of `count`, from the reply to `/score_group`.
+    """Return the numbers of a scored group of `count`, from the reply to `/score_group`.
 
     Raises:
         SessionAnswerError: there are more or fewer, or one is not finite.
@@ -172,7 +172,7 @@ def scores_of(reply: object, count: int) -> tuple[float, ...]:
 
 
 def candidate_of(conversation: Sequence[Message], *, calls: bool) -> sdk.GroupCandidate:
-    """A conversation in the SDK's words, tool results in the user's messages.
+    """Return a conversation in the SDK's words, tool results in the user's messages.
 
     Where the server takes no `calls`, results are text, and the calls themselves and reasoning are left out.
     """
@@ -207,7 +207,7 @@ def _said(block: Block) -> sdk.TextBlock | sdk.ImageBlock:
 
 
 def messages_of(reply: object) -> tuple[Message, ...]:
-    """The opening conversation in our words, from the reply to `/messages`.
+    """Return the opening conversation in our words, from the reply to `/messages`.
 
     The platform keeps tool results in the user's messages; here each becomes a message of role `tool`, before the rest.
 
@@ -233,7 +233,7 @@ def messages_of(reply: object) -> tuple[Message, ...]:
 
 
 def prompt_of(reply: object) -> tuple[Message, ...]:
-    """The same from the reply to `/prompt`, of servers that know no conversations: one message of the user's."""
+    """Return the same from the reply to `/prompt`, of servers that know no conversations: one message of the user's."""
     return messages_of([{"role": "user", "blocks": reply}])
 
 

@@ -40,7 +40,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def load_reward(name: str) -> Reward:
-    """The user's reward function `module:function`, as the configuration names it.
+    """Load the user's reward function `module:function`.
 
     Raises:
         ConfigError: the module or the function cannot be loaded, or it does not take a trajectory; names both.

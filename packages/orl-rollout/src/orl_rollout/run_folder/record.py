@@ -32,47 +32,47 @@ class Record(Struct, frozen=True, kw_only=True):
 
     @property
     def environments(self) -> tuple[str, ...]:
-        """The names of the environments that were trained on."""
+        """Return the names of the environments that were trained on."""
         return tuple(self.config.get("environments", {}))
 
     @property
     def journal(self) -> Path:
-        """Where the run's journal is: its folder, or what the configuration names."""
+        """Return the folder of the journal: the run's, or the one that the configuration names."""
         return Path(self.config.get("rollout", {}).get("journal") or self.folder)
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Tell whether the run came to its end."""
         return bool(self.summary) and not self.summary.keys() & {"interrupted", "error"}
 
     @property
     def baseline(self) -> float | None:
-        """The success rate of a random player that heeds the replies, where somebody worked it out."""
+        """Return the success rate of a random player that heeds the replies, where somebody worked it out."""
         value = self.summary.get("random_consistent_baseline")
         return float(value) if isinstance(value, int | float) else None
 
     @property
     def steps(self) -> range:
-        """The steps of training that this run made; one that went on from a checkpoint begins above 1."""
+        """Return the steps of training that this run made; one that went on from a checkpoint begins above 1."""
         made = [point.step for point in self.points if point.kind == "train"]
         return range(min(made), max(made) + 1) if made else range(1, 1)
 
     def of_kind(self, kind: Kind) -> tuple[MetricsRow, ...]:
-        """The points of one kind, in the order of their steps."""
+        """Return the points of one kind, in the order of their steps."""
         return tuple(sorted((point for point in self.points if point.kind == kind), key=lambda point: point.step))
 
     def curve(self, name: str, kind: Kind) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Steps and values of a metric over all environments together, both of the same length."""
+        """Return steps and values of a metric over all environments, both of the same length."""
         found = [(point.step, value) for point in self.of_kind(kind) if (value := point.overall(name)) is not None]
         return tuple(step for step, _ in found), tuple(value for _, value in found)
 
     @property
     def judged_on(self) -> Kind:
-        """The kind of points that tells a change: evaluations where there are two of them, else training."""
+        """Return the kind of points that tells a change: evaluations if there are two of them, else training."""
         return "eval" if len(self.of_kind("eval")) >= 2 else "train"
 
     def change(self, name: str) -> tuple[float, float] | None:
-        """A metric before and after: the first and the last evaluation, else means over the ends of training.
+        """Return a metric before and after: first and last evaluation, else means over the ends of training.
 
         The ends share no step. None where there are no two values.
         """
@@ -82,7 +82,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a run's folder."""
+    """Tell whether `path` is a run's folder."""
     return path.is_dir() and (has_journal(path) or any((path / name).exists() for name in FILES))
 
 
@@ -103,12 +103,12 @@ def read_record(folder: Path) -> Record:
 
 
 def has_journal(path: Path) -> bool:
-    """Whether there is a journal at `path`: the files of one in a folder, or one of them."""
+    """Tell whether there is a journal at `path`, a folder or a file."""
     from orl_rollout.journal.journal import journal_files
 
     return any(file.is_file() for file in journal_files(path))
 
 
 def running_mean(values: Sequence[float], width: int = RECENT) -> tuple[float, ...]:
-    """The mean of each value and up to `width - 1` before it."""
+    """Return the mean of each value and up to `width - 1` before it."""
     return tuple(fmean(values[max(0, end - width) : end]) for end in range(1, len(values) + 1))

@@ -41,7 +41,7 @@ class Environments(Protocol):
     """Where sessions come from: `orl_rollout.openreward.OpenRewardClient`, or a fake in three lines."""
 
     def session(self, task: Task) -> Session:
-        """A session for `task`, not yet open."""
+        """Make a session for `task`, not yet open."""
         ...
 
 
@@ -119,7 +119,7 @@ class Runtime:
         return outcome
 
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
-        """The outcome; a reward function of the user's may take its time, so it runs on a thread."""
+        """Judge the trajectory; a reward function of the user's may take its time, so it runs on a thread."""
         if self._reward is None:
             return outcome_of(trajectory, environment)
         return await asyncio.to_thread(outcome_of, trajectory, environment, self._reward)
@@ -134,14 +134,14 @@ class Runtime:
         return await asyncio.to_thread(cleared, outcome, self._scrubber)
 
     async def _record(self, journal: Journal, outcome: Outcome, step: int) -> None:
-        """A rollout that cannot be written down must not count, and the next ones could not either."""
+        """Write `outcome` down, or end the run: it must not count, and the next ones could not be written either."""
         try:
             await journal.record(outcome, step=step)
         except OrlError as exc:
             raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
 
     async def _play(self, job: Job, session: Session, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
-        """`rollout` within its environment's concurrency; a bug of ours becomes a trajectory that does not train.
+        """Play within the environment's concurrency; a bug of ours becomes a trajectory that does not train.
 
         Where the server had no room for the session, nothing was begun: the rollout waits for its turn and begins.
         """
@@ -199,7 +199,7 @@ def check_renderer(config: RunConfig, renderer: Renderer) -> None:
 
 
 def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:
-    """The limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
+    """Return the limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
     environment = config.environments[env_name]
     budgets = config.rollout
     context = context_tokens or budgets.context_tokens

@@ -38,12 +38,12 @@ _TOKEN = re.compile(rb"[A-Za-z0-9+/=_-]+")
 
 
 def api_key() -> str:
-    """The platform's key, from the environment of this process; empty where there is none."""
+    """Return the platform's key, from the environment of this process; empty where there is none."""
     return os.environ.get(PLATFORM_KEY, "")
 
 
 def resolve_secrets(config: RunConfig, env_name: str) -> dict[str, Secret]:
-    """The secrets of one environment, every one with its value: the configuration's own, then the environment's.
+    """Return the secrets of one environment with their values: the configuration's, then the environment's own.
 
     Raises:
         ConfigError: a value is neither in the configuration nor in the process environment; names both.

@@ -115,7 +115,7 @@ def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) 
 
 
 def _aligned(reply: _Reply) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The ids and their logprobs, after every check that only the whole answer allows."""
+    """Return the ids and their logprobs, after every check that only the whole answer allows."""
     finish, triples = reply.meta_info.finish_reason, reply.meta_info.output_token_logprobs
     if finish.matched == _OUT_OF_VOCABULARY:
         raise EngineAnswerError("SGLang sampled an id outside the vocabulary (NaN in the logits)")

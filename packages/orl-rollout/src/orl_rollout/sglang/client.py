@@ -155,7 +155,7 @@ class SglangEngine:
         return read_generation(answer, time.monotonic() - started, asked)
 
     async def _again(self, body: bytes, key: str, most: _Most, fault: EngineUnavailable) -> bytes:
-        """Further attempts after the first one's `fault`, for as long as patience lasts.
+        """Retry after the first attempt's `fault`, with exponential backoff, for as long as patience lasts.
 
         Raises:
             EngineError: the last of them failed too.
@@ -174,7 +174,7 @@ class SglangEngine:
         return answer
 
     def _body(self, ids: Sequence[int], params: dict[str, Any]) -> bytes:
-        """The request's JSON: the ids come last, as their Context has written them already."""
+        """Write the request's JSON: the ids come last, as their Context has written them already."""
         context = ids if isinstance(ids, Context) else Context(ids)
         with boundary(EngineError, "writing the request"):
             head = msgspec.json.encode({**self._payload, "sampling_params": params, "return_logprob": True})
@@ -245,7 +245,7 @@ def _give_up(state: RetryCallState) -> NoReturn:
 
 
 def _sampling_params(sampling: Mapping[str, Any], room: int) -> dict[str, Any]:
-    """What is sent: the caller's parameters over the defaults that token exactness asks for, within `room` ids."""
+    """Return the parameters to send: the caller's over those that token exactness asks for, within `room` ids."""
     given = {name: value for name, value in sampling.items() if value is not None}
     if unknown := sorted(given.keys() - SAMPLING_PARAMETERS):
         raise EngineRefused(f"sampling parameters that SGLang does not take in one generation: {', '.join(unknown)}")

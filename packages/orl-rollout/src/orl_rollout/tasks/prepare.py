@@ -34,7 +34,7 @@ class PreparedTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def total(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return sum(self.counts.values())
 
 
@@ -150,7 +150,7 @@ def _order(size: int, share: int, seed: str) -> array[int]:
 
 
 def _shuffled(size: int, seed: str) -> array[int]:
-    """The numbers below `size` in an order that the seed alone decides."""
+    """Return the numbers below `size` in an order that the seed alone decides."""
     order = array("Q", range(size))
     random.Random(seed).shuffle(order)  # noqa: S311 - no secret is drawn
     return order
