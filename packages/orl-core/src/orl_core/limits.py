@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 
 class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of the sampled ids train: parts of an action, and turns all of whose calls were refused.
+    """The sampled ids that train: parts of an action, and turns all of whose calls were refused.
 
     What is switched off stays in the data, shown and sampled, with a loss mask of 0.
     """
@@ -27,7 +27,7 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a rollout may use, and what of it may train. Tokens are counted in ids, times in seconds.
+    """The budgets of a rollout, and what of it may train. Tokens are counted in ids, times in seconds.
 
     `strip_reasoning` keeps the reasoning of earlier turns from the engine.
     """

@@ -1,4 +1,4 @@
-"""What was played: generations, turns, the trajectory, and why it stopped. A record, never edited.
+"""The record of a rollout, never edited: generations, turns, the trajectory, and why it stopped.
 
 The ids in it are the engine's own (law L1): an observation is what the engine was shown since its last answer, an
 action is what it returned. A turn stores only what it adds, and which of its ids later turns were not shown. The module

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, ExitStack
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from msgspec import Struct
@@ -31,7 +30,7 @@ from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
 
 
 class Player(Protocol):
-    """What plays one task: `orl_rollout.runtime.runtime.Runtime`, or a fake."""
+    """The player of tasks: `orl_rollout.runtime.runtime.Runtime`, or a fake."""
 
     async def play(  # noqa: PLR0913  Runtime's
         self,
@@ -52,7 +51,7 @@ Compare = Callable[[Sequence[Outcome]], Coroutine[Any, Any, tuple[list[Outcome],
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to play and how. `tasks` by key; `concurrency` is the number of rollouts at once.
+    """The tasks to play, and how. `tasks` by key; `concurrency` is the number of rollouts at once.
 
     `compare` pays the rollouts of a training batch by the environment's own comparison, and says how that went.
     """
@@ -98,9 +97,7 @@ class Rollouts:
             opening.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         try:
             self._thread.submit(self._close())
             ends = time.monotonic() + STOP_SECONDS
@@ -109,7 +106,7 @@ class Rollouts:
             if self._life.done():
                 self._life.result()
         finally:
-            self._thread.__exit__(kind, error, trace)
+            self._thread.__exit__(*exc)
 
     def __call__(self, prompts: Sequence[str], trainer: object) -> dict[str, list[Any]]:
         """Play one training batch: `prompts` are task keys, one row each; columns as `columns_of` has them.

@@ -146,7 +146,7 @@ class _Capture(LogitsProcessor):
 
 
 class _Done(StoppingCriteria):
-    """Which rows are done: each by its own stop ids and its own budget."""
+    """Tells which rows are done: each by its own stop ids and its own budget."""
 
     def __init__(self, batch: Sequence[Request], width: int, device: torch.device) -> None:
         most = max(1, *(len(request.stop_ids) for request in batch))

@@ -26,7 +26,7 @@ class Overloaded(SessionUnavailable):
 
 
 class Opening(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an episode begins: the first messages, the tools, and whether a plain answer ends it (`@terminal`)."""
+    """The beginning of an episode: the first messages, the tools, and whether a plain answer ends it (`@terminal`)."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]

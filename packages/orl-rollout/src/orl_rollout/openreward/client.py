@@ -10,7 +10,6 @@ reads answers of any size, and makes its addresses by a rule that does not fit a
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -49,9 +48,7 @@ class OpenRewardClient:
         await asyncio.to_thread(prepare_sdk)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         while self._http:
             _, http = self._http.popitem()
             await http.close()

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to an environment, in one line that holds no secret.
+"""Failures on the way to an environment, in one line that holds no secret.
 
 An exception's text may run over many lines, and an environment's own words may echo a secret. The module knows the
 exceptions of our transport, and nothing of sessions.

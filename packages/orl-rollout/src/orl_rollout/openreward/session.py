@@ -43,7 +43,7 @@ OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starti
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What all sessions of one environment have in common. `secrets` is the value of the header that holds them."""
+    """The options that all sessions of one environment share. `secrets` is the value of the header that holds them."""
 
     name: str
     secrets: str

@@ -70,7 +70,7 @@ class RemoteFailure(Exception):
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """Where an environment's sessions are, and what every request to it carries.
+    """The endpoint of an environment, and what every request to it carries.
 
     `key` and `variant` may be empty.
     """

@@ -1,5 +1,5 @@
 # pyright: reportMissingTypeStubs=false
-"""What an environment server says, decoded and turned into our words. Pure: no transport, no SDK session.
+"""Decode the answers of an environment server into our words. Pure: no transport, no SDK session.
 
 Servers differ in age and language: unknown fields are ignored and missing ones have the values that the protocol gives
 them. A block of an unknown kind is refused, never dropped. Text is made valid Unicode here (a lone surrogate becomes

@@ -47,7 +47,7 @@ class Judge(Protocol):
 
 
 class Judges(Protocol):
-    """Where judges come from: `orl_rollout.openreward.OpenRewardClient`."""
+    """The source of judges: `orl_rollout.openreward.OpenRewardClient`."""
 
     def session(self, task: Task) -> Judge:
         """Make a judge of `task`, not yet open."""

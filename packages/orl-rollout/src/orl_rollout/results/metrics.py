@@ -1,4 +1,4 @@
-"""What a batch of rollouts says in numbers: one Measure for each, small and plain, and their sums and means by name.
+"""Numbers of a batch of rollouts: one Measure for each, and their sums and means by name.
 
 Every trainer and command reports these, so that a run reads alike everywhere. A Measure holds no ids and no text: it
 travels with a trainer's sample to wherever that trainer logs, and `metrics_of` needs nothing else. It knows no trainer.

@@ -23,7 +23,7 @@ RECENT = 5  # steps that a mean over the end (or the beginning) of training take
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """What a run's folder says. `config` and `summary` are plain JSON, empty where there is none yet."""
+    """The contents of a run's folder. `config` and `summary` are plain JSON, empty while there is none."""
 
     folder: Path
     config: dict[str, Any]

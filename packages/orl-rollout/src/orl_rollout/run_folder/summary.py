@@ -103,11 +103,4 @@ def note_interruption(config: RunConfig, folder: Path) -> None:
     Raises:
         FileExistsError: its trainer has written a summary already. It stays as it is.
     """
-    content = Summary(
-        env=", ".join(config.environments),
-        model=config.trainer.model,
-        steps=0,
-        seed=config.trainer.seed,
-        interrupted=True,
-    ).encode()
-    write_new(folder / "summary.json", content)
+    write_new(folder / "summary.json", structs.replace(Summary.of(config, ()), interrupted=True).encode())

@@ -1,4 +1,4 @@
-"""How many sessions of one environment are in flight: as many as its server bears.
+"""Limit the sessions of one environment to as many as its server bears (AIMD).
 
 A server that is full answers 429. Then the limit is halved, once for all the sessions that were let in before it, and
 grows by one for every limit's worth of sessions that open, up to the configured most. Who was refused keeps its turn:
@@ -17,7 +17,6 @@ import itertools
 import math
 import random
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TypeVar
 
 from orl_core.messages import ToolCall, ToolResult
@@ -109,9 +108,7 @@ class Place:
         self._refusal = None
         self._burst = await self._slots.take(self._turn)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._slots.give()
 
     def opened(self) -> None:

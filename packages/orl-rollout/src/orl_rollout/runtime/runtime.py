@@ -1,8 +1,8 @@
-"""What the rollouts of one event loop share, and what every rollout goes through: play, judge, record, count.
+"""The runtime of one event loop: each rollout is played, judged, recorded and counted.
 
-Trainers run several event loops in one process and end it without ceremony. So the clients belong to a loop (a Runtime
-for each), the renderer, the journal and the breaker to the process; a rollout is on disk when `play` returns, and
-nothing rests on a close. The module knows no trainer.
+Trainers run several event loops in one process and kill it. So clients belong to a loop (a Runtime for each); renderer,
+journal and circuit breaker belong to the process (`stack.SharedState`). A rollout is on disk when `play` returns. The
+module knows no trainer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST_ERROR = 2_000  # characters of a trajectory's error
 
 
 class Environments(Protocol):
-    """Where sessions come from: `orl_rollout.openreward.OpenRewardClient`, or a fake in three lines."""
+    """The source of sessions: `orl_rollout.openreward.OpenRewardClient`, or a fake in three lines."""
 
     def session(self, task: Task) -> Session:
         """Make a session for `task`, not yet open."""
@@ -52,8 +52,7 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: an environment needs a secret that this process does not have, or one stands where it would be
-            written down, the reward function cannot be
+        ConfigError: a secret is missing or stands where it would be written down, the reward function cannot be
             loaded, or the renderer cannot do what the configuration asks for.
     """
 
@@ -92,17 +91,11 @@ class Runtime:
         step: int = 0,
         stopped: Callable[[], bool] = never,
     ) -> Outcome:
-        """Play `task` once and return what came of it; total, but for cancellation and the breaker.
+        """Play `task` once and return its outcome; total, but for cancellation and the breaker.
 
-        Args:
-            task: the task; its `env_name` must stand in the configuration.
-            key: the rollout's name, unique in the run.
-            engine: the model.
-            sampling: what the trainer passed for sampling; it wins over the configuration.
-            context_tokens: the trainer's limit for prompt and response together, where it has one.
-            evaluation: recorded with the trajectory.
-            step: the trainer's step, recorded in the journal.
-            stopped: the host's abort flag.
+        `key` is the rollout's name, unique in the run. `sampling` is the trainer's and wins over the configuration;
+        `context_tokens` is its limit for prompt and response together, `stopped` its abort flag. `evaluation` and
+        `step` are recorded.
 
         Raises:
             RunAborted: too many rollouts of the run end in ERROR, or they cannot be recorded.

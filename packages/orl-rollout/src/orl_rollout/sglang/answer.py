@@ -15,22 +15,6 @@ from msgspec import Struct
 from orl_core.errors import EngineAnswerError, cut
 from orl_core.trajectory import FinishReason, Generation
 
-# What a trainer replays (the routing of a mixture of experts, sparse attention's choices, the nucleus of top-p), and
-# what it counts of speculative decoding.
-REPLAYED = (
-    "routed_experts",
-    "routed_experts_start_len",
-    "indexer_topk",
-    "indexer_topk_num_layers",
-    "top_p_token_ids",
-    "top_p_token_offsets",
-    "top_p_kept_token_ids",
-    "top_p_kept_token_offsets",
-    "spec_accept_token_num",
-    "spec_draft_token_num",
-    "spec_verify_ct",
-)
-
 # What is asked for beside ids, and the names under which SGLang may return it.
 ASKED = {
     "return_routed_experts": ("routed_experts",),
@@ -46,11 +30,9 @@ class _FinishReason(Struct, frozen=True, kw_only=True):
     matched: Any = None
 
 
-class _MetaInfo(Struct, frozen=True, kw_only=True):
-    finish_reason: _FinishReason
-    output_token_logprobs: list[tuple[float | None, int, str | None]] | None = None
-    weight_version: str | int | None = None
-    cached_tokens: int = 0
+class _Replayed(Struct, frozen=True, kw_only=True):
+    """Fields that a trainer replays: routed experts, sparse attention, the nucleus of top-p, speculation's counts."""
+
     routed_experts: Any = None
     routed_experts_start_len: int | None = None
     indexer_topk: Any = None
@@ -62,6 +44,13 @@ class _MetaInfo(Struct, frozen=True, kw_only=True):
     spec_accept_token_num: int | None = None
     spec_draft_token_num: int | None = None
     spec_verify_ct: int | None = None
+
+
+class _MetaInfo(_Replayed, frozen=True, kw_only=True):
+    finish_reason: _FinishReason
+    output_token_logprobs: list[tuple[float | None, int, str | None]] | None = None
+    weight_version: str | int | None = None
+    cached_tokens: int = 0
 
 
 class _Reply(Struct, frozen=True, kw_only=True):
@@ -99,7 +88,7 @@ def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) 
         raise EngineAnswerError(f"reading SGLang's answer: {what}") from exc
     meta = reply.meta_info
     ids, logprobs = _aligned(reply)
-    extras = {name: value for name in REPLAYED if (value := getattr(meta, name)) is not None}
+    extras = {name: value for name in _Replayed.__struct_fields__ if (value := getattr(meta, name)) is not None}
     for name in asked if ids else ():
         if not extras.keys() & ASKED[name]:
             raise EngineAnswerError(f"SGLang returned no `{ASKED[name][0]}`, which was asked for (`{name}`)")

@@ -16,7 +16,7 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
 import aiohttp
@@ -67,11 +67,11 @@ _RETRIED = frozenset({408, 429})  # and every 5xx
 
 
 class Patience(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long an engine waits, in seconds. The first three belong to one attempt and begin when it is sent.
+    """Timeouts of an engine, in seconds. The first three belong to one attempt and begin when it is sent.
 
     `connect` is for the connection alone; `read` for the server's silence, and a generation is silent until it is
-    complete; `total` for the whole answer. No attempt begins later than `retry` after the first of a row of failures,
-    one pause aside: the default outlives the 60 s for which a router's circuit breaker stays open.
+    complete; `total` for the whole answer. Retries start at most `retry` after the first failure, one pause aside:
+    the default outlives the 60 s for which a router's circuit breaker stays open.
     """
 
     connect: float = 10.0
@@ -121,9 +121,7 @@ class SglangEngine:
             self._client = HttpClient(self._url, idle=KEEPALIVE_SECONDS, timeout=timeout)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._client is not None:
             await self._client.close()
             self._client = None

@@ -27,7 +27,7 @@ SPARE = 1_000_000  # tasks of a larger listing that may replace duplicates
 
 
 class PreparedTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was written: rows by environment, in the order of the configuration; and the duplicates left out."""
+    """The number of rows by environment, in the order of the configuration, and of the duplicates left out."""
 
     counts: dict[str, int]
     duplicates: int = 0

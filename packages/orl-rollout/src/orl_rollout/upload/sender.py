@@ -86,7 +86,7 @@ class Stop:
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the platform said; `retry_after` in seconds, where it asked for that."""
+    """The platform's answer; `retry_after` in seconds, if it asks for that."""
 
     status: int
     retry_after: float | None = None

@@ -52,7 +52,7 @@ def uploads(config: RunConfig, env_name: str) -> bool:
 
 
 class Counts(Struct, kw_only=True):
-    """What became of the entries: `withheld` for their secrets, `refused` by the platform, `broken` unreadable."""
+    """The fates of entries: `withheld` for their secrets, `refused` by the platform, `broken` unreadable."""
 
     sent: int = 0
     withheld: int = 0
