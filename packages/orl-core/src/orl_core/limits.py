@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 
 class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sampled ids that train: parts of an action, and turns all of whose calls were refused.
+    """Which of the sampled ids train: parts of an action, and turns all of whose calls were refused.
 
     What is switched off stays in the data, shown and sampled, with a loss mask of 0.
     """
@@ -22,12 +22,12 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def every_part(self) -> bool:
-        """Tell whether all parts of an action train, so that they need not be told apart."""
+        """Whether all parts of an action train, so that they need not be told apart."""
         return self.text and self.calls and self.reasoning
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The budgets of a rollout, and what of it may train. Tokens are counted in ids, times in seconds.
+    """What a rollout may use, and what of it may train. Tokens are counted in ids, times in seconds.
 
     `strip_reasoning` keeps the reasoning of earlier turns from the engine.
     """

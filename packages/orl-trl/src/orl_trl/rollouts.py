@@ -19,7 +19,6 @@ from typing import Any, Protocol, Self
 
 from msgspec import Struct
 from orl_core.task import Task
-from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import measure, metrics_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.stack import run_all
@@ -32,18 +31,9 @@ from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
 class Player(Protocol):
     """The player of tasks: `orl_rollout.runtime.runtime.Runtime`, or a fake."""
 
-    async def play(  # noqa: PLR0913  Runtime's
-        self,
-        task: Task,
-        *,
-        key: str,
-        engine: Engine,
-        sampling: Mapping[str, Any],
-        context_tokens: int | None = None,
-        evaluation: bool = False,
-        step: int = 0,
-    ) -> Outcome:
-        """Play `task` once; raises OrlError only where the run must end."""
+    @property
+    def play(self) -> Callable[..., Coroutine[Any, Any, Outcome]]:
+        """Play one task, with the arguments of `Runtime.play`; raises OrlError only where the run must end."""
         ...
 
 

@@ -153,11 +153,7 @@ class SglangEngine:
         return read_generation(answer, time.monotonic() - started, asked)
 
     async def _again(self, body: bytes, key: str, most: _Most, fault: EngineUnavailable) -> bytes:
-        """Retry after the first attempt's `fault`, with exponential backoff, for as long as patience lasts.
-
-        Raises:
-            EngineError: the last of them failed too.
-        """
+        """Retry after the first attempt's `fault`, with exponential backoff, for as long as patience lasts."""
         if self._patience.retry <= 0:
             raise EngineUnavailable(f"{fault} (attempt 1, the last)") from fault
         first = min(FIRST_PAUSE_SECONDS, self._patience.retry / 100)

@@ -77,11 +77,7 @@ async def prepare(
 
 
 def _shares(config: RunConfig, listings: Sequence[Listing], max_tasks: int | None) -> list[int]:
-    """Return how many tasks to draw from every listing.
-
-    Raises:
-        ConfigError: more than MOST_TASKS.
-    """
+    """Return how many tasks to draw from every listing."""
     caps = [
         min(listing.size, config.environments[listing.env_name].num_samples or listing.size) for listing in listings
     ]
@@ -121,11 +117,7 @@ def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list
 
 
 async def _draw(client: OpenRewardClient, listing: Listing, share: int, spool: Spool, seed: str) -> None:
-    """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others.
-
-    Raises:
-        SessionError: the server fails, or a task is no text.
-    """
+    """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others."""
     candidates = range(listing.size) if share == listing.size else _order(listing.size, share, seed)
     drawn, start = 0, 0
     while drawn < share and start < len(candidates):
