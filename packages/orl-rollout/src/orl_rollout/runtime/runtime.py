@@ -107,7 +107,10 @@ class Runtime:
         trajectory = await self._play(job, self._client.session(task), engine, stopped)
         outcome = _with_short_error(await self._clear(await self._judge(trajectory, environment)))
         if self._journal is not None:
-            await self._record(self._journal, outcome, step)
+            try:
+                await self._journal.record(outcome, step=step)
+            except OrlError as exc:  # it must not count, and the next ones could not be recorded either
+                raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
         self._breaker.saw(outcome.trajectory.error)
         return outcome
 
@@ -125,13 +128,6 @@ class Runtime:
         if not _is_long(outcome.trajectory):
             return cleared(outcome, self._scrubber)
         return await asyncio.to_thread(cleared, outcome, self._scrubber)
-
-    async def _record(self, journal: Journal, outcome: Outcome, step: int) -> None:
-        """Write `outcome` down, or end the run: it must not count, and the next ones could not be written either."""
-        try:
-            await journal.record(outcome, step=step)
-        except OrlError as exc:
-            raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
 
     async def _play(self, job: Job, session: Session, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
         """Play within the environment's concurrency; a bug of ours becomes a trajectory that does not train.

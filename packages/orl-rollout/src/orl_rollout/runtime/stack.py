@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from orl_core.config import RunConfig
 from orl_core.errors import first_error
@@ -44,12 +44,6 @@ class SharedState:
                 self.journal = opening.enter_context(Journal(folder, config))
             self._opened = opening.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def runtime(self, client: Environments) -> Runtime:
         """Make the runtime of the event loop that `client` belongs to."""
         return Runtime(self.config, renderer=self.renderer, client=client, journal=self.journal, breaker=self.breaker)
@@ -64,7 +58,7 @@ async def open_runtime(
     config: RunConfig, checkpoint: str, folder: str | Path, group_size: int
 ) -> AsyncGenerator[Runtime]:
     """Open a runtime on the current event loop; see `SharedState`. `group_size` is the number of rollouts of a task."""
-    with SharedState(config, checkpoint, folder, group_size) as state:
+    with closing(SharedState(config, checkpoint, folder, group_size)) as state:
         async with OpenRewardClient(config) as client:
             yield state.runtime(client)
 
