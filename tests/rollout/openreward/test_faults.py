@@ -1,4 +1,4 @@
-"""What an environment says of its failure: searched as far as it is shown, with no part of a secret left in it."""
+"""An environment's words for its failure: searched as far as it is shown, with no part of a secret left in it."""
 
 from __future__ import annotations
 

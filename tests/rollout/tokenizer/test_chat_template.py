@@ -1,4 +1,4 @@
-"""What a chat template is given: what transformers gives it, a clock that stands, and the right reasoning switch."""
+"""The variables of a chat template: those of transformers, a clock that stands, and the right reasoning switch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def config_of(**fields: Any) -> RunConfig:
 
 
 def shown(hf: Any, messages: list[dict[str, Any]], tools: Any, variables: dict[str, Any]) -> str:
-    """What transformers itself renders, or that it refuses."""
+    """Return the rendering of transformers itself, or that it refuses."""
     try:
         return hf.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False, **variables)
     except (TemplateError, TypeError) as error:
