@@ -15,11 +15,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-import msgspec
 from orl_core.config import Backend
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.contract import replace, write_new
+from orl_rollout.run_folder.config_file import dated, write_config
+from orl_rollout.run_folder.summary import note_interruption
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli, trainer_options
@@ -85,7 +85,6 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also what was interrupted."""
-    from orl_rollout.run_folder.contract import dated
     from orl_rollout.secrets.secrets import refuse_in_words
 
     if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
@@ -102,7 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder = make_folder(name)
 
     def note() -> None:
-        _note_interruption(config, folder)
+        with suppress(FileExistsError):  # the trainer has written one
+            note_interruption(config, folder)
 
     try:
         with interrupt.notified(note):
@@ -114,19 +114,6 @@ def run(arguments: argparse.Namespace) -> int:
         with interrupt.held():  # a finished training keeps its report
             _conclude(folder)
     return 0
-
-
-def _note_interruption(config: RunConfig, folder: Path) -> None:
-    """Write a summary that says so, where the trainer has not come to write one."""
-    summary = {
-        "env": ", ".join(config.environments),
-        "model": config.trainer.model,
-        "steps": 0,
-        "interrupted": True,
-        "seed": config.trainer.seed,
-    }
-    with suppress(FileExistsError):
-        write_new(folder / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
 def find_adapter(backend: str) -> EntryPoint:
@@ -172,7 +159,7 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argp
     started = time.monotonic()
     console = cli.console()
     console.print(f"run {folder}", style="bold", soft_wrap=True)
-    _write_config(config, folder)
+    write_config(folder, config)
     interrupt.check()
     warm, facts = warm_model(config)
     interrupt.check()
@@ -191,10 +178,6 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argp
         )
         with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
             trainer.train(made)
-
-
-def _write_config(config: RunConfig, folder: Path) -> None:
-    replace(folder / "config.json", msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
 
 
 def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:

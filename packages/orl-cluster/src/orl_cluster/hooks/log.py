@@ -81,7 +81,7 @@ def _steps_made(args: Any, rollout_id: int) -> int:
     """
     folder = getattr(args, "orl_folder", None)
     rows = metrics_log.read(Path(folder) / "metrics.jsonl") if folder else []
-    logged = max((row["step"] for row in rows if row["kind"] == "train"), default=rollout_id)
+    logged = max((row.step for row in rows if row.kind == "train"), default=rollout_id)
     return min(logged, rollout_id + 1)
 
 

@@ -21,13 +21,9 @@ from weakref import WeakKeyDictionary
 import msgspec
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.journal.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime.circuit_breaker import Breaker
-from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine
-from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-from orl_rollout.upload.uploader import Uploader
 
 
 class Run:
@@ -39,18 +35,12 @@ class Run:
         self.batches = 0  # the training batches up to the latest that was logged
 
 
-class Process:
-    """What all event loops of this process share. The journal is in the run's `folder`; there is none without one."""
+class Process(SharedState):
+    """State shared by the event loops of a trainer's worker, which is closed when the process ends."""
 
     def __init__(self, config: RunConfig, checkpoint: str, group_size: int, folder: str) -> None:
-        self.config = config
-        self.tokenizer = open_tokenizer(config, checkpoint)
-        self.renderer = open_renderer(config, self.tokenizer)
-        folder = config.rollout.journal or folder
-        self.journal = Journal(folder, config) if folder else None
-        if folder:
-            atexit.register(Uploader(folder, config).close)
-        self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
+        super().__init__(config, checkpoint, folder, group_size)
+        atexit.register(self.close)
         self._began = False
 
     def step(self, batch: int, *, evaluation: bool) -> int:
@@ -70,9 +60,7 @@ class Loop:
         self.engine = engine
         self.closing = AsyncExitStack()
         self.client = client
-        self.runtime = Runtime(
-            process.config, renderer=process.renderer, client=client, journal=process.journal, breaker=process.breaker
-        )
+        self.runtime = process.runtime(client)
 
     async def open(self) -> None:
         """Open the clients; they live as long as the loop."""

@@ -22,7 +22,8 @@ from orl_core.config.yaml import read
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.contract import Run, SummaryFile
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.summary import Summary, SummaryFile
 from orl_rollout.signals import interrupt
 
 from orl_cluster.launch import probe, process
@@ -149,7 +150,7 @@ def run_to_end(command: Command, run: Run) -> None:
     _handed_over(command.trainer.name, run).write_bytes(_custom_config(run))
     environment, needs = _environment(command, run), _needs(command, run)
     ending: dict[str, Any] = {}
-    summary = SummaryFile(run.folder, lambda ending: _summary_of(run, command, ending))
+    summary = SummaryFile(run.folder, lambda: _summary_of(run, command))
     try:
         gpus, ray_log = command.layout.per_node, run.folder / "ray.log"
         with (
@@ -252,19 +253,14 @@ def _custom_config(run: Run) -> bytes:
     return msgspec.json.format(msgspec.json.encode(merged), indent=2)
 
 
-def _summary_of(run: Run, command: Command, ending: dict[str, Any]) -> dict[str, Any]:
-    rows = metrics_log.read(run.folder / "metrics.jsonl")
-    figures = metrics_log.figures(rows)
-    return {
-        "env": ", ".join(run.config.environments),
-        "model": run.config.trainer.model,
-        "steps": max((row["step"] for row in rows if row["kind"] == "train"), default=0),
-        # Its log hook tells a trainer's rollouts apart, not the training after them.
-        "rollout_seconds_per_step": figures.pop("seconds_per_step"),
-        **figures,
-        "seconds_total": round(time.monotonic() - run.started, 1),
-        "seed": run.config.trainer.seed,
-        "command": command.words,
-        **ending,
+def _summary_of(run: Run, command: Command) -> Summary:
+    made = Summary.of(run.config, metrics_log.read(run.folder / "metrics.jsonl"))
+    return msgspec.structs.replace(
+        made,
+        # The log hook of a trainer times the rollouts of a step, not the training after them.
+        seconds_per_step=msgspec.UNSET,
+        rollout_seconds_per_step=made.seconds_per_step,
+        seconds_total=round(time.monotonic() - run.started, 1),
+        command=command.words,
         **run.facts,
-    }
+    )

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from orl_core.config.trainer import TrainerConfig
+from orl_core.errors import ConfigError
 from orl_core.limits import Budgets, Limits, Positive, Seconds
 from orl_core.names import EnvironmentName, PathName
 from orl_core.tools import ToolFormat
@@ -220,6 +221,17 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 yield str(exc)
         if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
             yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
+
+    def environment(self, name: str) -> EnvironmentConfig:
+        """Return the settings of the environment `name`.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        if name not in self.environments:
+            known = ", ".join(self.environments)
+            raise ConfigError(f"the configuration has no environment `{name}`: name one of {known}")
+        return self.environments[name]
 
     def public(self) -> dict[str, Any]:
         """Return the configuration as plain JSON types, every secret's value replaced by null."""
