@@ -48,7 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Show, or write the page."""
     from orl_rollout.run_folder import record
 
+    from orl_launcher.view.episode import episode_rows
     from orl_launcher.view.pieces import load_decoder
+    from orl_launcher.view.tables import episode_view
 
     path: Path = arguments.path
     journal = record.read_record(path).journal if path.is_dir() else path
@@ -60,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         _write_page(arguments.html, path, chosen, decoder)
         cli.console().print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
     elif arguments.episode is not None:
-        _show_episodes(_chosen(journal, arguments, 1), decoder)
+        ((place, entry),) = _chosen(journal, arguments, 1)
+        cli.console().print(episode_view(episode_rows(f"episode {place}", entry, decoder)))
     else:
         _show_overview(path, _chosen(journal, arguments, ROWS))
     return 0
@@ -113,13 +116,6 @@ def _last(sized: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[int,
     return [(place, entry) for place, entry, _ in kept]
 
 
-def _show_episodes(chosen: list[tuple[int, Entry]], decoder: Decoder | None) -> None:
-    from orl_launcher.view.tables import episode_view
-
-    for place, entry in chosen:
-        cli.console().print(episode_view(place, entry, decoder))
-
-
 def _show_overview(path: Path, chosen: list[tuple[int, Entry]]) -> None:
     from orl_rollout.run_folder.record import read_record
 
@@ -144,14 +140,15 @@ def _write_page(out: Path, path: Path, chosen: list[tuple[int, Entry]], decoder:
     from orl_rollout.run_folder.record import read_record
 
     from orl_launcher.view.curves import charts_of
-    from orl_launcher.view.html import LEGEND, charts_html, episode_html, page, text
+    from orl_launcher.view.episode import episode_rows
+    from orl_launcher.view.html import page
 
+    name = path.resolve().name
+    rows = [
+        episode_rows(f"Episode {place}{'' if entry.step is None else f', step {entry.step}'}", entry, decoder)
+        for place, entry in chosen
+    ]
     charts = charts_of(read_record(path)) if path.is_dir() else ()
-    parts = [f"<header><h1>{text(path.resolve().name)}</h1></header>"]
-    parts += ["<h2>Over training</h2>", charts_html(charts)] if charts else []
-    parts += [f"<h2>Episodes</h2><p>The last {len(chosen)} of those that were asked for.</p>", LEGEND]
-    for place, entry in chosen:
-        step = "" if entry.step is None else f", step {entry.step}"
-        parts.append(episode_html(f"Episode {place}{step}", entry, decoder))
     with boundary(OrlError, f"writing {out}"):
-        out.write_text(page(f"{path.resolve().name} · episodes", parts), encoding="utf-8")
+        text = page("episodes", title=f"{name} · episodes", name=name, charts=charts, episodes=rows)
+        out.write_text(text, encoding="utf-8")

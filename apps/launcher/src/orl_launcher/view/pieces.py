@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,8 +18,9 @@ from orl_core.errors import RenderError, boundary
 from orl_core.text import visible
 
 if TYPE_CHECKING:
-    from orl_core.trajectory import Trajectory, Turn
+    from orl_core.trajectory import Turn
 
+UNLIKELY = 0.5  # the probability below which a sampled piece stands out
 SPELLING = 8  # ids that one character may take before it is shown as it is
 
 
@@ -37,6 +39,18 @@ class Piece(Struct, frozen=True, kw_only=True):
     ids: tuple[int, ...]
     logprobs: tuple[float, ...] = ()
     role: Role = Role.SHOWN
+
+    @property
+    def hint(self) -> str:
+        """Return the ids and logprobs in words: `id 7 · logprob -0.105`."""
+        ids = f"id{'s' if len(self.ids) > 1 else ''} {' '.join(map(str, self.ids))}"
+        logprobs = " ".join(f"{logprob:.3f}" for logprob in self.logprobs)
+        return f"{ids} · logprob {logprobs}" if logprobs else ids
+
+    @property
+    def unlikely(self) -> bool:
+        """Tell whether the model sampled this piece with a probability below UNLIKELY."""
+        return bool(self.logprobs) and exp(sum(self.logprobs)) < UNLIKELY
 
 
 class Decoder(Protocol):
@@ -86,9 +100,3 @@ def _spell(ids: Sequence[int], decoder: Decoder) -> Iterator[tuple[str, tuple[in
             continue
         yield visible(text) or f"\u27e8{ids[start]}\u27e9", tuple(ids[start:end]), start
         anchor, start = start, end
-
-
-def counts(trajectory: Trajectory) -> tuple[int, int]:
-    """How many ids of a trajectory were shown, and how many sampled."""
-    shown = sum(len(turn.observation) for turn in trajectory.turns)
-    return shown, sum(len(turn.action_ids) for turn in trajectory.turns)

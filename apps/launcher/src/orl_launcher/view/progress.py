@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from orl_rollout.run_folder.record import Point, overall, point_of
 
-from orl_launcher.view.wording import duration, number, percent
+from orl_launcher.view.wording import MAIN_METRICS, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +102,7 @@ def line_of(point: Point, steps: int | None) -> str:
     """One point in a line: `step 12/45  success 52 %  reward 0.52  turns 3.2`."""
     place = f"step {point.step}/{steps}" if steps else f"step {point.step}"
     shown = [f"held-out at {place}" if point.kind == "eval" else place]
-    for name, form in (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number)):
+    for name, form in MAIN_METRICS:
         value = overall(point.metrics, name)
         if value is not None:
             shown.append(f"{name.replace('_', ' ')} {form(value)}")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 if TYPE_CHECKING:
-    from orl_core.messages import ToolCall
     from orl_rollout.journal.journal import Entry
 
 
@@ -38,14 +35,11 @@ def count(steps: range) -> str:
     return f"{counted} ({steps.start} to {steps[-1]})" if steps and steps.start > 1 else counted
 
 
-def call_of(call: ToolCall) -> str:
-    """guess(number=7)"""
-    arguments = (f"{name}={msgspec.json.encode(value).decode()}" for name, value in call.arguments.items())
-    return f"{call.name}({', '.join(arguments)})"
-
-
 def verdict(entry: Entry) -> str:
     """won, lost or error."""
     if entry.trajectory.error:
         return "error"
     return "won" if entry.success else "lost"
+
+
+MAIN_METRICS = (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number))
