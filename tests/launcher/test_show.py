@@ -49,7 +49,7 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
     page = shown(capsys, str(run))
     for told in (
         "success, held-out",
-        "consistent random player",
+        "random player that uses every reply",
         "held-out  ▁▆█",
         "GuessNumber/test/",
         "0 eval",

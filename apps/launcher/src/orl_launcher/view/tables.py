@@ -34,7 +34,7 @@ METRICS = ("rollouts", "reward", "success", "turns", "valid_calls")  # that a ta
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """`values` as at most `width` bars between their own least and greatest; longer rows are averaged in bins."""
+    """Draw `values` as at most `width` bars, scaled from least to greatest; longer rows are averaged in bins."""
     if not values:
         return ""
     bins = min(width, len(values))
@@ -47,7 +47,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:
-    """A table of our look: the first column is a name, the others are right-aligned."""
+    """Make a table: the first column is a name, the others are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left", overflow="fold")
@@ -55,7 +55,7 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
 
 
 def metrics_table(metrics: dict[str, float]) -> Table:
-    """The main metrics, one row for each environment."""
+    """Make a table of the main metrics, one row for each environment."""
     table = plain_table("environment", *METRICS)
     for name in dict.fromkeys(key.removesuffix("/rollouts") for key in metrics if key.endswith("/rollouts")):
         cells = (metrics.get(f"{name}/{key}") for key in METRICS)
@@ -64,7 +64,7 @@ def metrics_table(metrics: dict[str, float]) -> Table:
 
 
 def curves_table(record: Record) -> Table:
-    """A sparkline for each curve, with its first and last value."""
+    """Make a table with a sparkline for each curve, and its first and last value."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, _ in MAIN_METRICS:
         for kind, label, style in KINDS:
@@ -77,7 +77,7 @@ def curves_table(record: Record) -> Table:
 
 
 def closing_table(record: Record) -> Table:
-    """What came of a run: before and after, times."""
+    """Make a table of the main metrics before and after a run."""
     table = plain_table("", "before", "after")
     for name, shown in MAIN_METRICS:
         change = record.change(name)
@@ -85,12 +85,14 @@ def closing_table(record: Record) -> Table:
             kind = "held-out" if record.judged_on == "eval" else "training"
             table.add_row(f"{name.replace('_', ' ')}, {kind}", *map(shown, change))
     if record.baseline is not None:
-        table.add_row(Text("success of a consistent random player", style="dim"), "", percent(record.baseline))
+        table.add_row(
+            Text("success of a random player that uses every reply", style="dim"), "", percent(record.baseline)
+        )
     return table
 
 
 def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:
-    """One row for each episode."""
+    """Make a table with one row for each episode."""
     table = plain_table("", "step", "", "reward", "turns", "stopped", "task")
     table.columns[-1].justify = "left"
     for place, entry in numbered:
@@ -109,7 +111,7 @@ def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:
 
 
 def _short(key: str) -> str:
-    """A task's key without organisation and most of its hash: GuessNumber/test/17f07f."""
+    """Shorten a task's key, leaving out the organisation and most of the hash: GuessNumber/test/17f07f."""
     place, _, digest = key.rpartition("/")
     return f"{place.partition('/')[2]}/{digest[:6]}"
 
