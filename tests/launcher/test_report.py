@@ -97,7 +97,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert outline.tags["article"] == 2
     assert "A random player that uses every reply wins 68" in page
     assert "363\u202f312" in page
-    assert "The same held-out task: the first that was lost before training and won after it." in page
+    assert "The same held-out task: the first lost before training and won after it." in page
     assert "<code>guess(number=22)</code>" in page
     assert (tmp_path / "demo" / "curve.png").read_bytes().startswith(b"\x89PNG")
 

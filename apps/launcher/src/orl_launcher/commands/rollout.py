@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from importlib.metadata import entry_points
 from itertools import islice
@@ -218,16 +218,14 @@ async def play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progr
             for _ in range(min(plan.concurrency, len(plan.tasks) * plan.samples)):
                 group.create_task(worker())
     except BaseExceptionGroup as errors:
-        raise next(_leaves(errors)) from errors
+        raise _first(errors) from errors
     return played
 
 
-def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Yield the single exceptions in a group, ours first."""
-    ours, others = errors.split(OrlError)
-    for part in (ours, others):
-        for error in part.exceptions if part else ():
-            yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)  # pyright: ignore[reportUnknownArgumentType]
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first single exception in a group, one of ours if there is one."""
+    error = (errors.subgroup(OrlError) or errors).exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:

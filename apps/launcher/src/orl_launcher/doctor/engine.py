@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -38,7 +38,6 @@ def check_engine(page: Page, config: RunConfig, url: str, ids: Sequence[int]) ->
     if about is None:
         return
     _say_about(page, config, url, about)
-
     if sampled := page.await_(url, lambda: _sample(page, config, url, ids or ANY_IDS)):
         page.say(Verdict.OK, f"{url}: {sampled}")
 
@@ -74,16 +73,10 @@ async def _fields_of(http: HttpClient, *names: str) -> dict[str, Any]:
     for name in names:
         async with http.request("GET", f"/{name}", headers={}) as answer:
             if answer.status == 200:
-                found |= _fields(await read(answer, ANSWER_BYTES))
+                body = await read(answer, ANSWER_BYTES)
+                with suppress(UnsafeAnswer, ValueError, msgspec.ValidationError):
+                    found |= msgspec.convert(safe_json.decode(body), dict[str, Any])
     return found
-
-
-def _fields(answer: bytes) -> dict[str, Any]:
-    try:
-        found: object = safe_json.decode(answer)
-    except (UnsafeAnswer, ValueError):
-        return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _say_about(page: Page, config: RunConfig, url: str, about: dict[str, Any]) -> None:

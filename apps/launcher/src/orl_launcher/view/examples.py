@@ -11,7 +11,7 @@ from msgspec import Struct
 from orl_rollout.journal.journal import Entry
 
 
-class Examples(Struct, frozen=True, kw_only=True):
+class Examples(Struct, frozen=True):
     """An episode from the beginning and one from the end; `choice` says how they were chosen."""
 
     before: Entry
@@ -43,13 +43,11 @@ def examples_of(entries: Iterable[Entry]) -> Examples | None:
 
 def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examples:
     pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
-    for before, after in pairs:
-        if after.success and not before.success:
-            choice = f"The same {kind} task: the first that was lost before training and won after it."
-            return Examples(before=before, after=after, choice=choice)
+    improved = [pair for pair in pairs if pair[1].success and not pair[0].success]
+    if improved:
+        return Examples(*improved[0], f"The same {kind} task: the first lost before training and won after it.")
     if pairs:
-        return Examples(before=pairs[0][0], after=pairs[0][1], choice=f"The same {kind} task, the first one.")
+        return Examples(*pairs[0], f"The same {kind} task, the first one.")
     before = next((entry for entry in first.values() if not entry.success), next(iter(first.values())))
     after = next((entry for entry in last.values() if entry.success), next(iter(last.values())))
-    choice = f"Two {kind} tasks: the first lost at the beginning and the first won at the end."
-    return Examples(before=before, after=after, choice=choice)
+    return Examples(before, after, f"Two {kind} tasks: the first lost at the beginning and the first won at the end.")

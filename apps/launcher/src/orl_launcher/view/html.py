@@ -64,13 +64,8 @@ def flat(tree: dict[str, Any], path: str = "") -> list[tuple[str, str]]:
         name = f"{path}.{key}" if path else key
         if isinstance(value, dict):
             leaves += flat(cast("dict[str, Any]", value), name)
-        elif isinstance(value, list | tuple):
-            members = cast("list[object]", value)
-            leaves += [(name, ", ".join(map(_scalar, members)))] if members else []
-        elif value is not None:
-            leaves.append((name, _scalar(value)))
+        elif value not in (None, [], ()):
+            members = cast("list[object]", value if isinstance(value, list | tuple) else [value])
+            texts = (str(member).lower() if isinstance(member, bool) else str(member) for member in members)
+            leaves.append((name, ", ".join(texts)))
     return leaves
-
-
-def _scalar(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
