@@ -114,7 +114,7 @@ def test_where_all_is_well_the_page_says_so_and_exits_with_0(doctor: Doctor, gal
         "gallery/Echo: a session opens with 1 message, tools: echo, finish",
         "thinking: not set",
         "weights `default`",
-        "its context holds 32768 ids, and 4096 are asked for",
+        "its context holds 32768 ids, the run needs 4096",
         "id 7 sampled after",
         "trl: its flags and sizes fit",
     ):
@@ -134,7 +134,7 @@ def test_a_broken_configuration_is_one_line_and_ends_the_page(doctor: Doctor) ->
     (line,) = found(lines, "failed")
     assert "c.yaml" in line
     assert "$.rollout.turn_tokens" in line
-    assert found(lines, "not checked") == ["everything else, for there is no configuration"]
+    assert found(lines, "not checked") == ["everything else, because there is no configuration"]
 
 
 def test_a_reward_function_that_is_not_there(doctor: Doctor) -> None:
@@ -149,7 +149,7 @@ def test_secrets_are_named_with_where_they_are_and_never_shown(doctor: Doctor, m
     lines = doctor(code=0, secrets=secrets)
     brief, written, short = found(lines, "warning")
     assert brief.startswith("token (all environments): shorter than 8 characters")
-    assert written.startswith("in_file (all environments): its value stands in the configuration")
+    assert written.startswith("in_file (all environments): its value is in the configuration")
     assert "IN_FILE" in written
     assert short.startswith("short (all environments): shorter than 4 characters")
     assert SECRET not in "".join(lines)
@@ -160,7 +160,7 @@ def test_secrets_are_named_with_where_they_are_and_never_shown(doctor: Doctor, m
 def test_a_secret_that_is_missing_fails_and_the_rest_is_still_looked_at(doctor: Doctor) -> None:
     lines = doctor(code=1, environments={"Echo": {"secrets": {"token": None}}, "Terminal": {}})
     assert found(lines, "failed") == [
-        "token (gallery/Echo): not set: set the variable token or TOKEN",
+        "token (gallery/Echo): not set. Set the variable token or TOKEN",
         "gallery/Echo: environment `gallery/Echo` needs the secret `token`: set the variable token or TOKEN",
     ]
     assert any("gallery/Terminal: a session opens" in line and "plain answer" in line for line in found(lines, "ok"))
@@ -171,12 +171,12 @@ def test_the_platforms_key_is_asked_for_where_it_is_needed(
 ) -> None:
     lines = doctor(code=1, environments=ON_PLATFORM)
     missing, closed = found(lines, "failed")
-    assert missing == "OPENREWARD_API_KEY: not set, and needed for gallery/Echo: set this variable"
+    assert missing == "OPENREWARD_API_KEY: not set, but needed for gallery/Echo. Set this variable"
     assert "set OPENREWARD_API_KEY, or a `base_url`" in closed
     monkeypatch.setenv("OPENREWARD_API_KEY", SECRET)
     lines = doctor(environments=ON_PLATFORM)
     assert "OPENREWARD_API_KEY: set, for gallery/Echo" in found(lines, "ok")
-    assert "gallery/Echo: the secrets that it needs are named: none" in found(lines, "ok")
+    assert "gallery/Echo: all secrets that it needs are named: none" in found(lines, "ok")
     assert any("a session opens" in line for line in found(lines, "ok"))
     assert SECRET not in "".join(lines)
     assert platform.asked == [("/v1/environments/gallery/Echo/required-secrets", SECRET)]
@@ -190,7 +190,7 @@ def test_secrets_that_the_platform_says_are_needed(
     platform.needed = ["TOKEN", "JUDGE_KEY"]
     named = {"token": {"hosts": ["example.org"]}}
     (line,) = found(doctor(code=1, environments=ON_PLATFORM, secrets=named), "failed")
-    assert line.startswith("gallery/Echo: it needs the secrets JUDGE_KEY: name them")
+    assert line.startswith("gallery/Echo: needs the secrets JUDGE_KEY. Name them")
     platform.needed = None
     (line,) = [line for line in found(doctor(environments=ON_PLATFORM), "not checked") if "secrets" in line]
     assert "HTTP 500" in line
@@ -210,7 +210,7 @@ def test_environments_fail_one_by_one_with_their_words(doctor: Doctor, gallery: 
     assert "no split `trian`" in split
     assert "train, test" in split
     assert "no image" in setup
-    assert slow == "gallery/SlowSetup: no end within 2 s; --timeout waits longer"
+    assert slow == "gallery/SlowSetup: not done within 2 s; --timeout waits longer"
     assert any(line.startswith("gallery/Terminal: ") and "of a context" in line for line in found(lines, "ok"))
     assert gallery.sessions == 0
 
@@ -218,7 +218,7 @@ def test_environments_fail_one_by_one_with_their_words(doctor: Doctor, gallery: 
 @pytest.mark.parametrize(
     ("trainer", "told"),
     [
-        ({"model": None}, "name its checkpoint with --model"),
+        ({"model": None}, "no model: give --model"),
         ({"model": "./no/such/folder"}, "loading the tokenizer of `./no/such/folder`"),
     ],
 )
@@ -227,7 +227,7 @@ def test_a_model_that_is_not_there(doctor: Doctor, trainer: dict[str, Any], told
     (line,) = found(lines, "failed")
     assert told in line
     assert "--model" in line
-    assert any("tokenizer that is certified" in line for line in found(lines, "not checked"))
+    assert any("certified tokenizer" in line for line in found(lines, "not checked"))
 
 
 def test_a_tokenizer_that_fails_its_certificate_says_which_law(doctor: Doctor, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_prompt_that_leaves_no_room(doctor: Doctor) -> None:
     (line,) = found(doctor("--set", "rollout.context_tokens=100", code=1), "failed")
     assert "no turn can be played" in line
     (line,) = found(doctor("--set", "rollout.turn_tokens=4090"), "warning")
-    assert "less than rollout.turn_tokens, 4090" in line
+    assert "fewer than rollout.turn_tokens (4090)" in line
 
 
 def test_a_long_prompt_is_shortened_unless_all_of_it_is_asked_for(doctor: Doctor) -> None:
@@ -287,7 +287,7 @@ def test_a_long_prompt_is_shortened_unless_all_of_it_is_asked_for(doctor: Doctor
     [
         (Fault(kind=FaultKind.MISSING_LOGPROBS), "logprob"),
         (Fault(kind=FaultKind.STATUS, status=500, message="out of memory"), "HTTP 500: out of memory"),
-        (Fault(kind=FaultKind.ABORT), "one id was asked for, and 0 came (abort)"),
+        (Fault(kind=FaultKind.ABORT), "returned 0 ids instead of 1 (abort)"),
     ],
 )
 def test_an_engine_that_cannot_be_trusted(doctor: Doctor, fault: Fault, told: str) -> None:
@@ -305,9 +305,9 @@ def test_an_engine_that_is_not_there_or_is_of_another_model(doctor: Doctor, tmp_
     other.symlink_to(model)
     with engine(first, context_tokens=2048) as url:
         lines = doctor("--engine", f"{url}/", "--model", str(other), code=1)
-    assert any("it serves stand-in, and the tokenizer is that of" in line for line in found(lines, "warning"))
+    assert any("serves stand-in, but the tokenizer is that of" in line for line in found(lines, "warning"))
     (line,) = found(lines, "failed")
-    assert "its context holds 2048 ids, and the configuration asks for 4096" in line
+    assert "its context holds 2048 ids, but the run needs 4096" in line
 
 
 async def test_a_router_is_asked_for_its_workers(doctor: Doctor) -> None:

@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
+from orl_core.messages import Action, FailureKind, ParseFailure, ToolResult
 from orl_core.trajectory import StopReason
 from orl_launcher.commands import show
 from orl_launcher.main import main
+from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.examples import examples_of
+from orl_launcher.view.html import page
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.progress import following
 from orl_launcher.view.report import write_report
@@ -45,7 +49,7 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
     page = shown(capsys, str(run))
     for told in (
         "success, held-out",
-        "consistent random player",
+        "random player that uses every reply",
         "held-out  ▁▆█",
         "GuessNumber/test/",
         "0 eval",
@@ -173,10 +177,28 @@ def test_an_episode_cannot_steer_the_terminal(run: Path) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=False, width=100)
     hostile = entry_of("[bold]x\x1b[2J", won=True, step=0, prompt=HOSTILE + "[red]markup[/red]")
-    console.print(episode_view(1, hostile, load_decoder(run)))
+    console.print(episode_view(episode_rows("episode 1", hostile, load_decoder(run))))
     assert "\x1b" not in out.getvalue()
     assert "[red]markup[/red]" in out.getvalue()
     assert "[bold]x" in out.getvalue()
+
+
+def test_both_viewers_show_failures_reasoning_and_rewards(run: Path) -> None:
+    failed = ParseFailure(kind=FailureKind.INVALID_JSON, message=f"no JSON: {HOSTILE}")
+    result = ToolResult(name="guess", content=(), failure=FailureKind.UNKNOWN_TOOL, seconds=0.5)
+    entry = entry_of("key", won=False, step=0)
+    said = Action(text=f"answer {HOSTILE}", reasoning=f"thought {HOSTILE}", calls=(failed,))
+    turn = structs.replace(entry.trajectory.turns[0], action=said, results=(result,))
+    entry = structs.replace(entry, trajectory=structs.replace(entry.trajectory, turns=(turn,), error=HOSTILE))
+    rows = episode_rows("Episode 1", entry, None)
+    out = io.StringIO()
+    Console(file=out, width=1000).print(episode_view(rows))
+    html = page("episodes", title=HOSTILE, name=HOSTILE, charts=(), episodes=[rows])
+    outline_of(html)
+    for view in (out.getvalue(), html):
+        assert "\x1b" not in view
+        for told in ("error", "thought", "answer", "no JSON", failed.kind.value, "unknown_tool", "500 ms"):
+            assert told in view
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(1, 60))

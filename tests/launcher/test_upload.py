@@ -86,7 +86,7 @@ def test_what_cannot_be_sent_says_why(capsys: Capture, tmp_path: Path, monkeypat
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
     run = make_run(tmp_path / "demo")
     for argv, why in (
-        ([str(run)], "set OPENREWARD_API_KEY"),
+        ([str(run)], "Set OPENREWARD_API_KEY"),
         ([str(run), "--set", f"rollout.journal={tmp_path}"], "no journal here"),
         ([str(tmp_path)], "config.json"),
     ):

@@ -27,7 +27,8 @@ from orl_core.messages import TextBlock, ToolResult, text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
-from orl_launcher.view.html import episode_html
+from orl_launcher.view.episode import episode_rows
+from orl_launcher.view.html import page
 from orl_launcher.view.tables import episode_view
 from orl_launcher.view.terminal import Terminal
 from orl_rollout.journal.journal import Journal, read_journal
@@ -99,7 +100,8 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
     """Everything that anybody could read of the rollout."""
     (entry,) = read_journal(folder)
     terminal = Terminal(file=io.StringIO(), width=10_000)
-    terminal.print(episode_view(1, entry, None))
+    rows = episode_rows("Episode", entry, None)
+    terminal.print(episode_view(rows))
     slime, miles = SlimeSample(tokens=[9]), MilesSample(tokens=[9])
     fill(slime, outcome, text_of=DECODE)
     samples: list[Any] = [slime, *split(miles, outcome, text_of=DECODE)]
@@ -113,7 +115,7 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
         "ids": " ".join(map(DECODE, ids)),
         "outcome": repr(outcome),
         "metrics": json.dumps(metrics_of([measure(outcome)])),
-        "page": episode_html("Episode", entry, None),
+        "page": page("episodes", title="", name="", charts=(), episodes=[rows]),
         "terminal": terminal.file.getvalue(),  # pyright: ignore[reportAttributeAccessIssue]
     }
 

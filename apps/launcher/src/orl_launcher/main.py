@@ -1,8 +1,8 @@
-"""The `orl` command: find the command, import it alone, turn errors of ours into one line and an exit code.
+"""The `orl` command: find the command, import only that one, turn our errors into one line and an exit code.
 
 Nothing but argparse is imported before a command is chosen, so that `orl --help` answers at once.
 Exit codes: 0 done, 1 failed, 2 the command line is wrong. A signal that came while the command ran gives 128 plus its
-number, also where the command was done all the same: 129 SIGHUP, 130 SIGINT, 143 SIGTERM.
+number, even if the command finished: 129 SIGHUP, 130 SIGINT, 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from orl_launcher.cli import Parser
 
 COMMANDS = {
-    "prepare": "list the tasks of the environments, mix and shuffle them, write tasks.jsonl",
+    "prepare": "list, mix and shuffle the tasks of the environments, and write tasks.jsonl",
     "train": "train a model: trl on this machine, slime or miles on a cluster",
     "rollout": "play tasks without training: metrics, pass@k, a journal",
-    "show": "look at a run or a journal, in the terminal or as an HTML page",
-    "doctor": "look at all that a run rests on, before it runs",
-    "upload": "send to OpenReward what a run left over",
-    "install-into": "put orl beside slime or miles, into the environment that has them",
+    "show": "show a run or a journal, in the terminal or as an HTML page",
+    "doctor": "check configuration, secrets, environments, tokenizer, engine and trainer before a run",
+    "upload": "upload the rollouts that were not sent during the run",
+    "install-into": "install orl into the environment of slime or miles",
 }
 
 # Libraries read these once, when they load. OpenMP's threads share the cores with the environment's server: spinning
@@ -52,8 +52,8 @@ commands:
 
 first steps, without GPU or key:
   orl train trl                           teach a tiny model to play a game, about five minutes
-  orl show runs/NAME                      see what it learnt; runs/NAME/report.html is the same as a page
-  orl show runs/NAME --episode 1          one episode, what trains in colour
+  orl show runs/NAME                      show its progress; runs/NAME/report.html is the same as a page
+  orl show runs/NAME --episode 1          one episode, with trained tokens in colour
 
 on OpenReward, with OPENREWARD_API_KEY set:
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B
@@ -70,18 +70,18 @@ class Command(Protocol):
     """A command's module."""
 
     def parser(self) -> Parser:
-        """Its options."""
+        """Return its options."""
         ...
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; the exit code."""
+        """Run it. Return the exit code."""
         ...
 
 
 def program() -> NoReturn:
-    """Run the command line of this process, which ends in bounded time after a signal.
+    """Run the command line of this process. After a signal, end in bounded time.
 
-    During the interpreter's own end a signal has its default effect, and no thread that is stuck is waited for.
+    While the interpreter shuts down, a signal has its default effect and no stuck thread is waited for.
     """
     code = main()
     try:
@@ -102,7 +102,7 @@ def _leave(code: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (without the program's name); the exit code."""
+    """Run one command line, given without the program's name. Return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
@@ -122,7 +122,7 @@ def _guarded(words: list[str]) -> int:
     from orl_launcher import cli
 
     if isinstance(cast("object", sys.stdout), io.TextIOWrapper):
-        cast("io.TextIOWrapper[Any]", sys.stdout).reconfigure(errors="replace")  # terminals may lack bars and arrows
+        cast("io.TextIOWrapper[Any]", sys.stdout).reconfigure(errors="replace")  # a terminal may lack bars and arrows
     for name, value in LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
     with interrupt.listening() as signals:

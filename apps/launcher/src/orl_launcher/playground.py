@@ -1,8 +1,8 @@
-"""The playground: environments and a tiny model that the command brings itself, so that a first try needs nothing.
+"""The playground: environments and a tiny model that come with the command, so that a first try needs nothing else.
 
-An environment of the organisation `playground` without a `base_url` is served by the command, on a free loopback port,
-for as long as the command runs. A model named `playground/<Environment>` is a tiny model that has learnt the form of
-play; it is made once and kept in a cache. Nothing of the playground is imported before a configuration asks for it.
+The command serves every environment of the organisation `playground` without a `base_url` on a free loopback port while
+it runs. A model named `playground/<Environment>` is a tiny model that knows the format of play; it is made once and
+cached. The playground is imported only if a configuration asks for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORGANISATION = "playground/"
 
 
 def served_here(config: RunConfig) -> tuple[str, ...]:
-    """The environments that the command has to serve."""
+    """Return the environments that the command has to serve."""
     return tuple(
         name
         for name, environment in config.environments.items()
@@ -38,17 +38,17 @@ def served_here(config: RunConfig) -> tuple[str, ...]:
 
 
 def reachable(config: RunConfig, base_url: str = "http://127.0.0.1") -> RunConfig:
-    """`config` with the environments that the command serves at `base_url`: without one, as a plan needs it."""
+    """Return `config` with `base_url` for the environments that the command serves. A plan needs no real one."""
     served = {name: structs.replace(config.environments[name], base_url=base_url) for name in served_here(config)}
     return structs.replace(config, environments={**config.environments, **served})
 
 
 @contextmanager
 def playground(config: RunConfig) -> Generator[RunConfig]:
-    """`config` with every environment within reach: the playground's are served while the block runs.
+    """Serve the playground's environments while the block runs. Yield `config` with all environments reachable.
 
     Raises:
-        UsageError: the playground is asked for and not installed.
+        UsageError: the playground is needed and not installed.
         SessionError: its server does not start.
     """
     if not served_here(config):
@@ -64,7 +64,7 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
 
 
 def cache_folder() -> Path:
-    """Where made models are kept: $ORL_CACHE, else `orl` in $XDG_CACHE_HOME, else in ~/.cache."""
+    """Return the folder of made models: $ORL_CACHE, else `orl` in $XDG_CACHE_HOME, else in ~/.cache."""
     if own := os.environ.get("ORL_CACHE"):
         return Path(own)
     shared = os.environ.get("XDG_CACHE_HOME")
@@ -72,13 +72,13 @@ def cache_folder() -> Path:
 
 
 def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
-    """`config` with a checkpoint's path for a model of the playground, made where it is not in the cache yet.
+    """Make a model of the playground, unless it is in the cache. Return `config` with the path of its checkpoint.
 
-    Returns facts for summary.json beside it: the seconds that the warm start took and whether it was in the cache.
-    Another model is left as it is, without facts.
+    Beside it are facts for summary.json: the seconds of the warm start, and whether it was in the cache. Another model
+    stays as it is, without facts.
 
     Raises:
-        UsageError: what makes models is not installed.
+        UsageError: the packages that make models are not installed.
         ConfigError: there is no such model, or it cannot be made.
     """
     model = config.trainer.model or ""
@@ -88,7 +88,7 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     from orl_playground.warm_start import ensure
 
     steps: list[int] = []
-    with counting(f"making {model}: once, it is kept in {cache_folder()}", cli.console()) as told:
+    with counting(f"making {model} once; it is cached in {cache_folder()}", cli.console()) as told:
 
         def count(step: int, total: int) -> None:
             interrupt.check()
@@ -105,10 +105,10 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
 
 
 def is_made(config: RunConfig) -> bool:
-    """Whether `warm_model` has nothing to make.
+    """Tell whether `warm_model` has nothing to make.
 
     Raises:
-        UsageError: what makes models is not installed.
+        UsageError: the packages that make models are not installed.
         ConfigError: there is no such model.
     """
     model = config.trainer.model or ""
@@ -123,7 +123,7 @@ def is_made(config: RunConfig) -> bool:
 
 
 def baseline(config: RunConfig) -> dict[str, float]:
-    """The success rate of a random player that heeds the replies, where it is known: for GuessNumber alone."""
+    """Return the success rate of a random player that uses every reply, if known: only for GuessNumber."""
     if tuple(config.environments) != ("playground/GuessNumber",) or find_spec("orl_playground") is None:
         return {}
     from orl_playground.guess_number import consistent_baseline
@@ -135,9 +135,7 @@ def require(module: str, package: str, what: str) -> None:
     """Check that an optional package is installed.
 
     Raises:
-        UsageError: it is not; names the package that brings it.
+        UsageError: it is not installed. The message names the package to install.
     """
     if find_spec(module) is None:
-        raise cli.UsageError(
-            f"{module}: not in this environment, and {what} need it: pip install '{package}' brings it"
-        )
+        raise cli.UsageError(f"{module}: not installed, but {what} need it. Run pip install '{package}'")

@@ -1,7 +1,7 @@
-"""`orl install-into PYTHON`: orl and one adapter into the environment of a trainer, which changes in nothing else.
+"""`orl install-into PYTHON`: install orl and one adapter into a trainer's environment, and change nothing else there.
 
-The environment's own versions become constraints: what it has stays as it is, and where orl could not work with that,
-nothing is installed. The wheels are built from this checkout, or fetched in this version where there is none.
+The installed versions become constraints: if orl cannot work with them, nothing is installed. The wheels are built from
+this checkout, or fetched in this version if there is no checkout.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ TRAINERS = ("slime", "miles")
 SHARED = ("orl-core", "orl-rollout", "orl-cluster")
 ROOT = Path(__file__).parents[5]  # of the checkout, where there is one
 DESCRIPTION = """\
-Install orl-core, orl-rollout, orl-cluster and one adapter beside a trainer, under the versions that are there.
-None of them changes.
+Install orl-core, orl-rollout, orl-cluster and one adapter into the environment of a trainer.
+No package that is installed there changes its version.
 """
 EXAMPLES = """\
-  orl install-into ~/slime/.venv/bin/python            slime's adapter
-  orl install-into python3 --trainer miles           miles' adapter, into the python3 on PATH
+  orl install-into ~/slime/.venv/bin/python            the adapter of slime
+  orl install-into python3 --trainer miles           the adapter of miles, into the python3 on PATH
 """
 UV_SECONDS = 3600.0  # it may download
 _LIST = """
@@ -39,20 +39,22 @@ print(json.dumps({found.metadata["Name"]: found.version for found in metadata.di
 
 
 def parser() -> cli.Parser:
-    """The options of `orl install-into`."""
+    """Return the options of `orl install-into`."""
     made = cli.Parser("install-into", description=DESCRIPTION, examples=EXAMPLES)
     made.add_argument("python", help="the Python of the environment that has the trainer")
-    made.add_argument("--trainer", choices=TRAINERS, default="slime", help="whose adapter (default: slime)")
+    made.add_argument(
+        "--trainer", choices=TRAINERS, default="slime", help="the trainer whose adapter is installed (default: slime)"
+    )
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Install, and say what came and that nothing else moved."""
+    """Install, check that no other version changed, and print what was installed."""
     given: str = arguments.python
-    python = str(Path(shutil.which(given) or given).absolute())  # uv has other ideas of a name
+    python = str(Path(shutil.which(given) or given).absolute())  # uv looks a name up differently
     if Path(python).parent == Path(sys.executable).parent and (ROOT / "packages").is_dir():
         raise cli.UsageError(
-            f"{python} is this checkout's own: name the Python that has {arguments.trainer} by its path"
+            f"{python} belongs to this checkout. Give the Python that has {arguments.trainer} by its path"
         )
     before = installed(python)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,33 +68,35 @@ def run(arguments: argparse.Namespace) -> int:
     after = installed(python)
     moved = sorted(name for name, at in kept.items() if after.get(name) != at)
     if moved:
-        raise ConfigError(f"{python}: these packages changed, which they must not: {', '.join(moved)}")
+        raise ConfigError(
+            f"{python}: packages changed that must not: {', '.join(moved)}. Install their old versions again"
+        )
     came = ", ".join(f"{name} {at}" for name, at in sorted(after.items()) if name not in kept)
     cli.console().print(f"{python} has {came}; no other version changed", soft_wrap=True)
     return 0
 
 
 def installed(python: str) -> dict[str, str]:
-    """What an environment has, by name.
+    """Return the versions of the packages in an environment, by name.
 
     Raises:
-        ConfigError: it cannot be asked.
+        ConfigError: the Python cannot be run, or does not answer.
     """
     try:
         asked = children.run([python, "-c", _LIST], timeout=120)
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise ConfigError(f"{python}: cannot be run: {exc}") from exc
     if asked.returncode:
-        raise ConfigError(f"{python}: cannot say what it has: {asked.stderr.strip()[-200:]}")
+        raise ConfigError(f"{python}: cannot list its packages: {asked.stderr.strip()[-200:]}")
     try:
         found: dict[str, str | None] = json.loads(asked.stdout)
     except ValueError:
-        raise ConfigError(f"{python}: is no Python, or says more than it is asked: {asked.stdout[:200]!r}") from None
+        raise ConfigError(f"{python}: is no Python, or prints more than its packages: {asked.stdout[:200]!r}") from None
     return {name: at for name, at in found.items() if name and at}
 
 
 def _wanted(names: list[str], folder: Path) -> list[str]:
-    """The wheels to install: built here from the checkout, else their names in this version."""
+    """Return the wheels to install, built from the checkout, else requirements of this version."""
     if not (ROOT / "packages" / names[-1]).is_dir():
         return [f"{name}=={version('orl-launcher')}" for name in names]
     for name in names:
@@ -104,9 +108,9 @@ def _uv(*arguments: str) -> None:
     try:
         done = children.run(["uv", *arguments], timeout=UV_SECONDS)
     except FileNotFoundError:
-        raise ConfigError("uv: not on PATH: pip install uv brings it") from None
+        raise ConfigError("uv: not on PATH. Install it: pip install uv") from None
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"uv {arguments[0]}: not done within {UV_SECONDS:g} s: look at the network") from None
+        raise ConfigError(f"uv {arguments[0]}: not done within {UV_SECONDS:g} s. Check the network") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise ConfigError(f"uv {arguments[0]}: {' '.join(lines[-12:])}")

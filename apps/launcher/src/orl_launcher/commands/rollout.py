@@ -1,7 +1,6 @@
 """`orl rollout`: play tasks without training, against a running engine or one in this process.
 
-It measures: metrics by environment, pass@k, and a journal that `orl show` reads. The folder it writes has the shape of
-a run's with one evaluation in it.
+It prints metrics for each environment and pass@k, and writes a run's folder with one evaluation, for `orl show`.
 """
 
 from __future__ import annotations
@@ -16,27 +15,33 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
+from orl_core.text import visible
+from orl_rollout.results.metrics import Measure, measure, metrics_of
+from orl_rollout.results.pass_at_k import mean_pass_at_k
+from orl_rollout.run_folder.config_file import dated
+from orl_rollout.run_folder.metrics_log import append
 from orl_rollout.run_folder.record import is_run
+from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
 from orl_launcher.playground import playground, warm_model
 from orl_launcher.trainer_options import add_option, overrides_of
+from orl_launcher.view.tables import metrics_table, plain_table
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_core.task import Task
     from orl_rollout.loop.engine import Engine
-    from orl_rollout.results.metrics import Measure
     from orl_rollout.results.outcome import Outcome
     from orl_rollout.run_folder.contract import LocalEngine
     from orl_rollout.runtime.runtime import Runtime
     from rich.progress import Progress
 
 DESCRIPTION = """\
-Play tasks with a model, without training: metrics for each environment, pass@k, a journal of all episodes.
-With --engine a running SGLang server or router is asked, and --model names the checkpoint whose tokenizer it serves.
-Without it the model runs in this process. Sampling is that of `eval` in the file.
+Play tasks with a model, without training. Prints metrics for each environment and pass@k, and journals all episodes.
+With --engine, a running SGLang server or router samples, and --model names the checkpoint that it serves.
+Without it, the model runs in this process. Sampling parameters are those of `eval` in the file.
 """
 EXAMPLES = """\
   orl rollout --config configs/local.yaml --max-tasks 64                     the tiny model, before any training
@@ -46,9 +51,9 @@ EXAMPLES = """\
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to play: `samples` rollouts of each task, `concurrency` at once, everything written to `folder`.
+    """The rollouts to play: `samples` of each task, `concurrency` at once, written to `folder`.
 
-    `config` has every environment within reach; as it was `given` it is written down.
+    `config` can reach every environment; `given` is the configuration before that, which is written down.
     """
 
     config: RunConfig
@@ -60,7 +65,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Played(Struct, frozen=True, kw_only=True):
-    """What the summary needs of one rollout. Its ids and texts are in the journal, and nowhere else."""
+    """The part of a rollout that the summary needs. Its ids and texts are only in the journal."""
 
     task_key: str
     error: str
@@ -68,43 +73,39 @@ class Played(Struct, frozen=True, kw_only=True):
 
 
 def played_of(outcome: Outcome) -> Played:
-    """Return what the summary needs of `outcome`."""
-    from orl_rollout.results.metrics import measure
-
+    """Return the part of `outcome` that the summary needs."""
     trajectory = outcome.trajectory
     return Played(task_key=trajectory.job.task.key, error=trajectory.error, measure=measure(outcome))
 
 
 def parser() -> cli.Parser:
-    """The options of `orl rollout`."""
+    """Return the options of `orl rollout`."""
     made = cli.Parser("rollout", description=DESCRIPTION, examples=EXAMPLES)
     cli.add_config(made)
     made.add_argument(
-        "--engine", type=cli.address, metavar="URL", help="an SGLang server or router; without it, in this process"
+        "--engine", type=cli.address, metavar="URL", help="an SGLang server or router (default: sample in this process)"
     )
     add_option(made, "model")
-    made.add_argument("--task-data", metavar="FILE", type=Path, help="tasks.jsonl; listed anew where left out")
-    made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="at most so many tasks")
+    made.add_argument("--task-data", metavar="FILE", type=Path, help="tasks.jsonl (default: list the tasks now)")
+    made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="play at most N tasks")
     made.add_argument("--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)")
     made.add_argument(
         "--concurrency", type=cli.positive, default=64, metavar="N", help="rollouts at once (default: 64)"
     )
-    made.add_argument("--output", metavar="DIR", type=Path, help="where the journal goes (default: in runs/)")
+    made.add_argument("--output", metavar="DIR", type=Path, help="folder of the journal (default: a new one in runs/)")
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play, and print what came of it."""
-    from orl_rollout.run_folder.config_file import dated
-
+    """Play the tasks, and print the metrics."""
     config = dated(cli.config_of(arguments, overrides_of(arguments)))
     if not config.trainer.model:
         raise cli.UsageError("no model: give --model, or trainer.model in the file")
-    config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output is where it goes
+    config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output says where
     default = Path("runs") / f"{config.openreward_run_name}-rollout-{datetime.now():%Y%m%d-%H%M%S}"
     folder: Path = arguments.output or default
     if is_run(folder):
-        raise cli.UsageError(f"{folder} holds a run already: choose another --output")
+        raise cli.UsageError(f"{folder} holds a run already. Choose another --output")
     with playground(warm_model(config)[0]) as reachable:
         make_folder(folder, fresh=arguments.output is None)
         plan = Plan(
@@ -121,16 +122,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_folder(folder: Path, *, fresh: bool) -> None:
-    """Make the folder of the rollouts; a `fresh` one is nobody else's.
+    """Make the folder of the rollouts. A `fresh` one must be new.
 
     Raises:
-        UsageError: a fresh one is there already, or a file of that name.
+        UsageError: a fresh one exists already, or a file has its name.
         ConfigError: it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=not fresh)
     except FileExistsError:
-        raise cli.UsageError(f"{folder} is there already: choose another --output") from None
+        raise cli.UsageError(f"{folder} exists already. Choose another --output") from None
     except OSError as exc:
         raise ConfigError(f"{folder}: {exc.strerror}") from exc
 
@@ -143,7 +144,7 @@ def _tasks(config: RunConfig, folder: Path, given: Path | None, most: int | None
         interrupt.run(prepare(config, folder / "tasks.jsonl", max_tasks=most, seed=config.trainer.seed))
     tasks = tuple(islice(read_tasks(given or folder / "tasks.jsonl", config), most))
     if not tasks:
-        raise ConfigError(f"{given}: there is no task in it")
+        raise ConfigError(f"{given}: holds no task. Write one with orl prepare")
     return tasks
 
 
@@ -162,13 +163,13 @@ def _in_process(plan: Plan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
     found = next(iter(entry_points(group="orl.engines")), None)
     if found is None:
-        raise cli.UsageError("orl rollout without --engine: pip install 'orl-launcher[trl]' brings an engine")
+        raise cli.UsageError("no engine in this environment. Give --engine, or run pip install 'orl-launcher[trl]'")
     local = cast("LocalEngine", found.load())
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 
 
 async def play(plan: Plan, engine: Engine) -> list[Played]:
-    """Play everything that is planned; return what the summary needs, in the order in which the rollouts ended.
+    """Play the plan. Return one Played for each rollout, in the order in which they ended.
 
     Raises:
         OrlError: the run cannot go on (the breaker, a full disk).
@@ -185,7 +186,7 @@ async def play(plan: Plan, engine: Engine) -> list[Played]:
 
 
 async def play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Played]:
-    """Play everything that is planned with `runtime`, and count it in `progress`; see `play`."""
+    """Play the plan with `runtime`, as `play` does, and count the rollouts in `progress`."""
     from orl_rollout.runtime.stack import run_all
 
     sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
@@ -204,15 +205,7 @@ async def play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progr
 
 
 def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
-    """Print and write what came of it; the exit code, a failure where every rollout ended in ERROR."""
-    from orl_core.text import visible
-    from orl_rollout.results.metrics import metrics_of
-    from orl_rollout.results.pass_at_k import mean_pass_at_k
-    from orl_rollout.run_folder.metrics_log import append
-    from orl_rollout.secrets.secrets import Scrubber
-
-    from orl_launcher.view.tables import metrics_table, plain_table
-
+    """Print and write the metrics. Return the exit code, which is a failure if every rollout ended in ERROR."""
     metrics = metrics_of(one.measure for one in played)
     successes: dict[str, dict[str, list[bool]]] = {}
     for one in played:
@@ -232,6 +225,8 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
     errors = [one.error for one in played if one.error]
     if errors:
         latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split())))
-        console.print(f"{len(errors)} ended in ERROR and count for nothing; the latest: {latest}", soft_wrap=True)
-    console.print(f"{len(played)} episodes: orl show {folder}", soft_wrap=True)
+        console.print(
+            f"{len(errors)} ended in ERROR and are left out of the metrics; the latest: {latest}", soft_wrap=True
+        )
+    console.print(f"{len(played)} episodes; to see them: orl show {folder}", soft_wrap=True)
     return cli.EXIT_FAILED if len(errors) == len(played) else 0

@@ -1,7 +1,7 @@
-"""`orl show`: a run's folder or a journal, in the terminal or as one self-contained page. It writes nothing else.
+"""`orl show`: show a run's folder or a journal in the terminal, or write one self-contained page.
 
-A journal is read once, from the beginning to the end, and never held as a whole: it may be larger than memory. Its
-files may also be read with `zstdcat`: each holds lines of JSON.
+A journal may be larger than memory, so it is read from beginning to end and never held as a whole. Its files may also
+be read with `zstdcat`: each holds lines of JSON.
 """
 
 from __future__ import annotations
@@ -11,73 +11,71 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_rollout.journal.journal import Entry, read_sized
+from orl_rollout.run_folder.record import Record, has_journal, read_record
 
 from orl_launcher import cli
-
-if TYPE_CHECKING:
-    from orl_rollout.journal.journal import Entry
-
-    from orl_launcher.view.pieces import Decoder
+from orl_launcher.view.curves import charts_of
+from orl_launcher.view.episode import EpisodeRows, episode_rows
+from orl_launcher.view.pieces import load_decoder
+from orl_launcher.view.tables import closing_table, curves_table, episode_view, episodes_table
 
 ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
 KEPT_BYTES = 64 << 20  # of the records that are held at once: a hundred ordinary ones
 
 EXAMPLES = """\
-  orl show runs/local                        curves, the last episodes
-  orl show runs/local --episode 12           one episode: text, what trains in colour, calls, rewards, times
+  orl show runs/local                        curves and the last episodes
+  orl show runs/local --episode 12           one episode: text, trained tokens in colour, calls, rewards, times
   orl show runs/local --failed               the last episodes that were lost or ended in an error
   orl show runs/local --failed --html failed.html
 """
 
 
 def parser() -> cli.Parser:
-    """The options of `orl show`."""
-    made = cli.Parser("show", description="Look at a run or at a journal of episodes.", examples=EXAMPLES)
+    """Return the options of `orl show`."""
+    made = cli.Parser("show", description="Show a run or a journal of episodes.", examples=EXAMPLES)
     made.add_argument("path", metavar="PATH", type=Path, help="a run's folder, or a file of a journal")
-    made.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained page instead")
+    made.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained HTML page instead")
     made.add_argument("--episode", metavar="N", type=int, help="one episode by its number; -1 is the last")
     made.add_argument("--failed", action="store_true", help="only episodes that did not succeed")
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show, or write the page."""
-    from orl_rollout.run_folder import record
-
-    from orl_launcher.view.pieces import load_decoder
-
+    """Show the run, or write the page."""
     path: Path = arguments.path
-    journal = record.read_record(path).journal if path.is_dir() else path
-    if not record.has_journal(journal):
+    record = read_record(path) if path.is_dir() else None
+    journal = record.journal if record else path
+    if not has_journal(journal):
         raise ConfigError(f"{journal}: no such journal")
-    decoder = load_decoder(path if path.is_dir() else path.parent)
+    console = cli.console()
+    overview = not arguments.html and arguments.episode is None
+    chosen = _chosen(journal, arguments, ROWS if overview else ARTICLES)
+    if overview:
+        _show_overview(path, record, chosen)
+        return 0
+    decoder = load_decoder(path if record else path.parent)
     if arguments.html:
-        chosen = _chosen(journal, arguments, ARTICLES)
-        _write_page(arguments.html, path, chosen, decoder)
-        cli.console().print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
-    elif arguments.episode is not None:
-        _show_episodes(_chosen(journal, arguments, 1), decoder)
+        _write_page(arguments.html, path, record, [episode_rows(_title(*one), one[1], decoder) for one in chosen])
+        console.print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
     else:
-        _show_overview(path, _chosen(journal, arguments, ROWS))
+        ((number, entry),) = chosen
+        console.print(episode_view(episode_rows(f"episode {number}", entry, decoder)))
     return 0
 
 
-def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
-    """Episodes with their place in the journal, from 1."""
-    return ((place, entry) for place, entry, _ in _sized(path, failed=failed))
+def _title(number: int, entry: Entry) -> str:
+    return f"Episode {number}{'' if entry.step is None else f', step {entry.step}'}"
 
 
-def _sized(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry, int]]:
-    """Yield episodes with their place in the journal, from 1, and the bytes of their records."""
-    from orl_rollout.journal.journal import read_sized
-
-    for place, (entry, size) in enumerate(read_sized(path), start=1):
+def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry, int]]:
+    """Yield episodes with their number in the journal, from 1, and the bytes of their records."""
+    for number, (entry, size) in enumerate(read_sized(path), start=1):
         if not (failed and entry.success):
-            yield place, entry, size
+            yield number, entry, size
 
 
 def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
@@ -87,71 +85,50 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
         UsageError: there is no such episode.
     """
     wanted: int | None = arguments.episode
-    if wanted is None:
-        return _last(_sized(path, failed=arguments.failed), most)
     numbered = _numbered(path, failed=arguments.failed)
+    if wanted is None:
+        return _last(numbered, most)
     if wanted < 0:  # counted first: the last ones may be more than memory holds
         before = sum(1 for _ in numbered) + wanted
-        numbered = _numbered(path, failed=arguments.failed)
-        found = list(islice(numbered, before, before + 1)) if before >= 0 else []
+        rest = _numbered(path, failed=arguments.failed)
+        found = next(islice(rest, before, None), None) if before >= 0 else None
     else:
-        found = list(islice((one for one in numbered if one[0] == wanted), 1))
+        found = next((one for one in numbered if one[0] == wanted), None)
     if not found:
         raise cli.UsageError(f"{path}: there is no episode {wanted}{' that failed' if arguments.failed else ''}")
-    return found
+    return [found[:2]]
 
 
-def _last(sized: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[int, Entry]]:
-    """Return the last `most` episodes, or fewer that hold KEPT_BYTES; one at least."""
+def _last(numbered: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[int, Entry]]:
+    """Return the last `most` episodes, or as many of them as KEPT_BYTES hold, at least one."""
     kept: deque[tuple[int, Entry, int]] = deque()
     held = 0
-    for one in sized:
+    for one in numbered:
         kept.append(one)
         held += one[2]
         while len(kept) > most or (held > KEPT_BYTES and len(kept) > 1):
             held -= kept.popleft()[2]
-    return [(place, entry) for place, entry, _ in kept]
+    return [one[:2] for one in kept]
 
 
-def _show_episodes(chosen: list[tuple[int, Entry]], decoder: Decoder | None) -> None:
-    from orl_launcher.view.tables import episode_view
-
-    for place, entry in chosen:
-        cli.console().print(episode_view(place, entry, decoder))
-
-
-def _show_overview(path: Path, chosen: list[tuple[int, Entry]]) -> None:
-    from orl_rollout.run_folder.record import read_record
-
-    from orl_launcher.view.tables import closing_table, curves_table, episodes_table
-
+def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, Entry]]) -> None:
     console = cli.console()
-    if path.is_dir():
-        made = read_record(path)
-        if made.points:
-            if (told := closing_table(made)).row_count:
-                console.print(told)
-            console.print(curves_table(made))
+    if record and record.points:
+        if (told := closing_table(record)).row_count:
+            console.print(told)
+        console.print(curves_table(record))
     if not chosen:
         console.print("no such episodes")
         return
     console.print(episodes_table(chosen))
-    console.print(f"one of them: orl show {path} --episode N", style="dim", soft_wrap=True)
+    console.print(f"to see one: orl show {path} --episode N", style="dim", soft_wrap=True)
 
 
-def _write_page(out: Path, path: Path, chosen: list[tuple[int, Entry]], decoder: Decoder | None) -> None:
-    from orl_core.errors import OrlError, boundary
-    from orl_rollout.run_folder.record import read_record
+def _write_page(out: Path, path: Path, record: Record | None, episodes: list[EpisodeRows]) -> None:
+    from orl_launcher.view.html import page
 
-    from orl_launcher.view.curves import charts_of
-    from orl_launcher.view.html import LEGEND, charts_html, episode_html, page, text
-
-    charts = charts_of(read_record(path)) if path.is_dir() else ()
-    parts = [f"<header><h1>{text(path.resolve().name)}</h1></header>"]
-    parts += ["<h2>Over training</h2>", charts_html(charts)] if charts else []
-    parts += [f"<h2>Episodes</h2><p>The last {len(chosen)} of those that were asked for.</p>", LEGEND]
-    for place, entry in chosen:
-        step = "" if entry.step is None else f", step {entry.step}"
-        parts.append(episode_html(f"Episode {place}{step}", entry, decoder))
+    name = path.resolve().name
+    charts = charts_of(record) if record else ()
     with boundary(OrlError, f"writing {out}"):
-        out.write_text(page(f"{path.resolve().name} · episodes", parts), encoding="utf-8")
+        text = page("episodes", title=f"{name} · episodes", name=name, charts=charts, episodes=episodes)
+        out.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""`orl doctor` on a running engine, an SGLang server or router: reachable, which model, how much context, law L1.
+"""Checks of a running engine, an SGLang server or router: reachable, same model, long enough context, law L1.
 
-One id is sampled through the client that rollouts use, so what passes here is what a rollout relies on.
+One id is sampled through the client that rollouts use.
 """
 
 from __future__ import annotations
@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import aiohttp
 import msgspec
 from msgspec import Struct
+from orl_core.config import RunConfig
 from orl_core.errors import EngineError, boundary
 from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, UnsafeAnswer, read
 from orl_rollout.sglang.client import Patience, SglangEngine
 
 from orl_launcher.doctor.report import Page, Verdict
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
 
 ANY_IDS = (1,)  # every vocabulary has this one
 ANSWER_BYTES = 1 << 24  # of what a server says of itself
@@ -33,27 +31,22 @@ class _Worker(Struct, frozen=True, kw_only=True):  # unknown fields are allowed:
 
 
 def check_engine(page: Page, config: RunConfig, url: str, ids: Sequence[int]) -> None:
-    """Ask the engine at `url` for itself, then for one id that continues `ids`; where there are none, any id."""
+    """Ask the engine at `url` about itself, then for one id that continues `ids`, or any id if there are none."""
     url = url.rstrip("/")
-    advice = "start the server, or name its address without a path: --engine http://HOST:PORT"
+    advice = "start the server, or give its address without a path: --engine http://HOST:PORT"
     about = page.await_(url, lambda: _ask(url), advice=advice)
     if about is None:
         return
     _say_about(page, config, url, about)
-
-    async def sample() -> str:
-        return await _sample(page, config, url, ids or ANY_IDS)
-
-    sampled = page.await_(url, sample)
-    if sampled is not None:
+    if sampled := page.await_(url, lambda: _sample(page, config, url, ids or ANY_IDS)):
         page.say(Verdict.OK, f"{url}: {sampled}")
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    """What the server says of itself; a router, of its workers, and one of these of itself.
+    """Return the facts that the server tells; for a router, its workers and the facts of one of them.
 
     Raises:
-        EngineError: it is not up, or is a router without a healthy worker.
+        EngineError: it is not up, or it is a router without a healthy worker.
     """
     with boundary(EngineError, "asking whether it is up"):
         async with HttpClient(url) as http:
@@ -66,30 +59,24 @@ async def _ask(url: str) -> dict[str, Any]:
             workers = msgspec.convert((await _fields_of(http, "workers")).get("workers", []), list[_Worker])
             healthy = [worker.url for worker in workers if worker.is_healthy]
             if workers and not healthy:
-                raise EngineError(f"a router, and none of its {len(workers)} workers is healthy")
+                raise EngineError(f"a router without a healthy worker (of {len(workers)})")
             told = {"workers": f"a router, {len(healthy)} of {len(workers)} workers healthy"} if workers else {}
-        with suppress(aiohttp.ClientError, ValueError):  # a worker need not be within this machine's reach
+        with suppress(aiohttp.ClientError, ValueError):  # this machine may not reach a worker
             async with HttpClient(next(iter(healthy), url)) as http:
                 told |= await _fields_of(http, "model_info", "server_info")
         return {**about, **told}
 
 
 async def _fields_of(http: HttpClient, *names: str) -> dict[str, Any]:
-    """Return the JSON objects under these paths, in one; what is not there is left out."""
+    """Return the fields of the JSON objects under these paths, as far as there are any."""
     found: dict[str, Any] = {}
     for name in names:
         async with http.request("GET", f"/{name}", headers={}) as answer:
             if answer.status == 200:
-                found |= _fields(await read(answer, ANSWER_BYTES))
+                body = await read(answer, ANSWER_BYTES)
+                with suppress(UnsafeAnswer, ValueError, msgspec.ValidationError):
+                    found |= msgspec.convert(safe_json.decode(body), dict[str, Any])
     return found
-
-
-def _fields(answer: bytes) -> dict[str, Any]:
-    try:
-        found: object = safe_json.decode(answer)
-    except (UnsafeAnswer, ValueError):
-        return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _say_about(page: Page, config: RunConfig, url: str, about: dict[str, Any]) -> None:
@@ -100,17 +87,15 @@ def _say_about(page: Page, config: RunConfig, url: str, about: dict[str, Any]) -
     told += [f"weights `{version}`"] if version else []
     page.say(Verdict.OK, f"{url}: {', '.join(told)}")
     if isinstance(model, str) and named and PurePosixPath(model).name.lower() != PurePosixPath(named).name.lower():
-        page.say(Verdict.WARNING, f"{url}: it serves {model}, and the tokenizer is that of {named}: are they the same?")
+        page.say(Verdict.WARNING, f"{url}: serves {model}, but the tokenizer is that of {named}. Check that they match")
     held, wanted = about.get("context_length"), config.rollout.context_tokens
     if not isinstance(held, int):
-        page.say(Verdict.UNCHECKED, f"{url}: it does not say how long its context is; {wanted} ids are asked for")
+        page.say(Verdict.UNCHECKED, f"{url}: does not tell its context length; the run needs {wanted} ids")
     elif held < wanted:
-        advice = "lower rollout.context_tokens, or start the server with a longer --context-length"
-        page.say(
-            Verdict.FAILED, f"{url}: its context holds {held} ids, and the configuration asks for {wanted}: {advice}"
-        )
+        advice = "Lower rollout.context_tokens, or start the server with a longer --context-length"
+        page.say(Verdict.FAILED, f"{url}: its context holds {held} ids, but the run needs {wanted}. {advice}")
     else:
-        page.say(Verdict.OK, f"{url}: its context holds {held} ids, and {wanted} are asked for")
+        page.say(Verdict.OK, f"{url}: its context holds {held} ids, the run needs {wanted}")
 
 
 async def _sample(page: Page, config: RunConfig, url: str, ids: Sequence[int]) -> str:
@@ -119,7 +104,5 @@ async def _sample(page: Page, config: RunConfig, url: str, ids: Sequence[int]) -
     async with SglangEngine(url, context_tokens=config.rollout.context_tokens, patience=patience) as engine:
         generation = await engine.generate(ids, sampling, key="orl-doctor")
     if len(generation.ids) != 1:
-        raise EngineError(f"one id was asked for, and {len(generation.ids)} came ({generation.finish_reason})")
-    return (
-        f"id {generation.ids[0]} sampled after {len(ids)} ids, with its logprob {generation.logprobs[0]:.3f} (law L1)"
-    )
+        raise EngineError(f"returned {len(generation.ids)} ids instead of 1 ({generation.finish_reason})")
+    return f"id {generation.ids[0]} sampled after {len(ids)} ids, with logprob {generation.logprobs[0]:.3f} (law L1)"

@@ -1,30 +1,35 @@
-"""`orl doctor` on secrets and environments: which names are set, whether tasks are listed and a session opens.
+"""Checks of secrets and environments: each secret is set, each split has tasks, and a session opens.
 
-No tool is called, and no value of a secret is read for more than its presence and length (law L6).
+No tool is called. Of a secret's value only presence and length are read (law L6).
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import TYPE_CHECKING
+from functools import partial
 
+import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig, Secret, Secrets
 from orl_core.errors import ConfigError, SessionError, boundary
 from orl_core.messages import Message, ToolSpec
+from orl_rollout.http.client import HttpClient, read
+from orl_rollout.loop.session import Opening
+from orl_rollout.loop.tool_check import Toolbox
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.sdk import api_url
 from orl_rollout.secrets.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
 
 from orl_launcher.doctor.report import Page, Verdict
 from orl_launcher.playground import served_here
 
-if TYPE_CHECKING:
-    from orl_rollout.loop.session import Opening
-
 ANSWER_BYTES = 1 << 16  # of the names of an environment's secrets
 
 
 class Opened(Struct, frozen=True, kw_only=True):
-    """How an episode of the environment `env_name` begins."""
+    """The beginning of an episode of the environment `env_name`."""
 
     env_name: str
     messages: tuple[Message, ...]
@@ -32,7 +37,7 @@ class Opened(Struct, frozen=True, kw_only=True):
 
 
 def check_secrets(page: Page, config: RunConfig) -> None:
-    """Say of each secret whether this process has it."""
+    """Check that this process has each secret."""
     page.group("secrets")
     _check_platform_key(page, config)
     _check_holder(page, config.secrets, "all environments")
@@ -54,7 +59,7 @@ def _check_platform_key(page: Page, config: RunConfig) -> None:
     elif api_key():
         page.say(Verdict.OK, f"{PLATFORM_KEY}: set, for {', '.join(users)}")
     else:
-        page.say(Verdict.FAILED, f"{PLATFORM_KEY}: not set, and needed for {', '.join(users)}: set this variable")
+        page.say(Verdict.FAILED, f"{PLATFORM_KEY}: not set, but needed for {', '.join(users)}. Set this variable")
 
 
 def _check_holder(page: Page, secrets: Secrets, whose: str) -> None:
@@ -65,38 +70,29 @@ def _check_holder(page: Page, secrets: Secrets, whose: str) -> None:
         value = given or (os.environ[found] if found else "")
         subject = f"{name} ({whose})"
         if not value:
-            page.say(Verdict.FAILED, f"{subject}: not set: set the variable {' or '.join(variables)}")
+            page.say(Verdict.FAILED, f"{subject}: not set. Set the variable {' or '.join(variables)}")
         elif len(value) < SHORTEST:
-            page.say(Verdict.WARNING, f"{subject}: shorter than {SHORTEST} characters, so its echoes are not found")
+            page.say(Verdict.WARNING, f"{subject}: shorter than {SHORTEST} characters, so echoes of it are not found")
         elif len(value) < ENCODED:
-            page.say(Verdict.WARNING, f"{subject}: shorter than {ENCODED} characters: encoded echoes are not found")
+            page.say(
+                Verdict.WARNING, f"{subject}: shorter than {ENCODED} characters, so encoded echoes of it are not found"
+            )
         elif given:
-            advice = f"write null there and set the variable {variables[-1]}"
-            page.say(Verdict.WARNING, f"{subject}: its value stands in the configuration: {advice}")
+            advice = f"Write null there and set the variable {variables[-1]}"
+            page.say(Verdict.WARNING, f"{subject}: its value is in the configuration. {advice}")
         else:
             page.say(Verdict.OK, f"{subject}: set by the variable {found}")
 
 
 def check_environments(page: Page, config: RunConfig, *, missing: tuple[str, ...] = ()) -> Opened | None:
-    """Open one session of each environment, `missing` ones left out; how the first that opens begins."""
-    first: Opened | None = None
-    for name in config.environments:
-        if name in missing:
-            continue
-
-        async def visit(name: str = name) -> Opened:
-            return await _visit(page, config, name)
-
-        opened = page.await_(name, visit)
-        first = first or opened
-    return first
+    """Open one session of each environment that is not `missing`. Return the first that opens."""
+    names = [name for name in config.environments if name not in missing]
+    opened = [page.await_(name, partial(_visit, page, config, name)) for name in names]
+    return next(filter(None, opened), None)
 
 
 async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
     """List the configured splits, then open and close a session of the first task."""
-    from orl_rollout.openreward import OpenRewardClient
-    from orl_rollout.openreward.listing import list_tasks, open_listing
-
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:
         if environment.base_url is None and api_key():
@@ -105,7 +101,7 @@ async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
         listings = [await open_listing(client, name, split) for split in splits]
         for listing in listings:
             if not listing.size:
-                raise ConfigError(f"its split `{listing.split}` has no task: name another in `splits`")
+                raise ConfigError(f"its split `{listing.split}` has no task. Name another one in `splits`")
         sizes = ", ".join(f"{listing.split} ({_counted(listing.size, 'task')})" for listing in listings)
         page.say(Verdict.OK, f"{name}: {sizes}")
         tasks = [task async for task in list_tasks(client, listings[0], [0])]
@@ -119,8 +115,6 @@ async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
 
 
 def _say_opening(page: Page, name: str, opening: Opening) -> None:
-    from orl_rollout.loop.tool_check import Toolbox
-
     names = Toolbox(opening.tools).names
     said = f"{name}: a session opens with {_counted(len(opening.messages), 'message')}, tools: {names}"
     if opening.answers_in_text:
@@ -128,17 +122,11 @@ def _say_opening(page: Page, name: str, opening: Opening) -> None:
     elif opening.tools:
         page.say(Verdict.OK, said)
     else:
-        page.say(Verdict.WARNING, f"{said}; nor does it take a plain answer, so the model can do nothing in it")
+        page.say(Verdict.WARNING, f"{said}, and takes no plain answer, so the model can do nothing in it")
 
 
 async def _check_required(page: Page, config: RunConfig, name: str) -> None:
-    """Compare with what the platform says that the environment needs; where it does not say, nothing is concluded."""
-    import asyncio
-
-    import msgspec
-    from orl_rollout.http.client import HttpClient, read
-    from orl_rollout.openreward.sdk import api_url
-
+    """Compare the configured secrets with those that the platform says the environment needs."""
     path = f"/v1/environments/{name}/required-secrets"
     try:
         with boundary(SessionError, f"asking for the secrets that {name} needs"):
@@ -157,9 +145,9 @@ async def _check_required(page: Page, config: RunConfig, name: str) -> None:
     lacking = [secret for secret in needed if secret.lower() not in named and secret != PLATFORM_KEY]
     if lacking:
         told = ", ".join(lacking)
-        page.say(Verdict.FAILED, f"{name}: it needs the secrets {told}: name them in `secrets` of the configuration")
+        page.say(Verdict.FAILED, f"{name}: needs the secrets {told}. Name them in `secrets` of the configuration")
     else:
-        page.say(Verdict.OK, f"{name}: the secrets that it needs are named: {', '.join(needed) or 'none'}")
+        page.say(Verdict.OK, f"{name}: all secrets that it needs are named: {', '.join(needed) or 'none'}")
 
 
 def _counted(count: int, what: str) -> str:

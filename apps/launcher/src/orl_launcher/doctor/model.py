@@ -1,24 +1,20 @@
-"""`orl doctor` on what the model reads: its tokenizer and template certified, and the first prompt as it would see it.
+"""Checks of the model's input: certify the tokenizer and chat template, and render the first prompt.
 
-The weights are not touched. It must not know environments: the prompt is that of an opening it is handed.
+The weights are not loaded. It knows no environments: it renders the opening that it is given.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
+from orl_core.config import RunConfig
+from orl_core.render import Renderer
+from orl_core.render.tokenizer import Tokenizer
 from orl_rollout.runtime.runtime import check_renderer
+from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
+from orl_launcher.doctor.environments import Opened
 from orl_launcher.doctor.report import Page, Verdict
-
-if TYPE_CHECKING:
-    from orl_core.config import RunConfig
-    from orl_core.render import Renderer
-    from orl_core.render.tokenizer import Tokenizer
-    from orl_rollout.tokenizer.tokenizer import HFTokenizer
-
-    from orl_launcher.doctor.environments import Opened
 
 HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
 
@@ -31,14 +27,12 @@ class Reader(Struct, frozen=True):
 
 
 def check_tokenizer(page: Page, config: RunConfig) -> Reader | None:
-    """Certify the model's tokenizer; None where there is none to be trusted."""
-    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-
+    """Certify the model's tokenizer. Return None if there is none that can be trusted."""
     model = config.trainer.model
     if not model:
-        page.say(Verdict.FAILED, "no model: name its checkpoint with --model, or as trainer.model in the file")
+        page.say(Verdict.FAILED, "no model: give --model, or trainer.model in the file")
         return None
-    advice = "--model takes the folder of a checkpoint, or a name on a model hub within reach"
+    advice = "--model takes the folder of a checkpoint, or a name on a reachable model hub"
     tokenizer = page.attempt(model, lambda: open_tokenizer(config, model), advice=advice)
     if tokenizer is None:
         return None
@@ -52,40 +46,42 @@ def check_tokenizer(page: Page, config: RunConfig) -> Reader | None:
 
 
 def _thinking(config: RunConfig, tokenizer: HFTokenizer) -> str:
-    """Say what `thinking` is and which variables the chat template is given."""
+    """Return the value of `thinking` and the variables that the chat template gets."""
     given = ", ".join(f"{name}={value!r}" for name, value in tokenizer.chat_template.variables.items())
     said = "not set" if config.thinking is None else str(config.thinking).lower()
-    return f"thinking: {said}; the chat template is given {given or 'no variable'}"
+    return f"thinking: {said}; the chat template gets {given or 'no variable'}"
 
 
 def _say_certificate(page: Page, model: str, renderer: Renderer) -> None:
     certificate = renderer.certificate
     passed = sum(check.passed for check in certificate.checks)
-    page.say(Verdict.OK, f"{model}: certified, {passed} checks passed; wire format of calls: {renderer.tool_format}")
+    page.say(Verdict.OK, f"{model}: certified, {passed} checks passed; format of tool calls: {renderer.tool_format}")
     for check in certificate.checks:
         if not check.passed:
             page.say(Verdict.WARNING, f"{check.check}: {check.detail}")
     for note in certificate.notes:
         page.note(note)
     if not certificate.user_turns:
-        page.note("the template has no user message after an action: a model that calls no tool cannot be nudged")
+        page.note(
+            "the template takes no user message after an action, so a model that calls no tool cannot be reminded"
+        )
     if certificate.calls_per_action is not None:
-        page.note(f"the template has results for {certificate.calls_per_action} calls of one action, and no more")
+        page.note(f"the template takes results of at most {certificate.calls_per_action} calls in one action")
 
 
 def check_prompt(page: Page, config: RunConfig, opened: Opened, reader: Reader, *, full: bool) -> tuple[int, ...]:
-    """Render the opening, count its ids against the context, show it; the ids, none where it cannot be rendered."""
+    """Render the opening, compare its length with the context and show it. Return its ids, () if that fails."""
     ids = page.attempt(opened.env_name, lambda: reader.renderer.open(opened.messages, opened.tools))
     if ids is None:
         return ()
     context, turn = config.trainer.max_context_len or config.rollout.context_tokens, config.rollout.turn_tokens
     room = context - len(ids)
-    said = f"{opened.env_name}: {len(ids)} ids, of a context of {context}"
-    wider = "raise rollout.context_tokens, or --max-context-len where it is set"
+    said = f"{opened.env_name}: {len(ids)} ids of a context of {context}"
+    wider = "Raise rollout.context_tokens, or --max-context-len if it is set"
     if room <= 0:
-        page.say(Verdict.FAILED, f"{said}: no turn can be played; {wider}")
+        page.say(Verdict.FAILED, f"{said}: no turn can be played. {wider}")
     elif room < turn:
-        page.say(Verdict.WARNING, f"{said}: {room} are left, less than rollout.turn_tokens, {turn}; {wider}")
+        page.say(Verdict.WARNING, f"{said}: {room} are left, fewer than rollout.turn_tokens ({turn}). {wider}")
     else:
         page.say(Verdict.OK, said)
     page.note(_shortened(page.scrubber.scrub(reader.tokenizer.decode(ids)), full=full))
@@ -96,4 +92,4 @@ def _shortened(text: str, *, full: bool) -> str:
     left_out = len(text) - HEAD - TAIL
     if full or left_out <= 0:
         return text
-    return f"{text[:HEAD]}\n[… {left_out} characters; --full shows them]\n{text[-TAIL:]}"
+    return f"{text[:HEAD]}\n[… {left_out} characters left out; --full shows them]\n{text[-TAIL:]}"

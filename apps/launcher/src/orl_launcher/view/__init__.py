@@ -1,1 +1,1 @@
-"""What a run looks like: on the terminal, as pictures, and as one self-contained HTML page."""
+"""Views of a run: on the terminal, as pictures, and as one self-contained HTML page."""

@@ -1,7 +1,7 @@
-"""The curves of a run: the same four charts as inline SVG for a page and as one PNG for everywhere else.
+"""The curves of a run: four charts as inline SVG for a page, two of them as a PNG.
 
 Colours have names. In an SVG a name becomes a CSS variable of the page, so that one drawing serves light and dark; in
-a PNG it becomes a colour on white. matplotlib draws (its Agg and SVG canvases, no window system is touched).
+a PNG it becomes a colour on white. matplotlib draws on its Agg and SVG canvases, without a window system.
 """
 
 # matplotlib's signatures leave their keyword arguments untyped.
@@ -22,7 +22,7 @@ from orl_rollout.run_folder.record import RECENT, Record, running_mean
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# name: (the colour that stands for it while an SVG is drawn, its colour in a PNG)
+# name: (its placeholder while an SVG is drawn, its colour in a PNG)
 COLOURS = {
     "ink": ("#010101", "#1f2328"),
     "muted": ("#020202", "#6a7079"),
@@ -41,7 +41,7 @@ TITLE = 100  # characters
 SMOOTHED_FROM = 10  # steps of training from which a running mean is drawn over the raw values
 
 
-class Line(Struct, frozen=True, kw_only=True):
+class Line(Struct, frozen=True):
     """One metric over steps; `steps` and `values` have the same length."""
 
     steps: tuple[int, ...]
@@ -60,22 +60,18 @@ class Chart(Struct, frozen=True, kw_only=True):
 
 
 def charts_of(record: Record) -> tuple[Chart, ...]:
-    """The charts for which the run has at least two points of one kind."""
+    """Return the charts for which the run has at least two points of one kind."""
     charts: list[Chart] = []
     for name, title, share in CHARTS:
-        train, held_out = (Line(steps=steps, values=values) for steps, values in _both(record, name))
+        train, held_out = (Line(*record.curve(name, kind)) for kind in ("train", "eval"))
         if max(len(train.steps), len(held_out.steps)) >= 2:
             baseline = record.baseline if name == "success" else None
             charts.append(Chart(name=name, title=title, share=share, train=train, held_out=held_out, baseline=baseline))
     return tuple(charts)
 
 
-def _both(record: Record, name: str) -> tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]:
-    return record.curve(name, "train"), record.curve(name, "eval")
-
-
 def svg_of(chart: Chart) -> str:
-    """One chart as an `<svg>` element that takes its colours and its font from the page around it."""
+    """Draw a chart as an `<svg>` element that takes its colours and its font from the page around it."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -97,7 +93,7 @@ def svg_of(chart: Chart) -> str:
 
 
 def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
-    """Draw success and reward (whatever of the charts there is) side by side into `path`."""
+    """Draw the first two charts side by side into `path`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -119,7 +115,7 @@ def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
 
 
 def _short(title: str) -> str:
-    """Return a title of one line that a figure has room for."""
+    """Return a title of one line that fits into a figure."""
     line = visible(" ".join(title.split()))
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
@@ -148,7 +144,7 @@ def _draw(axes: Axes, chart: Chart, palette: dict[str, str]) -> None:
         axes.plot(chart.held_out.steps, chart.held_out.values, color=palette["eval"], label="held-out tasks", **style)
     if chart.baseline is not None:
         dashes: dict[str, Any] = {"linestyle": (0, (5, 3)), "linewidth": 1.6}
-        axes.axhline(chart.baseline, color=palette["baseline"], label="consistent random player", **dashes)
+        axes.axhline(chart.baseline, color=palette["baseline"], label="random player that uses every reply", **dashes)
     if chart.share:
         axes.set_ylim(0, 1.03)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])

@@ -1,6 +1,6 @@
-"""Which episodes of a journal show what training did: one task, played before and after.
+"""Choose the episodes of a journal that show the effect of training: one task, played before and after.
 
-Pure; reads entries once, in whatever order they were written, and keeps those of the first and the last step only.
+Pure. It reads the entries once, in any order, and keeps those of the first and the last step only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from msgspec import Struct
 from orl_rollout.journal.journal import Entry
 
 
-class Examples(Struct, frozen=True, kw_only=True):
-    """An episode from the beginning and one from the end; `choice` says in words how they were chosen."""
+class Examples(Struct, frozen=True):
+    """An episode from the beginning and one from the end; `choice` says how they were chosen."""
 
     before: Entry
     after: Entry
@@ -20,7 +20,7 @@ class Examples(Struct, frozen=True, kw_only=True):
 
 
 def examples_of(entries: Iterable[Entry]) -> Examples | None:
-    """Examples from evaluation where it was journalled, else from training; None where there is only one step."""
+    """Return examples from evaluation if it was journalled, else from training; None if there is only one step."""
     ends: dict[tuple[bool, int], dict[str, Entry]] = {(held, way): {} for held in (True, False) for way in (-1, 1)}
     steps: dict[tuple[bool, int], int] = {}
     for entry in entries:
@@ -43,13 +43,11 @@ def examples_of(entries: Iterable[Entry]) -> Examples | None:
 
 def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examples:
     pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
-    for before, after in pairs:
-        if after.success and not before.success:
-            choice = f"The same {kind} task: the first that was lost before training and won after it."
-            return Examples(before=before, after=after, choice=choice)
+    improved = [pair for pair in pairs if pair[1].success and not pair[0].success]
+    if improved:
+        return Examples(*improved[0], f"The same {kind} task: the first lost before training and won after it.")
     if pairs:
-        return Examples(before=pairs[0][0], after=pairs[0][1], choice=f"The same {kind} task, the first of all.")
+        return Examples(*pairs[0], f"The same {kind} task, the first one.")
     before = next((entry for entry in first.values() if not entry.success), next(iter(first.values())))
     after = next((entry for entry in last.values() if entry.success), next(iter(last.values())))
-    choice = f"Two {kind} tasks: the first that was lost at the beginning, the first that was won at the end."
-    return Examples(before=before, after=after, choice=choice)
+    return Examples(before, after, f"Two {kind} tasks: the first lost at the beginning and the first won at the end.")

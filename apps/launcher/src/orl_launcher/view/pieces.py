@@ -1,14 +1,14 @@
-"""The ids of a trajectory, made readable: pieces of text that know their ids, logprobs and whether they train.
+"""The ids of a trajectory as pieces of text, each with its ids, its logprobs and its role in training.
 
 It knows nothing of terminals and pages. Text from environments and models is hostile: `visible` is applied to all of it
-here, so that no escape sequence reaches a terminal and no control or direction character hides what stands there.
-Where a character is spelled by several ids, they form one piece. A tokenizer is a file of the run's own checkpoint.
+here. Ids that spell one character together form one piece. The tokenizer is a file of the run's own checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,13 +17,14 @@ from orl_core.errors import RenderError, boundary
 from orl_core.text import visible
 
 if TYPE_CHECKING:
-    from orl_core.trajectory import Trajectory, Turn
+    from orl_core.trajectory import Turn
 
+UNLIKELY = 0.5  # the probability below which a sampled piece stands out
 SPELLING = 8  # ids that one character may take before it is shown as it is
 
 
 class Role(StrEnum):
-    """What an id is: shown to the model, sampled and trained, or sampled and not trained."""
+    """The role of an id: shown to the model, sampled and trained, or sampled and not trained."""
 
     SHOWN = "shown"
     TRAINED = "trained"
@@ -38,20 +39,32 @@ class Piece(Struct, frozen=True, kw_only=True):
     logprobs: tuple[float, ...] = ()
     role: Role = Role.SHOWN
 
+    @property
+    def hint(self) -> str:
+        """Return the ids and logprobs in words: `id 7 · logprob -0.105`."""
+        ids = f"id{'s' if len(self.ids) > 1 else ''} {' '.join(map(str, self.ids))}"
+        logprobs = " ".join(f"{logprob:.3f}" for logprob in self.logprobs)
+        return f"{ids} · logprob {logprobs}" if logprobs else ids
+
+    @property
+    def unlikely(self) -> bool:
+        """Tell whether the model sampled this piece with a probability below UNLIKELY."""
+        return bool(self.logprobs) and exp(sum(self.logprobs)) < UNLIKELY
+
 
 class Decoder(Protocol):
-    """What is needed of a tokenizer; `tokenizers.Tokenizer` has it."""
+    """The part of a tokenizer that is used; `tokenizers.Tokenizer` has it."""
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of `ids`."""
+        """Return the text of `ids`."""
         ...
 
 
 def load_decoder(folder: Path) -> Decoder | None:
-    """The tokenizer that a run left in its checkpoint; None where there is none.
+    """Load the tokenizer of a run's checkpoint. Return None if there is none.
 
     Raises:
-        RenderError: the file is there and no tokenizer.
+        RenderError: the file holds no tokenizer.
     """
     path = folder / "checkpoint" / "tokenizer.json"
     if not path.is_file():
@@ -63,7 +76,7 @@ def load_decoder(folder: Path) -> Decoder | None:
 
 
 def pieces_of(turn: Turn, decoder: Decoder, *, trains: bool) -> list[Piece]:
-    """The pieces of one turn, in order: what the model was shown, then what it sampled."""
+    """Return the pieces of one turn in order: first those shown to the model, then those it sampled."""
     sampled = Role.TRAINED if trains else Role.UNTRAINED
     logprobs = [logprob for generation in turn.generations for logprob in generation.logprobs]
     return [
@@ -76,7 +89,7 @@ def pieces_of(turn: Turn, decoder: Decoder, *, trains: bool) -> list[Piece]:
 
 
 def _spell(ids: Sequence[int], decoder: Decoder) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Text, the ids that spell it and where they begin; decoded with what went before, as spaces depend on it."""
+    """Yield text, its ids and their offset. Each is decoded after the text before it, because spaces depend on it."""
     anchor = start = 0
     for end in range(1, len(ids) + 1):
         known = decoder.decode(ids[anchor:start], skip_special_tokens=False)
@@ -86,9 +99,3 @@ def _spell(ids: Sequence[int], decoder: Decoder) -> Iterator[tuple[str, tuple[in
             continue
         yield visible(text) or f"\u27e8{ids[start]}\u27e9", tuple(ids[start:end]), start
         anchor, start = start, end
-
-
-def counts(trajectory: Trajectory) -> tuple[int, int]:
-    """How many ids of a trajectory were shown, and how many sampled."""
-    shown = sum(len(turn.observation) for turn in trajectory.turns)
-    return shown, sum(len(turn.action_ids) for turn in trajectory.turns)

@@ -1,7 +1,7 @@
-"""A run, followed while it trains: metrics.jsonl is read as it grows, whoever writes it.
+"""Progress of a run while it trains, read from metrics.jsonl as it grows, whichever trainer writes it.
 
-On a terminal there is a bar with the latest training batch and a line for each evaluation; elsewhere a line now and
-then. The reader is a thread of its own, because trainers take the main one; it ends with the block.
+A terminal gets a bar with the latest training batch and a line for each evaluation; other outputs get a line every few
+steps. The reader is a thread, because trainers take the main one; it ends with the block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row
 
-from orl_launcher.view.wording import duration, number, percent
+from orl_launcher.view.wording import MAIN_METRICS, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,13 +37,13 @@ class _Follower:
         self._bar = progress.add_task("measuring before training", total=steps)
 
     def follow(self) -> None:
-        """Look until `ended`, and once more."""
+        """Read until `ended`, and once more."""
         while not self.ended.wait(PERIOD):
             self.look()
         self.look()
 
     def look(self) -> None:
-        """Show the lines that are complete and new."""
+        """Show the new complete lines."""
         if not self._path.is_file():
             return
         with self._path.open("rb") as lines:
@@ -67,7 +67,7 @@ class _Follower:
 
 @contextmanager
 def following(path: Path, steps: int | None, console: Console) -> Generator[None]:
-    """Show the points that are written to `path` (metrics.jsonl) while the block runs; `steps` is their number."""
+    """Show the points that are written to `path` (metrics.jsonl) while the block runs, of `steps` steps."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -84,7 +84,7 @@ def following(path: Path, steps: int | None, console: Console) -> Generator[None
 
 @contextmanager
 def counting(what: str, console: Console) -> Generator[Callable[[int, int], None]]:
-    """A bar for work that tells `(done, total)` of its progress; `what` is printed once, when it first does."""
+    """Show a bar for work that reports `(done, total)`. Print `what` once, at the first report."""
     from rich.progress import Progress
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -99,10 +99,10 @@ def counting(what: str, console: Console) -> Generator[Callable[[int, int], None
 
 
 def line_of(point: MetricsRow, steps: int | None) -> str:
-    """One point in a line: `step 12/45  success 52 %  reward 0.52  turns 3.2`."""
+    """Write a point in one line: `step 12/45  success 52 %  reward 0.52  turns 3.2`."""
     place = f"step {point.step}/{steps}" if steps else f"step {point.step}"
     shown = [f"held-out at {place}" if point.kind == "eval" else place]
-    for name, form in (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number)):
+    for name, form in MAIN_METRICS:
         value = point.overall(name)
         if value is not None:
             shown.append(f"{name.replace('_', ' ')} {form(value)}")

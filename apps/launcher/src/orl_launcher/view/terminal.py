@@ -1,4 +1,4 @@
-"""The terminal: a rich Console on which no control character from outside takes effect, whoever prints it and how."""
+"""The terminal: a rich Console on which no control character from outside takes effect."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rich.segment import Segment
 
 
 class Terminal(Console):
-    """A Console whose texts are made visible when they are rendered. What rich itself steers with stays as it is."""
+    """A Console that makes texts visible when it renders them. Control codes of rich itself stay."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render as a Console does; see there."""
+        """Render as `Console.render` does, with control characters made visible."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control or text.isprintable() else Segment(visible(text), style)

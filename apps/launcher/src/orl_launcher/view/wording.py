@@ -1,29 +1,26 @@
-"""Numbers, times, calls and endings in words, the same in the terminal and on a page. Pure."""
+"""Numbers, times and verdicts in words, the same in the terminal and on a page. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 if TYPE_CHECKING:
-    from orl_core.messages import ToolCall
     from orl_rollout.journal.journal import Entry
 
 
 def number(value: float) -> str:
-    """At most three places: 0.25, 12, 3.142."""
+    """Write a number with at most three decimals: 0.25, 12, 3.142."""
     shown = f"{value:.3f}".rstrip("0").rstrip(".")
     return "0" if shown in ("-0", "") else shown
 
 
 def percent(share: float) -> str:
-    """A share in [0, 1]: 31 %."""
+    """Write a share in [0, 1]: 31 %."""
     return f"{100 * share:.0f}\u00a0%"
 
 
 def duration(seconds: float) -> str:
-    """12 ms, 3.4 s, 4 min 10 s, 2 h 5 min."""
+    """Write a time: 12 ms, 3.4 s, 4 min 10 s, 2 h 5 min."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 60:
@@ -33,19 +30,16 @@ def duration(seconds: float) -> str:
 
 
 def count(steps: range) -> str:
-    """30 steps; 8 steps (33 to 40) where the run went on from an earlier one."""
+    """Count steps: 30 steps, or 8 steps (33 to 40) if the run continued an earlier one."""
     counted = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
     return f"{counted} ({steps.start} to {steps[-1]})" if steps and steps.start > 1 else counted
 
 
-def call_of(call: ToolCall) -> str:
-    """guess(number=7)"""
-    arguments = (f"{name}={msgspec.json.encode(value).decode()}" for name, value in call.arguments.items())
-    return f"{call.name}({', '.join(arguments)})"
-
-
 def verdict(entry: Entry) -> str:
-    """won, lost or error."""
+    """Return won, lost or error."""
     if entry.trajectory.error:
         return "error"
     return "won" if entry.success else "lost"
+
+
+MAIN_METRICS = (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number))

@@ -16,12 +16,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from orl_rollout.signals import interrupt
 
 POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # what a group of processes may take to end before the next signal
 MAX_OUTPUT = 1 << 20  # bytes that are kept of what a child says
 READ_BYTES = 1 << 16
+ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 FORCED_SECONDS = 2.0  # the same where this process ends by force
 
 
@@ -130,14 +133,9 @@ def _send(process: subprocess.Popen[bytes] | subprocess.Popen[str], sent: signal
 
 
 def _lives(group: int) -> bool:
-    """Tell whether a process of the group lives. One that ended and that nobody reaps does not, where /proc tells."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    states: list[bytes] = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended since
-            fields = stat.read_bytes().rpartition(b")")[2].split()  # what stands before is its name
-            states += [fields[0]] if int(fields[2]) == group else []
-    return not Path("/proc/self/stat").is_file() or any(state not in b"ZX" for state in states)
+    """Tell whether a process of the group lives. A zombie, which nobody may ever reap, does not."""
+    for process in psutil.pids():
+        with suppress(OSError, psutil.Error):  # it has ended since
+            if os.getpgid(process) == group and psutil.Process(process).status() not in ENDED:
+                return True
+    return False

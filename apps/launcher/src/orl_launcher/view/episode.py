@@ -1,0 +1,100 @@
+"""The view model of an episode: the plain rows that the terminal and the HTML page both show.
+
+It knows no renderer. Text from environments and models is hostile: all of it passes `visible` here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
+from orl_core.text import visible
+
+from orl_launcher.view.pieces import Decoder, Piece, pieces_of
+from orl_launcher.view.wording import duration, number, verdict
+
+if TYPE_CHECKING:
+    from orl_core.trajectory import Turn
+    from orl_rollout.journal.journal import Entry
+
+
+class Act(Struct, frozen=True):
+    """One line below a turn: a call, a call that could not be parsed, or a tool's result."""
+
+    lead: str
+    text: str
+    failure: str = ""
+    facts: str = ""
+
+
+class TurnRows(Struct, frozen=True):
+    """One turn. `reasoning` and `text` are what the model said, as parsed, filled where there are no `pieces`."""
+
+    title: str
+    acts: tuple[Act, ...]
+    pieces: tuple[Piece, ...] = ()
+    reasoning: str = ""
+    text: str = ""
+
+
+class EpisodeRows(Struct, frozen=True, kw_only=True):
+    """One episode; `verdict` is won, lost or error."""
+
+    title: str
+    verdict: str
+    facts: str
+    task: str
+    rollout: str
+    error: str
+    turns: tuple[TurnRows, ...]
+
+
+def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRows:
+    """Make the rows of an episode. Without a `decoder` the parsed text stands in for the pieces."""
+    trajectory = entry.trajectory
+    shown = sum(len(turn.observation) for turn in trajectory.turns)
+    sampled = sum(len(turn.action_ids) for turn in trajectory.turns)
+    return EpisodeRows(
+        title=title,
+        verdict=verdict(entry),
+        facts=f"reward {number(entry.reward)}, stopped: {trajectory.stop_reason.value}, {shown} ids shown, "
+        f"{sampled} sampled, {duration(trajectory.seconds)}",
+        task=visible(trajectory.job.task.key),
+        rollout=visible(entry.key),
+        error=visible(trajectory.error),
+        turns=tuple(
+            _turn(index, turn, decoder, trains=trajectory.trains) for index, turn in enumerate(trajectory.turns, 1)
+        ),
+    )
+
+
+def _turn(index: int, turn: Turn, decoder: Decoder | None, *, trains: bool) -> TurnRows:
+    seconds = duration(sum(generation.seconds for generation in turn.generations))
+    title = f"turn {index}: {len(turn.observation)} ids shown, {len(turn.action_ids)} sampled in {seconds}"
+    acts = (*map(_call, turn.action.calls), *map(_result, turn.results))
+    title += _reward(turn.reward)
+    if decoder and turn.action_ids:
+        return TurnRows(title, acts, tuple(pieces_of(turn, decoder, trains=trains)))
+    return TurnRows(title, acts, reasoning=visible(turn.action.reasoning), text=visible(turn.action.text))
+
+
+def _call(call: ToolCall | ParseFailure) -> Act:
+    if isinstance(call, ParseFailure):
+        return Act("", visible(call.message), failure=call.kind.value)
+    arguments = (f"{name}={msgspec.json.encode(value).decode()}" for name, value in call.arguments.items())
+    return Act("calls", visible(f"{call.name}({', '.join(arguments)})"))
+
+
+def _result(result: ToolResult) -> Act:
+    return Act(
+        f"{visible(result.name)} answers",
+        visible(text_of(result.content)),
+        failure=result.failure.value if result.failure else "",
+        facts=f"{duration(result.seconds)}{_reward(result.reward)}{', ends the episode' if result.finished else ''}",
+    )
+
+
+def _reward(reward: float | None) -> str:
+    return "" if reward is None else f", reward {number(reward)}"
