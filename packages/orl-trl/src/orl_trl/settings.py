@@ -58,7 +58,7 @@ UNUSED = (
 
 
 def unused_options(config: TrainerConfig) -> list[str]:
-    """Return the options that are set and mean nothing here: those of trainers that run on a cluster."""
+    """The options that are set and mean nothing here: those of trainers that run on a cluster."""
     return [name for name in UNUSED if getattr(config, name) not in (None, False)]
 
 
