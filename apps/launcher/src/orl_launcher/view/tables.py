@@ -22,7 +22,8 @@ from orl_launcher.view.wording import MAIN_METRICS, number, percent, verdict
 
 if TYPE_CHECKING:
     from orl_rollout.journal.journal import Entry
-    from orl_rollout.run_folder.metrics_log import Kind, Record
+    from orl_rollout.run_folder.metrics_log import Kind
+    from orl_rollout.run_folder.record import Record
 
     from orl_launcher.view.episode import Act, EpisodeRows
 
