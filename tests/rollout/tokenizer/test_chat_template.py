@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jinja2 import TemplateError
 from msgspec import structs
-from orl_cluster.hooks.worker import Process
+from orl_cluster.hooks.worker import WorkerState
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, RenderError
 from orl_core.messages import ToolCall, ToolSpec, text_message
@@ -263,7 +263,7 @@ def test_a_template_of_the_users_stands_in_for_the_checkpoints_everywhere(tmp_pa
     travelled = decode_config(json.loads(json.dumps(config.public())), "orl_config")
     assert travelled == config
     build("").save_pretrained(tmp_path / "model")
-    process = Process(travelled, str(tmp_path / "model"), 1, "")
+    process = WorkerState(travelled, str(tmp_path / "model"), 1, "")
     assert process.renderer.tool_format == "hermes"
     assert process.tokenizer.decode(process.renderer.open((USER,), ())).endswith("<|im_start|>assistant\n")
     with pytest.raises(RenderError, match="chat_template: FILE"):
