@@ -24,9 +24,9 @@ LESS_MEMORY: dict[args.Backend, str] = {
 
 
 def _command_of(installation: Installation, run: Run) -> launch.Command:
-    backend = args.backend_of(run.config.trainer, installation.features)
+    backend = args.backend_of(run.config.trainer, installation.found.features)
     request = launch.request_of(installation, run, trains_in_parallel=backend == "megatron")
-    features = {*installation.features, *([args.LEGACY] if _legacy() else [])}
+    features = {*installation.found.features, *([args.LEGACY] if _legacy() else [])}
     shape = _shape(request) if backend == "megatron" else []
     argv, notes = args.arguments(request, backend, features, shape)
     # Megatron overlaps its communication only with one queue; FSDP only with several.

@@ -1,4 +1,4 @@
-"""What slime's own environment says of itself and of a command line: `python -m orl_slime.probe ANSWER -- arguments`.
+"""Looks at slime's own environment and at a command line: `python -m orl_slime.probe ANSWER -- arguments`.
 
 It runs in the Python that has slime and is the one module of orl that calls slime's parser. slime ignores options that
 it does not know, so they are found here.
@@ -12,30 +12,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import structs
 from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.trainer_defaults import TRACKER
+from orl_cluster.launch.probe import TRACKER
 from orl_core.errors import OrlError, boundary
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
 
 
 def findings(argv: Sequence[str]) -> probe.Findings:
-    """What this environment says of itself, and of `argv` where there is one."""
+    """Look at this environment, and at `argv` if there is one."""
     found = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
-    obstacle = _judged(argv, found.root) if argv else ""
-    return msgspec.structs.replace(
-        found,
-        features=("megatron",) if probe.finds("megatron.training") else (),
-        obstacles=(obstacle,) if obstacle else (),
-    )
+    features = ("megatron",) if probe.finds("megatron.training") else ()
+    return structs.replace(found, features=features, obstacle=_obstacle(argv, found.root) if argv else "")
 
 
-def _judged(argv: Sequence[str], root: str) -> str:
-    """What keeps slime from reading what it begins with.
+def _obstacle(argv: Sequence[str], root: str) -> str:
+    """Return why slime cannot read its first checkpoint, or "".
 
-    It is `--load`; where the run's own checkpoint is not there yet, `--ref-load`. Some Hugging Face checkpoints are
+    That is `--load`, or `--ref-load` if the run's own checkpoint is not there yet. Some Hugging Face checkpoints are
     read as they are.
     """
     load, reference = (value_of(argv, name) or "" for name in ("--load", "--ref-load"))

@@ -13,10 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_rollout.logs import logger_of
+from orl_rollout.results.metrics import Measure, metrics_of
 
-from orl_cluster.hooks import log
+from orl_cluster.hooks.log import append, measures_of, steps_made
 from orl_cluster.hooks.reward import advantages, reason_to_drop, reward_of
+from orl_cluster.hooks.worker import run_in_progress
+
+logger = logger_of("orl")
 
 
 class TrainerHooks(Struct, frozen=True, kw_only=True):
@@ -40,7 +45,9 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         Raises:
             RunAborted: `generate` ended the run, and the trainer went on without its exception.
         """
-        log.log_rollout(args, rollout_id, samples, rollout_time, self._send)
+        run_in_progress(args).batches = rollout_id + 1
+        metrics = self._track(args, rollout_id, "rollout", measures_of(samples))
+        append(args, "train", rollout_id + 1, metrics, rollout_time)
         return False
 
     def log_eval(self, rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None) -> bool:
@@ -49,7 +56,12 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         Raises:
             RunAborted: as `log_rollout`.
         """
-        log.log_eval(args, rollout_id, data, self._send)
+        run_in_progress(args)
+        measures = [measure for one in data.values() for measure in measures_of(one.get("samples") or ())]
+        metrics = self._track(args, rollout_id, "eval", measures)
+        # Evaluated rollouts run side by side: they take as long as the longest of them.
+        seconds = max((measure.generation_seconds + measure.environment_seconds for measure in measures), default=0.0)
+        append(args, "eval", steps_made(args, rollout_id), metrics, seconds)
         return False
 
     def has_signal(self, args: Any, samples: list[Any], **_: Any) -> Any:
@@ -110,9 +122,14 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
     def _module(self, name: str) -> Any:
         return sys.modules.get(f"{self.package}.{name}")
 
-    def _send(self, args: Any, rollout_id: int, kind: str, metrics: Mapping[str, float]) -> None:
-        """Send metrics to W&B and TensorBoard through the trainer's tracking, on its own axis for this kind."""
+    def _track(self, args: Any, rollout_id: int, kind: str, measures: Sequence[Measure]) -> dict[str, float]:
+        """Return metrics, sent to W&B and TensorBoard by the trainer's tracking, on its own axis for this kind."""
+        metrics = metrics_of(measures)
+        named = {f"{kind}/{name}": value for name, value in metrics.items()}
+        logger.info("orl %s %d: %s", kind, rollout_id, named)
         tracking, metric_utils = self._module(self.tracking), self._module(self.metric_utils)
-        if tracking is not None and metric_utils is not None:
-            step = metric_utils.compute_rollout_step(args, rollout_id)
-            tracking.log(args, {**metrics, f"{kind}/step": step}, step_key=f"{kind}/step")
+        if named and tracking is not None and metric_utils is not None:
+            with boundary(OrlError, "the trainer's tracking"):
+                step = metric_utils.compute_rollout_step(args, rollout_id)
+                tracking.log(args, {**named, f"{kind}/step": step}, step_key=f"{kind}/step")
+        return metrics

@@ -16,8 +16,9 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from msgspec import Struct
 from orl_core.config import RunConfig, decode_config, load_config
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.journal.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.circuit_breaker import Breaker
@@ -39,6 +40,10 @@ class WorkerState:
         if folder:
             atexit.register(Uploader(folder, config).close)
         self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
+
+    def runtime(self, client: OpenRewardClient) -> Runtime:
+        """Make the runtime of the event loop that `client` belongs to."""
+        return Runtime(self.config, renderer=self.renderer, client=client, journal=self.journal, breaker=self.breaker)
 
 
 class RunState:
@@ -79,26 +84,13 @@ class RunState:
         return batch + self._training
 
 
-class LoopClients:
+class LoopClients(Struct, frozen=True):
     """Clients of one event loop, and the runtime that uses them."""
 
-    def __init__(self, worker: WorkerState, engine: SglangEngine) -> None:
-        self.worker = worker
-        self.engine = engine
-        self.closing = AsyncExitStack()
-        self._client = OpenRewardClient(worker.config)
-        self.runtime = Runtime(
-            worker.config,
-            renderer=worker.renderer,
-            client=self._client,
-            journal=worker.journal,
-            breaker=worker.breaker,
-        )
-
-    async def open(self) -> None:
-        """Open the clients. They live as long as the loop."""
-        await self.closing.enter_async_context(self._client)
-        await self.closing.enter_async_context(self.engine)
+    worker: WorkerState
+    engine: SglangEngine
+    runtime: Runtime
+    closing: AsyncExitStack
 
 
 _runs: dict[str, RunState] = {}  # by the run's folder
@@ -111,6 +103,18 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], as
 def run_of(args: Any) -> RunState:
     """Return the run of the trainer's arguments, or of a copy of them. A process without a folder has one run."""
     return _runs.setdefault(getattr(args, "orl_folder", ""), RunState())
+
+
+def run_in_progress(args: Any) -> RunState:
+    """Return the run.
+
+    Raises:
+        RunAborted: `generate` ended it.
+    """
+    run = run_of(args)
+    if run.ended:
+        raise RunAborted(run.ended)
+    return run
 
 
 async def clients_of(args: Any, payload: Mapping[str, Any], *, evaluation: bool) -> LoopClients:
@@ -134,9 +138,10 @@ async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any
     with boundary(OrlError, "starting rollouts"):
         worker = run_of(args).worker(args)
         context = context_tokens(args, evaluation=evaluation) or worker.config.rollout.context_tokens
-        clients = LoopClients(worker, SglangEngine(url, context_tokens=context, payload=payload))
-        await clients.open()
-    return clients
+        closing = AsyncExitStack()
+        client = await closing.enter_async_context(OpenRewardClient(worker.config))
+        engine = await closing.enter_async_context(SglangEngine(url, context_tokens=context, payload=payload))
+        return LoopClients(worker, engine, worker.runtime(client), closing)
 
 
 async def aclose() -> None:

@@ -59,7 +59,8 @@ class Command(Struct, frozen=True, kw_only=True):
     def words(self) -> list[str]:
         """The whole command line."""
         script = "train_async.py" if self.request.trainer.asynchronous else "train.py"
-        return [self.request.installation.python, str(self.request.installation.root / script), *self.argv]
+        installation = self.request.installation
+        return [installation.python, str(Path(installation.found.root) / script), *self.argv]
 
 
 class ClusterTrainer(Struct, frozen=True, kw_only=True):
@@ -91,16 +92,13 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
         about = probe.ask(self.name, python, [], environment_for(python, {}))
         if not about.root:
             raise ConfigError(f"{python}: {self.name} is installed without train.py: install it from a checkout (-e)")
-        installation = Installation(
-            trainer=self.name, python=python, root=Path(about.root), gpus=about.gpus, features=about.features
-        )
-        return _check(self.command_of(installation, run))
+        return _check(self.command_of(Installation(trainer=self.name, python=python, found=about), run))
 
 
 def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool = True) -> Request:
     """Return the input of the adapter's command line; see `layout_of`."""
     trainer = run.config.trainer
-    layout = layout_of(trainer, installation.gpus, trains_in_parallel=trains_in_parallel)
+    layout = layout_of(trainer, installation.found.gpus, trains_in_parallel=trains_in_parallel)
     online = trainer.wandb_mode != "disabled" if trainer.wandb_mode else bool(os.environ.get(TRACKER))
     return Request(run=run, installation=installation, layout=layout, tracked=online)
 
@@ -127,7 +125,7 @@ def model_shape(
 
 
 def _model_script(request: Request, suffix: str) -> Path:
-    trainer, folder = request.trainer, request.installation.root / "scripts" / "models"
+    trainer, folder = request.trainer, Path(request.installation.found.root, "scripts", "models")
     known = sorted(script.stem for script in folder.glob(f"*{suffix}"))
     model = Path(trainer.model or MODEL).name.lower()
     named = trainer.model_args or next((script for script in known if script.lower() == model), "")
@@ -161,8 +159,8 @@ def _check(command: Command) -> Command:
     for name, near in found.unknown.items():
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"{command.unknown.format(name)}{hint}")
-    problems = [*_lacking(command, found), *found.obstacles]
-    notes = [*command.notes, *found.notes, *_unevaluated(command.argv)]
+    problems = [*_lacking(command, found), *([found.obstacle] if found.obstacle else [])]
+    notes = [*command.notes, *_unevaluated(command.argv)]
     if not found.complete:
         notes.append(f"not checked by the parser of {installation.trainer}: {found.why}")
     elif found.why:
@@ -227,7 +225,7 @@ def _lacking(command: Command, found: Findings) -> list[str]:
     lacking = [f"it has {there} GPUs but the run needs {asked}: lower --num-gpus"] if there < asked else []
     if missing := needs.missing({name for name, value in _environment(command).items() if value}):
         lacking.append(f"not set in the environment: {', '.join(missing)}")
-    return [*lacking, *unclosable(found.versions.get("ray"))]
+    return [*lacking, *unclosable(found.ray)]
 
 
 def _environment(command: Command) -> dict[str, str]:

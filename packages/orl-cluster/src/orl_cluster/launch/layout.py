@@ -13,18 +13,17 @@ from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 
 from orl_cluster.launch.argv import names_in, option_name, value_of, whole
+from orl_cluster.launch.probe import Findings
 
 GPUS, TENSOR_PARALLEL = 4, 4
 
 
 class Installation(Struct, frozen=True, kw_only=True):
-    """A trainer in its own Python: `root` is its checkout, `features` are the findings of the adapter's probe."""
+    """A trainer in its own Python, and the findings of the adapter's probe there."""
 
     trainer: str
     python: str
-    root: Path
-    gpus: int
-    features: tuple[str, ...]
+    found: Findings
 
 
 class Layout(Struct, frozen=True, kw_only=True):

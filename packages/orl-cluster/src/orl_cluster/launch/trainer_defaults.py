@@ -17,12 +17,12 @@ from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
 from orl_cluster.launch.layout import Layout, Request
+from orl_cluster.launch.probe import TRACKER
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
 RESPONSE_TOKENS, TOKENS_PER_GPU = 4096, 8192
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
-TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
 CUSTOM_CONFIG = "--custom-config-path"
 CONTEXT_PARALLEL, PER_GPU = "--context-parallel-size", "--max-tokens-per-gpu"
 

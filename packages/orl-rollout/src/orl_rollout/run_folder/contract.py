@@ -55,7 +55,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What a trainer would do: `command` is lines to read or to paste into a shell.
+    """Plan of a run: `command` has the lines to read or to paste into a shell.
 
     `problems` keep the run from starting on this machine; `notes` are what else its user should know.
     """
