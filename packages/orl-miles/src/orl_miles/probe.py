@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import structs
 from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.probe import TRACKER
+from orl_cluster.launch.probe import CHECKPOINT_TRACKER
 
 from orl_miles.args import FLASH, LOGGING_CRASH
 
@@ -59,11 +59,11 @@ def _fsdp_checkpoint(argv: Sequence[str]) -> str:
     load, model = value_of(argv, "--load") or "", value_of(argv, "--hf-checkpoint") or ""
     if load == model:
         return ""
-    if (Path(load) / "config.json").is_file() and not (Path(load) / "checkpoint" / TRACKER).is_file():
+    if (Path(load) / "config.json").is_file() and not (Path(load) / "checkpoint" / CHECKPOINT_TRACKER).is_file():
         return f"--load {load}: name a Hugging Face checkpoint with --model; --load goes on from one of miles' own"
     if why := _unsaved(argv, load):
         return why
-    if (Path(load) / TRACKER).is_file() and not _is_fsdp(Path(load)):
+    if (Path(load) / CHECKPOINT_TRACKER).is_file() and not _is_fsdp(Path(load)):
         return f"--load {load}: FSDP did not write this checkpoint and would start anew: --train-backend megatron"
     return ""
 
@@ -73,9 +73,9 @@ def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
     load, reference = value_of(argv, "--load") or "", value_of(argv, "--ref-load") or ""
     if not (Path(load) / "config.json").is_file() and (why := _unsaved(argv, load)):
         return why
-    if (Path(load) / TRACKER).is_file():
+    if (Path(load) / CHECKPOINT_TRACKER).is_file():
         return f"--load {load}: FSDP wrote this checkpoint: --train-backend fsdp" if _is_fsdp(Path(load)) else ""
-    if (Path(reference) / TRACKER).is_file():
+    if (Path(reference) / CHECKPOINT_TRACKER).is_file():
         why = probe.no_checkpoint(reference)
         return f"--ref-load {reference}: {why}" if why else ""
     if value_of(argv, "--megatron-to-hf-mode") == "bridge":
@@ -88,7 +88,7 @@ def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
 
 def _unsaved(argv: Sequence[str], load: str) -> str:
     """Return why `--load` is no checkpoint of miles, or "". The run's own, `--save`, need not be there yet."""
-    if probe.goes_on(argv) and not (Path(load) / TRACKER).is_file():
+    if probe.goes_on(argv) and not (Path(load) / CHECKPOINT_TRACKER).is_file():
         return ""
     why = probe.no_checkpoint(load)
     return f"--load {load}: {why}" if why else ""
@@ -96,7 +96,7 @@ def _unsaved(argv: Sequence[str], load: str) -> str:
 
 def _is_fsdp(load: Path) -> bool:
     """Tell whether the newest checkpoint in `load` is laid out as FSDP does: the model in a folder of its own."""
-    step = (load / TRACKER).read_text(encoding="utf-8").strip()
+    step = (load / CHECKPOINT_TRACKER).read_text(encoding="utf-8").strip()
     return step.isdecimal() and (load / f"iter_{int(step):07d}" / "model").is_dir()
 
 

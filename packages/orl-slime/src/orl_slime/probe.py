@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import structs
 from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.probe import TRACKER
+from orl_cluster.launch.probe import CHECKPOINT_TRACKER
 from orl_core.errors import OrlError, boundary
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
@@ -35,14 +35,14 @@ def _obstacle(argv: Sequence[str], root: str) -> str:
     read as they are.
     """
     load, reference = (value_of(argv, name) or "" for name in ("--load", "--ref-load"))
-    fresh = probe.goes_on(argv) and not _holds(load, TRACKER) and not _holds(load, "config.json")
+    fresh = probe.goes_on(argv) and not _holds(load, CHECKPOINT_TRACKER) and not _holds(load, "config.json")
     name, begins = ("--ref-load", reference) if fresh else ("--load", load)
     if fresh and not Path(begins).exists():
         return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
-    if _holds(begins, TRACKER):
+    if _holds(begins, CHECKPOINT_TRACKER):
         why = probe.no_checkpoint(begins)
         return f"{name} {begins}: {why}" if why else ""
-    of_run = _holds(f"{begins}/checkpoint", TRACKER)  # a run's folder: its config.json is orl's
+    of_run = _holds(f"{begins}/checkpoint", CHECKPOINT_TRACKER)  # a run's folder: its config.json is orl's
     if of_run or not (fresh or _holds(begins, "config.json")):
         return f"{name} {begins}: {probe.no_checkpoint(begins)}"
     if _holds(begins, "config.json") and _reads(begins):

@@ -113,9 +113,9 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             ConfigError: it is not loaded.
         """
         if (module := self._module(name)) is None:
+            needed = f"`{self.package}.{name}`"
             raise ConfigError(
-                f"row {sample.index}: its metadata is no task of `orl prepare`, and {self.package}.{name} is not there "
-                "to play it: prepare the tasks with `orl prepare`"
+                f"row {sample.index}: its metadata is no task of `orl prepare`, and {needed} is not there"
             )
         return module
 

@@ -29,7 +29,7 @@ from orl_cluster.launch.find_python import find_python
 from orl_cluster.launch.layout import Installation, Request, layout_of
 from orl_cluster.launch.probe import Findings
 from orl_cluster.launch.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
-from orl_cluster.launch.required_env import TRACKER, Needs, given_secrets, needs_of
+from orl_cluster.launch.required_env import WANDB_KEY, Needs, given_secrets, needs_of
 from orl_cluster.launch.rows import check_rows
 from orl_cluster.launch.trainer_defaults import CUSTOM_CONFIG, MODEL
 
@@ -99,7 +99,7 @@ def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool
     """Return the input of the adapter's command line; see `layout_of`."""
     trainer = run.config.trainer
     layout = layout_of(trainer, installation.found.gpus, trains_in_parallel=trains_in_parallel)
-    online = trainer.wandb_mode != "disabled" if trainer.wandb_mode else bool(os.environ.get(TRACKER))
+    online = trainer.wandb_mode != "disabled" if trainer.wandb_mode else bool(os.environ.get(WANDB_KEY))
     return Request(run=run, installation=installation, layout=layout, tracked=online)
 
 
@@ -245,7 +245,7 @@ def _unevaluated(argv: Sequence[str]) -> list[str]:
 def _needs(command: Command) -> Needs:
     """Return the variables that the workers need. A user who is logged in at Weights & Biases needs no key there."""
     request = command.request
-    tracked = request.tracked and request.trainer.wandb_mode != "offline" and bool(os.environ.get(TRACKER))
+    tracked = request.tracked and request.trainer.wandb_mode != "offline" and bool(os.environ.get(WANDB_KEY))
     package = f"orl_{request.installation.trainer}"
     return needs_of(request.run.config, package, tracked=tracked, settings=command.environment)
 

@@ -29,7 +29,7 @@ from orl_rollout.signals import children
 
 from orl_cluster.launch.argv import names_in, nearest, value_of
 
-TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
+CHECKPOINT_TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
 ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes a minute on a slow disk
 
 
@@ -159,21 +159,21 @@ def goes_on(argv: Sequence[str]) -> bool:
 
 def no_checkpoint(folder: str) -> str:
     """Return why training cannot go on from `folder`, and where it could; "" if it can."""
-    tracker = Path(folder) / TRACKER
+    tracker = Path(folder) / CHECKPOINT_TRACKER
     if not tracker.is_file():
         return f"no checkpoint is there, training would start anew: {_meant(folder)}"
     step = tracker.read_text(encoding="utf-8").strip()
     saved = f"iter_{int(step):07d}" if step.isdecimal() else step
     if saved and (Path(folder) / saved).is_dir():
         return ""
-    return f"its {TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
+    return f"its {CHECKPOINT_TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
 
 
 def _meant(folder: str) -> str:
     """Return a hint at the checkpoint that `folder`, of a run or of one step, was likely taken for."""
     near = (Path(folder) / "checkpoint", Path(folder).parent)
-    found = next((one for one in near if (one / TRACKER).is_file()), None)
-    return f"did you mean {found}?" if found else f"name the folder that --save named, which holds {TRACKER}"
+    found = next((one for one in near if (one / CHECKPOINT_TRACKER).is_file()), None)
+    return f"did you mean {found}?" if found else f"name the folder that --save named, which holds {CHECKPOINT_TRACKER}"
 
 
 def _gpus() -> int:

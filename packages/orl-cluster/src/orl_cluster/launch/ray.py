@@ -28,7 +28,7 @@ from orl_rollout.signals import children, interrupt
 
 from orl_cluster.launch import nodes
 from orl_cluster.launch.process import scrubbing
-from orl_cluster.launch.required_env import PLATFORM, TRACKER, Needs
+from orl_cluster.launch.required_env import PLATFORM, WANDB_KEY, Needs
 
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 PORT = 6379  # Ray's own, of a cluster that the user starts
@@ -74,7 +74,7 @@ def ray_cluster(
 
 def hidden_of(needs: Needs) -> tuple[str, ...]:
     """Return the variables whose values no log may hold: those of `needs`, every key, and the cluster's token."""
-    return tuple(dict.fromkeys((*needs.names, PLATFORM, TRACKER, TOKEN)))
+    return tuple(dict.fromkeys((*needs.names, PLATFORM, WANDB_KEY, TOKEN)))
 
 
 def several_nodes(nodes: int, gpus: int, needs: Needs) -> str:

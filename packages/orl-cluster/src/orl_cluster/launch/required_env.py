@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from orl_core.config import RunConfig, Secret
 from orl_core.errors import ConfigError
 
-PLATFORM, TRACKER = "OPENREWARD_API_KEY", "WANDB_API_KEY"
+PLATFORM, WANDB_KEY = "OPENREWARD_API_KEY", "WANDB_API_KEY"
 
 
 class Needs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,7 +49,7 @@ def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mappin
     environments = config.environments.values()
     secrets = dict.fromkeys([*config.secrets, *(name for each in environments for name in each.secrets)])
     keys = [PLATFORM] if any(each.base_url is None or each.send_api_key for each in environments) else []
-    keys += [TRACKER] if tracked else []
+    keys += [WANDB_KEY] if tracked else []
     either = [*((key,) for key in keys), *(tuple(dict.fromkeys((name, name.upper()))) for name in secrets)]
     return Needs(package=package, variables=tuple(either), settings=dict(settings))
 

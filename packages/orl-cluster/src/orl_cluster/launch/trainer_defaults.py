@@ -17,7 +17,7 @@ from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
 from orl_cluster.launch.layout import Layout, Request
-from orl_cluster.launch.probe import TRACKER
+from orl_cluster.launch.probe import CHECKPOINT_TRACKER
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
@@ -132,7 +132,7 @@ def _checkpoints(request: Request, reference: str) -> Options:
 
 def _is_trained(folder: Path) -> bool:
     """Tell whether training wrote the checkpoint in `folder`: it names its step, which a converted model does not."""
-    tracker = folder / TRACKER
+    tracker = folder / CHECKPOINT_TRACKER
     return tracker.is_file() and tracker.read_text(encoding="utf-8").strip().isdecimal()
 
 
