@@ -90,7 +90,7 @@ async def test_14_the_logs_are_in_miles_tracking_and_its_cache_is_ours(
     assert theirs["rollout/prefix_cache_hit_rate"] == pytest.approx(hits)
     assert 0.0 < hits < 1.0
     (row,) = read(tmp_path / "run" / "metrics.jsonl")
-    assert row["playground/GuessNumber/cache_hits"] == pytest.approx(hits)
+    assert row.metrics["playground/GuessNumber/cache_hits"] == pytest.approx(hits)
     assert theirs["perf/non_generation_time/max"] == max(sample.non_generation_time for sample in flat(groups)) > 0
 
 
@@ -118,4 +118,4 @@ async def test_8_an_evaluation_counts_every_rollout_once(
     assert ours["eval/playground/GuessNumber/rollouts"] == 16.0
     assert theirs["eval/held_out"] == 0.5
     (row,) = read(tmp_path / "run" / "metrics.jsonl")
-    assert (row["kind"], row["playground/GuessNumber/rollouts"]) == ("eval", 16.0)
+    assert (row.kind, row.metrics["playground/GuessNumber/rollouts"]) == ("eval", 16.0)

@@ -1,4 +1,4 @@
-"""What orl logs can be shown on a terminal: no control characters from outside, no secret, also in tracebacks."""
+"""Log records can be shown on a terminal: no control characters from outside, no secret, also in tracebacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET = "the-hidden-value"
 
 @pytest.fixture
 def said() -> Iterator[io.StringIO]:
-    """What a handler of the host's writes, its format with the traceback."""
+    """Return the output of a handler of the host, its format with the traceback."""
     keep_out(Scrubber([SECRET]))
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)

@@ -48,7 +48,7 @@ def test_an_evaluation_is_that_of_the_steps_before_it(batches: list[int], rollou
     for batch in batches:
         log_rollout(batch, args, played(), None, 1.0)
     log_eval(rollout_id, args, {"held_out": {"samples": played()}})
-    assert [row["step"] for row in read(tmp_path / "metrics.jsonl") if row["kind"] == "eval"] == [step]
+    assert [row.step for row in read(tmp_path / "metrics.jsonl") if row.kind == "eval"] == [step]
 
 
 @pytest.mark.parametrize(

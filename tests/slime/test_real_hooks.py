@@ -64,7 +64,7 @@ async def test_14_the_logs_are_written_beside_slimes_own_and_its_cache_is_ours(
 
         theirs = compute_metrics_from_samples(host.args, [sample for group in groups for sample in group])
     (ours,) = read(tmp_path / "run" / "metrics.jsonl")
-    hits = ours["playground/GuessNumber/cache_hits"]
+    hits = ours.metrics["playground/GuessNumber/cache_hits"]
     assert theirs["prefix_cache_hit_rate"] == pytest.approx(hits)
     assert 0.0 < hits < 1.0
     assert any("orl rollout 0" in record.getMessage() for record in caplog.records)
@@ -87,7 +87,7 @@ async def test_8_an_evaluation_counts_every_rollout_once(
     assert sorted(data["held_out"]["rewards"]) == [0.0] * 8 + [1.0] * 8
     assert data["held_out"]["truncated"] == [sample.reward == 0.0 for sample in data["held_out"]["samples"]]
     (row,) = read(tmp_path / "run" / "metrics.jsonl")
-    assert (row["kind"], row["playground/GuessNumber/rollouts"]) == ("eval", 16.0)
+    assert (row.kind, row.metrics["playground/GuessNumber/rollouts"]) == ("eval", 16.0)
 
 
 def test_speculation_and_caches_are_counted_anew_for_every_rollout(checkpoint: Path):

@@ -56,8 +56,8 @@ def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
 @pytest.mark.parametrize(
     ("trainer", "extra", "said"),
     [
-        ({"flags": {"los_type": "grpo"}}, (), "no `los_type`; did you mean `loss_type`?"),
-        ({}, ("--epsilon-hihg", "0.3"), "no `epsilon_hihg`; did you mean `epsilon_high`?"),
+        ({"flags": {"los_type": "grpo"}}, (), "no `los_type`; did you mean loss_type?"),
+        ({}, ("--epsilon-hihg", "0.3"), "no `epsilon_hihg`; did you mean epsilon_high?"),
         ({}, ("stray",), "no `stray`"),
         ({"flags": {"beta": "much"}}, (), "beta: invalid float value: 'much'"),
         ({"flags": {"max_steps": 3}}, (), "`max_steps` is orl's own; what sets it is `num_rollout`"),

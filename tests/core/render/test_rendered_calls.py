@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import FailureKind, Message, ParseFailure, ToolCall, ToolSpec, text_message
-from orl_core.render.controls import GUARDS, Controls, map_strings
+from orl_core.render.controls import GUARDS, Controls
 from orl_core.render.conversation import Dialect, for_template
+from orl_core.text import map_strings
 from orl_core.tools.format import for_chat_template
 
 from tests.core.render.conversations import few
@@ -76,7 +77,7 @@ def actions(draw: st.DrawFn, name: str) -> Message:
 def sampled(name: str, action: Message, tools: Sequence[ToolSpec]) -> list[int]:
     """The ids of an action as the template renders it, behind the prompt; no string in it makes a control id."""
     tok, controls, guard = tokenizer(name), Controls(tokenizer(name)), GUARDS[0]
-    specs = map_strings(lambda text: controls.guard(text, guard), for_chat_template(tools))
+    specs = map_strings(for_chat_template(tools), lambda text: controls.guard(text, guard))
     user = text_message("user", "Hi.")
 
     def rendered(messages: Sequence[Message], *, prompt: bool) -> list[int]:

@@ -15,9 +15,9 @@ from orl_launcher.doctor.engine import _ask
 from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.http.safe_json import check, decode
 from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
+from orl_rollout.openreward.listing import open_listing
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.sglang.client import Patience, SglangEngine
-from orl_rollout.tasks.prepare import open_listing
 from orl_rollout.upload import sender as delivery
 from orl_testing import ScriptedEngine
 

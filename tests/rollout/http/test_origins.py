@@ -16,10 +16,11 @@ from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
 from orl_rollout.http.client import HttpClient, UnsafeRequest
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tasks.file import read_tasks
-from orl_rollout.tasks.prepare import list_tasks, open_listing, prepare
+from orl_rollout.tasks.prepare import prepare
 from orl_rollout.upload import sender as delivery
 from orl_testing import environments as envs
 

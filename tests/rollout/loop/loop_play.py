@@ -50,5 +50,5 @@ def session_of(*script: ToolResult | Exception, **options: Any) -> ScriptedSessi
 
 
 def shown(engine: ScriptedEngine, request: int) -> str:
-    """What the engine was shown in a request, as text."""
+    """Return the text that the engine was shown in a request."""
     return TOKENIZER.decode(engine.requests[request].ids)

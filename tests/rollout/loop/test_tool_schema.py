@@ -22,7 +22,7 @@ from tests.rollout.loop.test_tool_check import JSON
 
 
 async def judged(schema: Any, arguments: dict[str, Any]) -> tuple[Verdict, str]:
-    """What comes of a call, and the line that says so."""
+    """Return the verdict on a call, and the line that says so."""
     try:
         tools = await Toolbox.of([tool(schema)])
         (checked,) = await tools.check_all([called(arguments)], None)

@@ -1,4 +1,4 @@
-"""What each fault of an environment does to a rollout at each moment of it: one test a cell of the tables below.
+"""Each fault of an environment at each moment of a rollout: one test a cell of the tables below.
 
 The whole loop plays a real session on the SDK's own server, with a proxy between them where the fault is the wire's.
 An episode calls `step` twice and then `finish`; in the column "second" both steps are calls of one action. A cell says

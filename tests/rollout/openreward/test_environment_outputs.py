@@ -1,4 +1,4 @@
-"""What the model is shown of an environment's outputs, and how an episode ends that ends in an unusual way.
+"""The model is shown an environment's outputs; episodes end in unusual ways.
 
 The whole loop plays real sessions on the SDK's own server; faults have tables of their own (test_environment_faults).
 """

@@ -1,11 +1,20 @@
-"""What an environment says of its failure: searched as far as it is shown, with no part of a secret left in it."""
+"""An environment's words for its failure: searched as far as it is shown, with no part of a secret left in it."""
 
 from __future__ import annotations
 
+import aiohttp
 import pytest
-from orl_core.errors import SessionError
+from orl_core.errors import (
+    SessionAnswerError,
+    SessionError,
+    SessionRefused,
+    SessionTimeout,
+    SessionUnavailable,
+)
+from orl_rollout.http.client import UnsafeAnswer
+from orl_rollout.loop.session import Overloaded
 from orl_rollout.openreward.faults import SEARCHED, speaking
-from orl_rollout.openreward.transport import RemoteFailure
+from orl_rollout.openreward.transport import Refusal, RemoteFailure
 from orl_rollout.secrets.secrets import Scrubber
 
 VALUE = "or_0123456789abcdef0123"
@@ -50,3 +59,23 @@ def test_secret_at_the_end_of_what_is_searched_is_not_shown(place: int) -> None:
     assert VALUE[:4] not in str(fault)
     fault, _ = said(" " * before + VALUE.encode().hex() + " " * SEARCHED)
     assert VALUE[:4].encode().hex() not in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (TimeoutError(), SessionTimeout),
+        (aiohttp.ServerDisconnectedError(), SessionUnavailable),
+        (Refusal(503, "busy"), SessionUnavailable),
+        (Refusal(429, "busy"), Overloaded),
+        (Refusal(400, "no such task"), SessionRefused),
+        (UnsafeAnswer("too large"), SessionAnswerError),
+        (RemoteFailure("a bug"), SessionError),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
+)
+def test_fault_has_the_class_of_its_cause(cause: Exception, kind: type[SessionError]) -> None:
+    with pytest.raises(SessionError) as caught, speaking("opening a session", Scrubber([VALUE])):
+        raise cause
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is cause

@@ -11,7 +11,7 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.tasks.prepare import list_tasks, open_listing
+from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_testing import environments as envs
 
 from tests.kit.episodes import Playing

@@ -1,4 +1,4 @@
-"""What travels to a server: the key to the platform alone, secrets to their environments, and by which way."""
+"""The key travels to the platform alone, secrets to their environments."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""How an episode opens and closes on a real OpenReward server: what is read, what is tried again, what is left."""
+"""Episodes open and close on a real OpenReward server: reading, retries, and nothing left behind."""
 
 import asyncio
 import socket

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orl_rollout.run_folder.metrics_log import append, figures, read
+from orl_core.config import EnvironmentConfig, RunConfig
+from orl_rollout.run_folder.metrics_log import append, overall, read
+from orl_rollout.run_folder.summary import Summary
+
+CONFIG = RunConfig(environments={"A/B": EnvironmentConfig()})
 
 
 @pytest.fixture
@@ -18,9 +22,16 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_figures_are_those_of_first_and_last_evaluation(path: Path) -> None:
-    made = figures(read(path))
-    assert (made["success_before"], made["success_after"]) == (0.25, 0.75)
-    assert (made["valid_call_rate"], made["seconds_per_step"], made["rollouts"]) == (0.5, 2.0, 16)
+    made = Summary.of(CONFIG, read(path))
+    assert (made.success_before, made.success_after) == (0.25, 0.75)
+    assert (made.valid_call_rate, made.seconds_per_step, made.rollouts, made.steps) == (0.5, 2.0, 16, 1)
+
+
+def test_a_metric_over_all_environments_has_one_meaning() -> None:
+    assert overall({"A/B/reward": 0.5, "reward": 0.1, "all/reward": 0.75}, "reward") == 0.75
+    assert overall({"A/B/reward": 0.5, "reward": 0.1}, "reward") == 0.5
+    assert overall({"loss": 0.1}, "loss") == 0.1
+    assert overall({"A/B/stop/reward": 1.0}, "reward") is None
 
 
 def test_a_line_torn_anywhere_costs_that_line_alone(path: Path) -> None:
@@ -28,7 +39,7 @@ def test_a_line_torn_anywhere_costs_that_line_alone(path: Path) -> None:
     last = whole.splitlines()[-1]
     for kept in range(len(last)):
         path.write_bytes(whole[: -len(last) - 1] + last[:kept])
-        assert [row["step"] for row in read(path)] == [0, 1]
+        assert [row.step for row in read(path)] == [0, 1]
 
 
 def test_a_line_after_a_torn_one_is_a_line_of_its_own(path: Path) -> None:
@@ -38,11 +49,11 @@ def test_a_line_after_a_torn_one_is_a_line_of_its_own(path: Path) -> None:
     for kept in range(len(last)):
         path.write_bytes(whole[: -len(last) - 1] + last[:kept])
         append(path, "train", 3, {}, seconds=1.0)
-        assert [row["step"] for row in read(path)] == [0, 1, 1, 3]
+        assert [row.step for row in read(path)] == [0, 1, 1, 3]
     path.write_bytes(b'{"A/\xff": 1}\n' + whole)
-    assert [row["step"] for row in read(path)] == [0, 1, 1, 2]
+    assert [row.step for row in read(path)] == [0, 1, 1, 2]
 
 
 def test_no_file_is_no_history(tmp_path: Path) -> None:
     assert read(tmp_path / "metrics.jsonl") == []
-    assert figures([])["success_before"] is None
+    assert Summary.of(CONFIG, []).success_before is None

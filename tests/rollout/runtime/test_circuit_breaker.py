@@ -10,7 +10,7 @@ from orl_rollout.runtime.circuit_breaker import BUGS, WINDOW, Breaker
 
 
 def fed(breaker: Breaker, errors: list[bool]) -> tuple[int, str] | None:
-    """How many rollouts were counted when the breaker ended the run, if it did, and what it said."""
+    """Return how many rollouts were counted when the breaker ended the run, if it did, and what it said."""
     for number, error in enumerate(errors, 1):
         try:
             breaker.saw(f"fault {number}" if error else "")

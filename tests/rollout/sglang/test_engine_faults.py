@@ -69,7 +69,7 @@ ERROR = "error"  # the turns so far are kept, nothing trains
 
 
 class Row(NamedTuple):
-    """What comes of a fault, and the words of the error where it is one."""
+    """The outcome of a fault, and the words of the error where it is one."""
 
     fault: Fault
     passes: Literal["unaffected", "error"]
@@ -195,7 +195,7 @@ PLACES = {"one id short of the stop": -1, "exactly at the stop": 0, "before the 
 
 @pytest.fixture(scope="module")
 def shown() -> list[int]:
-    """How many ids the engine is shown in each turn."""
+    """Return how many ids the engine is shown in each turn."""
     played = asyncio.run(play(lambda index: None, Patience(), Limits(max_turns=TURNS)))
     return [len(request.body["input_ids"]) for request in played.server.requests]
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from aiohttp import web
-from orl_core.errors import EngineError
+from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, EngineTimeout, EngineUnavailable
 from orl_rollout.http.client import ERROR_BYTES
 from orl_rollout.sglang.client import Patience, SglangEngine
 from orl_testing import Fault, FaultKind, SglangServer
@@ -48,6 +48,22 @@ async def test_a_lasting_fault_ends_the_retries_in_time(fault: Fault) -> None:
     assert server.received >= 2
     assert time.monotonic() - started < 20
     assert fault.kind is not FaultKind.STATUS or "HTTP 503: The request queue is full." in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (Fault(kind=FaultKind.STATUS, status=400), EngineRefused),
+        (Fault(kind=FaultKind.STATUS, status=503), EngineUnavailable),
+        (Fault(kind=FaultKind.HANG), EngineTimeout),
+        (Fault(kind=FaultKind.SHORT_LOGPROBS), EngineAnswerError),
+    ],
+    ids=lambda value: getattr(value, "kind", None),
+)
+async def test_fault_has_the_class_of_its_cause(fault: Fault, cause: type[EngineError]) -> None:
+    async with serving(fault, patience=Patience(read=0.2, retry=0.0)) as (_, engine):
+        with pytest.raises(cause):
+            await engine.generate(PROMPT, SAMPLING, key="a")
 
 
 async def test_a_refused_connection_is_retried_until_the_server_is_there() -> None:

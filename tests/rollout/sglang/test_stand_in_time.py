@@ -1,4 +1,4 @@
-"""What the SGLang stand-in does with time: slots, queues and pauses, aborts, new weights, and faults."""
+"""The SGLang stand-in and time: slots, queues and pauses, aborts, new weights, and faults."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from orl_rollout.run_folder.contract import SummaryFile, replace, write_new
+from orl_rollout.bounded_files import replace, write_new
+from orl_rollout.run_folder.summary import Summary, SummaryFile
 from orl_rollout.signals import children, interrupt
 
 from tests.rollout.http.test_bombs import growth_of
@@ -253,7 +254,7 @@ def test_a_forked_child_does_not_share_the_signals() -> None:
 
 
 def test_a_summary_is_there_from_the_signal_on_and_the_end_has_the_last_word(tmp_path: Path) -> None:
-    summary = SummaryFile(tmp_path, lambda ending: {"steps": 1, **ending})
+    summary = SummaryFile(tmp_path, lambda: Summary(env="a/b", model=None, steps=1, seed=0))
     summary.interrupted()
     assert b'"interrupted": true' in (tmp_path / "summary.json").read_bytes()
     summary.end({})

@@ -12,8 +12,9 @@ from orl_core.config import decode_config
 from orl_core.errors import ConfigError, SessionError
 from orl_core.task import Task, row_of
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.tasks.file import read_tasks
-from orl_rollout.tasks.prepare import list_tasks, open_listing, prepare, share_out
+from orl_rollout.tasks.prepare import prepare, share_out
 from orl_testing import environments as envs
 
 

@@ -1,4 +1,4 @@
-"""What a chat template is given: what transformers gives it, a clock that stands, and the right reasoning switch."""
+"""The variables of a chat template: those of transformers, a clock that stands, and the right reasoning switch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jinja2 import TemplateError
 from msgspec import structs
-from orl_cluster.hooks.worker import WorkerState
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, RenderError
 from orl_core.messages import ToolCall, ToolSpec, text_message
 from orl_core.render.conversation import for_template
 from orl_core.tools.format import for_chat_template
-from orl_rollout.run_folder.contract import dated
+from orl_rollout.run_folder.config_file import dated
+from orl_rollout.runtime.stack import SharedState
 from orl_rollout.tokenizer.chat_template import ChatTemplate
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
@@ -57,7 +57,7 @@ def config_of(**fields: Any) -> RunConfig:
 
 
 def shown(hf: Any, messages: list[dict[str, Any]], tools: Any, variables: dict[str, Any]) -> str:
-    """What transformers itself renders, or that it refuses."""
+    """Return the rendering of transformers itself, or that it refuses."""
     try:
         return hf.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False, **variables)
     except (TemplateError, TypeError) as error:
@@ -263,7 +263,7 @@ def test_a_template_of_the_users_stands_in_for_the_checkpoints_everywhere(tmp_pa
     travelled = decode_config(json.loads(json.dumps(config.public())), "orl_config")
     assert travelled == config
     build("").save_pretrained(tmp_path / "model")
-    process = WorkerState(travelled, str(tmp_path / "model"), 1, "")
+    process = SharedState(travelled, str(tmp_path / "model"), "", 1)
     assert process.renderer.tool_format == "hermes"
     assert process.tokenizer.decode(process.renderer.open((USER,), ())).endswith("<|im_start|>assistant\n")
     with pytest.raises(RenderError, match="chat_template: FILE"):

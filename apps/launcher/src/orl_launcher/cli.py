@@ -6,8 +6,7 @@ It knows no command. Abbreviated options are off, so that a new option never cha
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -50,14 +49,10 @@ class Parser(argparse.ArgumentParser):
         for word in argv:
             option = word.partition("=")[0]
             if option.startswith("--") and option not in known:
-                self.error(f"unknown option {option}{suggestion(option, known)}")
+                from orl_core.text import did_you_mean
+
+                self.error(f"unknown option {option}{did_you_mean(option, known)}")
         return self.parse_args(argv)
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """`, did you mean X?`, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f", did you mean {near[0]}?" if near else ""
 
 
 def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:

@@ -139,7 +139,9 @@ def _run(words: list[str]) -> int:
 
     try:
         if words[0] not in COMMANDS:
-            near = cli.suggestion(words[0], COMMANDS)
+            from orl_core.text import did_you_mean
+
+            near = did_you_mean(words[0], COMMANDS)
             raise cli.UsageError(f"unknown command {words[0]}{near or ': ' + ', '.join(COMMANDS)} (see orl --help)")
         command = cast("Command", import_module(f"orl_launcher.commands.{words[0].replace('-', '_')}"))
         return command.run(command.parser().parse(words[1:]))

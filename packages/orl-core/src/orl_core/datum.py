@@ -8,15 +8,16 @@ the whole history (stripped reasoning) begins a datum of its own. Nothing is tok
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
+
+from orl_core.trajectory import Generation, Trajectory, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from orl_core.limits import TrainOn
-    from orl_core.trajectory import Trajectory, Turn
 
 
 class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,9 +25,9 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `response`, `sampled`, `loss_mask` and `logprobs` have length R; `sampled` and `loss_mask` hold 0 or 1 with
     `loss_mask <= sampled`; `logprobs` are the engine's at the sampled places and 0.0 elsewhere. `rewards` are what the
-    environment paid, turn by turn: the place in `response` of the action's last id, and the reward. `weight_versions`
-    and `extras` have one member for each generation. `reward` is that of the whole rollout: data of one rollout share
-    `rollout_id` and `reward`.
+    environment paid, turn by turn: the place in `response` of the action's last id, and the reward. `generations` are
+    the engine's answers that the datum is made of, in order. `reward` is that of the whole rollout: data of one rollout
+    share `rollout_id` and `reward`.
     """
 
     task_key: str
@@ -36,15 +37,19 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sampled: tuple[int, ...]
     loss_mask: tuple[int, ...]
     logprobs: tuple[float, ...]
-    weight_versions: tuple[str, ...] = ()
+    generations: tuple[Generation, ...] = ()
     reward: float = 0.0
     rewards: tuple[tuple[int, float], ...] = ()
     trains: bool = True
-    extras: tuple[dict[str, Any], ...] = field(default=())
+
+    @property
+    def weight_versions(self) -> tuple[str, ...]:
+        """Return the version of the weights behind each generation."""
+        return tuple(generation.weight_version for generation in self.generations)
 
 
 def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
-    """The data of `trajectory`, in the order of its turns; none where the engine never returned an id.
+    """Return the data of `trajectory`, in the order of its turns; none where the engine never returned an id.
 
     One datum, or one for each row of turns between which reasoning was stripped. A trajectory that does not train gives
     well-formed data whose `loss_mask` is all 0.
@@ -60,7 +65,7 @@ def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
 
 
 def _rows(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
-    """The turns cut after each one that later turns were not shown whole."""
+    """Yield the turns, cut after each one that later turns were not shown whole."""
     start = 0
     for place, turn in enumerate(turns, 1):
         if turn.hidden or place == len(turns):
@@ -69,7 +74,7 @@ def _rows(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
 
 
 def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn], reward: float) -> Datum:
-    """The datum of `turns`, each of which was shown all that came since the first of them."""
+    """Return the datum of `turns`, each of which was shown all that came since the first of them."""
     response: list[int] = []
     sampled: list[int] = []
     mask: list[int] = []
@@ -93,7 +98,6 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
             end = len(response)
             if turn.reward is not None and math.isfinite(turn.reward):
                 rewards.append((end - 1, turn.reward))
-    generations = [generation for turn in turns for generation in turn.generations]
     return Datum(
         task_key=trajectory.job.task.key,
         rollout_id=trajectory.job.key,
@@ -102,16 +106,15 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
         sampled=tuple(sampled[:end]),
         loss_mask=tuple(mask[:end]),
         logprobs=tuple(logprobs[:end]),
-        weight_versions=tuple(generation.weight_version for generation in generations),
+        generations=tuple(generation for turn in turns for generation in turn.generations),
         reward=reward,
         rewards=tuple(rewards),
         trains=trains,
-        extras=tuple(generation.extras for generation in generations),
     )
 
 
 def _mask(turn: Turn, count: int, train_on: TrainOn) -> list[int]:
-    """The loss mask of an action of `count` ids. Where its parts are not known, it trains only if all of them may."""
+    """Return the loss mask of an action of `count` ids. If its parts are unknown, it trains only if all of them may."""
     if turn.failed and not train_on.failed_turns:
         return [0] * count
     if turn.spans is None:

@@ -2,8 +2,8 @@
 
     OrlError
     ├── ConfigError     a file, an option or an environment variable is wrong: refused at load time
-    ├── EngineError     the inference engine failed, or its answer breaks law L1
-    ├── SessionError    the environment (or the way to it) failed
+    ├── EngineError     the inference engine failed: -Timeout, -Unavailable, -Refused, -AnswerError (law L1)
+    ├── SessionError    the environment or the way to it failed: the same four, and Overloaded
     ├── RenderError     messages could not become token ids, or the tokenizer fails its certificate
     └── RunAborted      the breaker: too many rollouts end in ERROR; the only exception that leaves an adapter
 
@@ -32,11 +32,43 @@ class ConfigError(OrlError):
 
 
 class EngineError(OrlError):
-    """The inference engine failed or broke its contract (missing, short, non-finite or misaligned logprobs)."""
+    """The inference engine failed. A subclass names the cause, where it is known."""
+
+
+class EngineTimeout(EngineError):
+    """The engine did not answer in time."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine cannot be reached, is overloaded or broke off its answer: the same request may succeed later."""
+
+
+class EngineRefused(EngineError):
+    """The engine refuses the request, or would: the same request fails again."""
+
+
+class EngineAnswerError(EngineError):
+    """The engine's answer breaks law L1: missing, short, non-finite or misaligned logprobs, or no ids at all."""
 
 
 class SessionError(OrlError):
-    """The environment failed: unreachable, crashed, past a deadline, or its answer cannot be used."""
+    """The environment failed. A subclass names the cause, where it is known; the environment's own code has none."""
+
+
+class SessionTimeout(SessionError):
+    """The environment did not answer in time."""
+
+
+class SessionUnavailable(SessionError):
+    """The server cannot be reached, is busy or broke off its answer: the same request may succeed later."""
+
+
+class SessionRefused(SessionError):
+    """The server refuses the request: the same request fails again."""
+
+
+class SessionAnswerError(SessionError):
+    """The server's answer cannot be used."""
 
 
 class RenderError(OrlError):
@@ -65,6 +97,12 @@ def boundary(error: type[OrlError], what: str) -> Generator[None]:
         if type(exc).__module__ != _PYO3:
             raise
         raise error(_message(what, exc)) from exc
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return one of the exceptions in `group`, one of ours before others."""
+    first = (group.subgroup(OrlError) or group).exceptions[0]
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _message(what: str, exc: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What was played: generations, turns, the trajectory, and why it stopped. A record, never edited.
+"""The record of a rollout, never edited: generations, turns, the trajectory, and why it stopped.
 
 The ids in it are the engine's own (law L1): an observation is what the engine was shown since its last answer, an
 action is what it returned. A turn stores only what it adds, and which of its ids later turns were not shown. The module
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from orl_core.errors import EngineError
+from orl_core.errors import EngineAnswerError
 from orl_core.limits import Limits
 from orl_core.messages import Action, Message, Span, ToolResult
 from orl_core.task import Task
@@ -54,7 +54,7 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replays and is never journalled.
 
     Raises:
-        EngineError: the logprobs are missing, short, not finite or of no probability, or an id is not one.
+        EngineAnswerError: the logprobs are missing, short, not finite or of no probability, or an id is not one.
     """
 
     ids: tuple[int, ...]
@@ -67,19 +67,19 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.logprobs):
-            raise EngineError(f"the engine returned {len(self.ids)} ids and {len(self.logprobs)} logprobs")
+            raise EngineAnswerError(f"the engine returned {len(self.ids)} ids and {len(self.logprobs)} logprobs")
         if not {int}.issuperset(map(type, self.ids)) or (
             self.ids and not 0 <= min(self.ids) <= max(self.ids) < 1 << 31
         ):
-            raise EngineError("the engine returned an id that is not a whole number of 31 bits")
+            raise EngineAnswerError("the engine returned an id that is not a whole number of 31 bits")
         if not {float, int}.issuperset(map(type, self.logprobs)):
-            raise EngineError("the engine returned a logprob that is not a number")
+            raise EngineAnswerError("the engine returned a logprob that is not a number")
         if not all(map(math.isfinite, self.logprobs)):
-            raise EngineError("the engine returned a logprob that is not finite")
+            raise EngineAnswerError("the engine returned a logprob that is not finite")
         low, high = min(self.logprobs, default=0.0), max(self.logprobs, default=0.0)
         if low < LOWEST_LOGPROB or high > HIGHEST_LOGPROB:
             wrong = low if low < LOWEST_LOGPROB else high
-            raise EngineError(f"the engine returned the logprob {wrong:g}, which no probability has")
+            raise EngineAnswerError(f"the engine returned the logprob {wrong:g}, which no probability has")
 
 
 class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,14 +99,14 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def action_ids(self) -> tuple[int, ...]:
-        """The ids that the engine returned in this turn, verbatim."""
+        """Return the ids that the engine returned in this turn, verbatim."""
         if len(self.generations) == 1:
             return self.generations[0].ids
         return tuple(token for generation in self.generations for token in generation.ids)
 
     @property
     def remains(self) -> tuple[int, ...]:
-        """The ids of this turn that later turns were shown: observation and action without what is hidden."""
+        """Return the ids of this turn that later turns were shown: observation and action without what is hidden."""
         ids = (*self.observation, *self.action_ids)
         starts = [0, *(end for _, end in self.hidden)]
         ends = [*(start for start, _ in self.hidden), len(ids)]
@@ -114,12 +114,12 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def failed(self) -> bool:
-        """Whether nothing came of it: it made calls, and all of them were refused."""
+        """Tell whether the turn made calls and all of them were refused."""
         return bool(self.results) and all(result.failure for result in self.results)
 
     @property
     def reward(self) -> float | None:
-        """The sum of what the environment paid in this turn, finite numbers alone; None where it said none."""
+        """Return the sum of what the environment paid in this turn, finite numbers alone; None where it said none."""
         paid = [result.reward for result in self.results if result.reward is not None and math.isfinite(result.reward)]
         return sum(paid) if paid else None
 
@@ -141,7 +141,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def trains(self) -> bool:
-        """Whether the trainer may learn from it."""
+        """Tell whether the trainer may learn from it."""
         ended = self.stop_reason in _TRAINING or (
             self.stop_reason is StopReason.TIMEOUT and self.job.limits.train_timeouts
         )
@@ -151,7 +151,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """Everything that the environment paid, in order, calls that paid nothing left out."""
+        """Return everything that the environment paid, in order, calls that paid nothing left out."""
         return tuple(result.reward for turn in self.turns for result in turn.results if result.reward is not None)
 
 

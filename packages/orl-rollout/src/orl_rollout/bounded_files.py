@@ -1,4 +1,5 @@
-"""Files of a run, read within limits: what is larger than any of ours is refused, and what is no regular file.
+"""Files of a run: read within limits, written in one step. A pipe, a device and a file larger than any of ours are
+refused.
 
 The module knows nothing of what the files hold.
 """
@@ -8,7 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -65,3 +68,29 @@ def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
             if len(line) > most:
                 raise ConfigError(f"{path}:{number}: the line is longer than {most:,} bytes")
             yield line
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Put `content` in the place of the file `path` in one step: a death in the middle leaves the old file."""
+    with _beside(path, content) as fresh:
+        fresh.replace(path)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write `content` to a new file `path` in one step.
+
+    Raises:
+        FileExistsError: there is one already. It stays as it is.
+    """
+    with _beside(path, content) as fresh:
+        path.hardlink_to(fresh)
+
+
+@contextmanager
+def _beside(path: Path, content: bytes) -> Generator[Path]:
+    fresh = path.with_name(f".{path.name}.{threading.get_ident()}")
+    try:
+        fresh.write_bytes(content)
+        yield fresh
+    finally:
+        fresh.unlink(missing_ok=True)

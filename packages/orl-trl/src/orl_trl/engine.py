@@ -105,24 +105,23 @@ class InProcessEngine:
                 answers = sample(self._model, [waiting.request for waiting in batch])
         except EngineError as fault:
             for waiting in batch:
-                waiting.loop.call_soon_threadsafe(_fail, waiting.answer, EngineError(str(fault)))
+                waiting.loop.call_soon_threadsafe(_settle, waiting.answer, EngineError(str(fault)))
             return
         for waiting, answer in zip(batch, answers, strict=True):
             waiting.loop.call_soon_threadsafe(_settle, waiting.answer, answer)
 
 
-def _settle(answer: asyncio.Future[Sampled], sampled: Sampled) -> None:
-    if not answer.done():
-        answer.set_result(sampled)
-
-
-def _fail(answer: asyncio.Future[Sampled], fault: EngineError) -> None:
-    if not answer.done():
-        answer.set_exception(fault)
+def _settle(answer: asyncio.Future[Sampled], outcome: Sampled | EngineError) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, EngineError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
 
 
 def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> Request:
-    """SGLang's sampling parameters, as far as this engine has them; None stands for the default."""
+    """Make a request of SGLang's sampling parameters; None stands for the default."""
     from orl_trl.sampler import Request
 
     given = {name: value for name, value in sampling.items() if name not in _IGNORED and value is not None}

@@ -20,7 +20,7 @@ TINY = 10_000_000  # parameters
 
 
 def load_model(name: str) -> PreTrainedModel:
-    """The causal language model `name`, in fp32, on the GPU where there is one.
+    """Load the causal language model `name`, in fp32, on the GPU where there is one.
 
     Raises:
         ConfigError: there is none, or it cannot be loaded.

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from orl_rollout.signals import interrupt
@@ -36,9 +35,7 @@ class LoopThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         loop = self._loop.result()
         loop.call_soon_threadsafe(loop.stop)
         ends = time.monotonic() + STOP_SECONDS

@@ -16,14 +16,14 @@ _NOT_OURS = frozenset(
 
 
 def trl_metrics(logs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The means of TRL's own numbers over the logs of one step: loss, grad_norm, entropy, clip ratios and so on."""
+    """Return the means of TRL's own numbers over the logs of one step: loss, grad_norm, entropy and so on."""
     names = dict.fromkeys(name for log in logs for name in log if name not in _NOT_OURS)
     means = {name: mean(log.get(name) for log in logs) for name in names if not name.startswith("rewards/")}
     return {name: value for name, value in means.items() if value is not None}
 
 
 def versions() -> dict[str, str]:
-    """Python, and the packages that a result depends on."""
+    """Return the versions of Python and of the packages that a result depends on."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -15,15 +15,13 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, ExitStack
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from msgspec import Struct
-from orl_core.errors import OrlError
 from orl_core.task import Task
-from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import measure, metrics_of
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.stack import run_all
 from orl_rollout.signals import interrupt
 
 from orl_trl.engine import InProcessEngine
@@ -31,20 +29,11 @@ from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
 
 
 class Player(Protocol):
-    """What plays one task: `orl_rollout.runtime.runtime.Runtime`, or a fake."""
+    """The player of tasks: `orl_rollout.runtime.runtime.Runtime`, or a fake."""
 
-    async def play(  # noqa: PLR0913  Runtime's
-        self,
-        task: Task,
-        *,
-        key: str,
-        engine: Engine,
-        sampling: Mapping[str, Any],
-        context_tokens: int | None = None,
-        evaluation: bool = False,
-        step: int = 0,
-    ) -> Outcome:
-        """Play `task` once; raises OrlError only where the run must end."""
+    @property
+    def play(self) -> Callable[..., Coroutine[Any, Any, Outcome]]:
+        """Play one task, with the arguments of `Runtime.play`; raises OrlError only where the run must end."""
         ...
 
 
@@ -52,7 +41,7 @@ Compare = Callable[[Sequence[Outcome]], Coroutine[Any, Any, tuple[list[Outcome],
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to play and how. `tasks` by key; `concurrency` is the number of rollouts at once.
+    """The tasks to play, and how. `tasks` by key; `concurrency` is the number of rollouts at once.
 
     `compare` pays the rollouts of a training batch by the environment's own comparison, and says how that went.
     """
@@ -98,9 +87,7 @@ class Rollouts:
             opening.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         try:
             self._thread.submit(self._close())
             ends = time.monotonic() + STOP_SECONDS
@@ -109,10 +96,10 @@ class Rollouts:
             if self._life.done():
                 self._life.result()
         finally:
-            self._thread.__exit__(kind, error, trace)
+            self._thread.__exit__(*exc)
 
     def __call__(self, prompts: Sequence[str], trainer: object) -> dict[str, list[Any]]:
-        """The rows of one training batch: `prompts` are task keys, one row each; columns as `columns_of` has them.
+        """Play one training batch: `prompts` are task keys, one row each; columns as `columns_of` has them.
 
         Raises:
             RunAborted: too many rollouts end in ERROR.
@@ -134,7 +121,7 @@ class Rollouts:
     def reward(
         self, *, reward: list[float | None], log_metric: Callable[[str, float], None], **_: object
     ) -> list[float | None]:
-        """TRL's reward function: the rewards are known since the rollouts. Metrics join TRL's own, for W&B."""
+        """Return the rewards of the rollouts, as TRL's reward function. Metrics join TRL's own, for W&B."""
         for name, value in (metrics_of(map(measure, self.outcomes)) | self.compared).items():
             log_metric(name, value)
         return reward
@@ -172,24 +159,17 @@ class Rollouts:
             playing.cancel()
 
     async def _play_all(self, play: Callable[[int], Coroutine[Any, Any, Outcome]], count: int) -> list[Outcome]:
-        rows = iter(range(count))
         outcomes: dict[int, Outcome] = {}
 
-        async def worker() -> None:
-            for row in rows:
-                outcomes[row] = await play(row)
+        async def one(row: int) -> None:
+            outcomes[row] = await play(row)
 
         async with self._playing:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(count, self.plan.concurrency)):
-                        group.create_task(worker())
-            except BaseExceptionGroup as faults:
-                raise _first(faults) from faults
+            await run_all(map(one, range(count)), min(count, self.plan.concurrency))
         return [outcomes[row] for row in range(count)]
 
     async def _live(self, opened: Future[Player]) -> None:
-        """The player's life. It is closed after the last batch, finished or cancelled, has let go of it."""
+        """Keep the player open until the last batch, finished or cancelled, has let go of it."""
         async with self._open_player() as player:
             opened.set_result(player)
             await self._closing.wait()
@@ -204,14 +184,6 @@ def _pass_on(life: Future[None], opened: Future[Player]) -> None:
     """Tell who waits for the player that it could not be opened."""
     fault = None if life.cancelled() else life.exception()
     opened.set_exception(fault or RuntimeError("the player was closed before it was opened"))
-
-
-def _first(faults: BaseExceptionGroup) -> BaseException:
-    """One of the faults that ended a batch, ours before others."""
-    ours, others = faults.split(OrlError)
-    part = ours or others or faults
-    first = part.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:

@@ -58,7 +58,7 @@ def sample(model: PreTrainedModel, requests: Sequence[Request]) -> list[Sampled]
 
 
 def _batches(requests: Sequence[Request]) -> Generator[list[int]]:
-    """Row numbers batch by batch, the shortest prompts first."""
+    """Yield row numbers batch by batch, the shortest prompts first."""
 
     def kind(row: int) -> tuple[float, float]:
         return requests[row].temperature, requests[row].top_p
@@ -78,7 +78,7 @@ def _batches(requests: Sequence[Request]) -> Generator[list[int]]:
 
 @contextmanager
 def _neutral(model: PreTrainedModel) -> Generator[None]:
-    """Dropout off and the checkpoint's generation defaults set aside; both as they were afterwards."""
+    """Turn dropout off and set the checkpoint's generation defaults aside while the block runs."""
     training, defaults = model.training, model.generation_config
     model.eval()
     model.generation_config = GenerationConfig()
@@ -116,7 +116,7 @@ def _sample_batch(model: PreTrainedModel, batch: Sequence[Request]) -> list[Samp
 
 
 def _cut(request: Request, ids: list[int], logprobs: list[float]) -> Sampled:
-    """What a row sampled until it was done; a batch goes on until its last row is."""
+    """Return the ids of a row up to its end; a batch goes on until its last row has ended."""
     count = next((place + 1 for place, token in enumerate(ids) if token in request.stop_ids), len(ids))
     count = min(count, request.max_new_tokens)
     stopped = ids[count - 1] in request.stop_ids
@@ -132,21 +132,21 @@ class _Capture(LogitsProcessor):
         self._drawn: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """`scores` are logits [B, V]; returns their log-softmax at the temperature, fp32 [B, V]."""
+        """Return the log-softmax at the temperature, fp32 [B, V], of `scores`, logits [B, V]."""
         if self._scores is not None:
             self._drawn.append(self._scores.gather(1, input_ids[:, -1:]))
         self._scores = torch.log_softmax(scores.float() / self._temperature, dim=-1)
         return self._scores
 
     def logprobs(self, new: Tensor) -> Tensor:
-        """The logprobs [B, N] of the sampled ids `new` [B, N]."""
+        """Return the logprobs [B, N] of the sampled ids `new` [B, N]."""
         if len(self._drawn) < new.shape[1] and self._scores is not None:
             self._drawn.append(self._scores.gather(1, new[:, -1:]))
         return torch.cat(self._drawn[: new.shape[1]], dim=1)
 
 
 class _Done(StoppingCriteria):
-    """Which rows are done: each by its own stop ids and its own budget."""
+    """Tells which rows are done: each by its own stop ids and its own budget."""
 
     def __init__(self, batch: Sequence[Request], width: int, device: torch.device) -> None:
         most = max(1, *(len(request.stop_ids) for request in batch))

@@ -7,7 +7,6 @@ Options that orl must own (what a step is, where files go) are refused with the 
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import torch
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
+from orl_core.text import did_you_mean
 from orl_rollout.run_folder.contract import Run
 from transformers import HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
@@ -63,7 +63,7 @@ def unused_options(config: TrainerConfig) -> list[str]:
 
 
 def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
-    """TRL's configuration for `run` and a model of so many parameters.
+    """Make TRL's configuration for `run` and a model of so many parameters.
 
     A step of ours plays `rollout_batch_size` x `n_samples` rollouts and makes two updates of them (one where their
     number is odd); `--per-device-train-batch-size` splits an update into passes, where memory asks for it.
@@ -83,7 +83,7 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
 
 
 def _flags(flags: Mapping[str, str | float | bool | None], extra: Sequence[str]) -> dict[str, Any]:
-    """What flags and command line say, by the names of GRPOConfig's fields. A null flag stands for nothing."""
+    """Return the values of flags and command line by GRPOConfig's fields. A null flag stands for nothing."""
     argv = [f"--{name.removeprefix('--')}={_text(value)}" for name, value in flags.items() if value is not None]
     parser = _Parser([cast("DataClassType", GRPOConfig)], allow_abbrev=False, add_help=False)
     named = vars(parser.parse_args([*argv, *extra]))
@@ -95,12 +95,12 @@ def _flags(flags: Mapping[str, str | float | bool | None], extra: Sequence[str])
 
 
 def _text(value: str | float | bool) -> str:
-    """A flag's value as on a command line; YAML's 2 arrives here as 2.0."""
+    """Return a flag's value as on a command line; YAML's 2 arrives here as 2.0."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _defaults(parameters: int) -> dict[str, Any]:
-    """What is best where nobody says anything. TRL's own defaults need a recent GPU."""
+    """Return our defaults. TRL's own need a recent GPU."""
     gpu = torch.cuda.is_available()
     return {
         "use_cpu": not gpu,
@@ -125,7 +125,7 @@ def _defaults(parameters: int) -> dict[str, Any]:
 
 
 def _shared(config: TrainerConfig) -> dict[str, Any]:
-    """The options that all trainers share, where they are set."""
+    """Return the options that all trainers share, where they are set."""
     named = {
         "learning_rate": config.lr,
         "num_generations": config.n_samples,
@@ -138,7 +138,7 @@ def _shared(config: TrainerConfig) -> dict[str, Any]:
 
 
 def _batches(config: TrainerConfig, merged: Mapping[str, Any]) -> dict[str, int | str]:
-    """How a step's rollouts become passes and updates, and how many updates the run has."""
+    """Work out the passes and updates of a step, and the updates of the run."""
     rows = (config.rollout_batch_size or GROUPS) * merged["num_generations"]
     passes = merged.get("steps_per_generation")
     width = merged.get("per_device_train_batch_size") or rows // (passes or (1 if rows % 2 else 2))
@@ -163,7 +163,7 @@ def _batches(config: TrainerConfig, merged: Mapping[str, Any]) -> dict[str, int 
 
 
 def updates_per_step(settings: GRPOConfig) -> int:
-    """The optimizer's updates in one step of ours."""
+    """Return the optimizer's updates in one step of ours."""
     return (settings.steps_per_generation or 1) * settings.num_iterations // settings.gradient_accumulation_steps
 
 
@@ -171,11 +171,11 @@ class _Parser(HfArgumentParser):
     """Transformers' parser of GRPOConfig, that says only what was given and raises instead of ending the process."""
 
     def add_argument(self, *names: str, **kwargs: Any) -> argparse.Action:
-        """Without defaults and without help, which nobody reads."""
+        """Add an option without default and help, which nobody reads."""
         return super().add_argument(*names, **{**kwargs, "default": argparse.SUPPRESS, "required": False, "help": None})
 
     def parse_args(self, args: Sequence[str], namespace: None = None) -> argparse.Namespace:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The options that stand in `args`.
+        """Parse `args`.
 
         Raises:
             ConfigError: one is unknown, with the nearest name there is, or its value is of the wrong type.
@@ -183,9 +183,7 @@ class _Parser(HfArgumentParser):
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             name = unknown[0].lstrip("-").partition("=")[0].replace("-", "_")
-            near = difflib.get_close_matches(name, sorted(NAMES), n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise ConfigError(f"TRL's GRPOConfig has no `{name}`{hint}")
+            raise ConfigError(f"TRL's GRPOConfig has no `{name}`{did_you_mean(name, sorted(NAMES))}")
         return known
 
     def error(self, message: str) -> NoReturn:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def tracks(config: TrainerConfig) -> bool:
-    """Whether the run goes to Weights & Biases: as `wandb_mode` says, else where there is a key.
+    """Tell whether the run goes to Weights & Biases: as `wandb_mode` says, else if there is a key.
 
     Raises:
         ConfigError: the mode is set and wandb is not installed.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,16 @@ from datasets import Dataset
 from datasets.utils import disable_progress_bars
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.journal.journal import Journal
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
-from orl_rollout.runtime.circuit_breaker import Breaker
 from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.signals import interrupt
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tokenizer.pretrained import load_pretrained
-from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-from orl_rollout.upload.uploader import Uploader
 from transformers import PreTrainedModel
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_config import GRPOConfig
@@ -72,7 +69,7 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
 
 
 def plan_of(run: Run, settings: GRPOConfig) -> Plan:
-    """What is to be played.
+    """Plan what is to be played.
 
     Raises:
         ConfigError: the tasks cannot be read or played, or are fewer than one step takes.
@@ -102,16 +99,9 @@ async def _compared(config: RunConfig, outcomes: Sequence[Outcome]) -> tuple[lis
         return await compare(outcomes, client, config.group_reward)
 
 
-@asynccontextmanager
-async def runtime_of(run: Run, model: str) -> AsyncGenerator[Player]:
-    """The runtime of a run, with its journal in the run's folder or where the configuration says."""
-    config = run.config
-    renderer = open_renderer(config, open_tokenizer(config, model))
-    breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=config.trainer.n_samples or 1)
-    folder = config.rollout.journal or run.folder
-    with Uploader(folder, config), Journal(folder, config) as journal:
-        async with OpenRewardClient(config) as client:
-            yield Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
+def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Runtime]:
+    """Open the runtime of a run; `model` is the checkpoint whose tokenizer it uses."""
+    return open_runtime(run.config, model, run.folder, run.config.trainer.n_samples or 1)
 
 
 def trainer_of(

@@ -10,12 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from msgspec import structs
 from orl_core.errors import OrlError
 from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import measure, metrics_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.contract import Run, SummaryFile
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.summary import Summary, SummaryFile
 from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -72,7 +74,7 @@ class Training(TrainerCallback):
         interrupt.check()
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
-        """An update's numbers; the last one of a step ends it. Evaluations and totals are no update's."""
+        """Collect an update's numbers; the last one of a step ends it. Evaluations and totals are no update's."""
         logs: dict[str, Any] = more["logs"]
         if "loss" not in logs:
             return
@@ -131,19 +133,15 @@ class Training(TrainerCallback):
             fresh.rename(self._run.folder / "checkpoint")
         self._summary.end(ending)
 
-    def _summary_of(self, ending: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "env": ", ".join(self._run.config.environments),
-            "model": self._run.config.trainer.model,
-            "model_params": self._parameters,
-            "steps": self._steps,
-            **metrics_log.figures(metrics_log.read(self._history)),
-            "seconds_total": round(time.monotonic() - self._run.started, 1),
-            "seed": self._run.config.trainer.seed,
-            "versions": versions(),
-            **ending,
+    def _summary_of(self) -> Summary:
+        return structs.replace(
+            Summary.of(self._run.config, metrics_log.read(self._history)),
+            model_params=self._parameters,
+            steps=self._steps,
+            seconds_total=round(time.monotonic() - self._run.started, 1),
+            versions=versions(),
             **self._run.facts,
-        }
+        )
 
 
 def _say(what: str, metrics: dict[str, float], seconds: float) -> None:

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _configuration(page: Page, arguments: argparse.Namespace) -> RunConfig | None:
     """The configuration; without one, nothing else can be looked at."""
     from orl_rollout.results.outcome import load_reward
-    from orl_rollout.run_folder.contract import dated
+    from orl_rollout.run_folder.config_file import dated
     from orl_rollout.secrets.secrets import Scrubber
 
     from orl_launcher.doctor.report import Verdict

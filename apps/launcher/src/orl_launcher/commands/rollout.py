@@ -7,17 +7,15 @@ a run's with one evaluation in it.
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from importlib.metadata import entry_points
-from itertools import islice
+from itertools import islice, starmap, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-import msgspec
 from msgspec import Struct, structs
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError
 from orl_rollout.run_folder.record import is_run
 from orl_rollout.signals import interrupt
 
@@ -97,7 +95,7 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Play, and print what came of it."""
-    from orl_rollout.run_folder.contract import dated
+    from orl_rollout.run_folder.config_file import dated
 
     model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
     config = dated(cli.config_of(arguments, model))
@@ -176,58 +174,34 @@ async def play(plan: Plan, engine: Engine) -> list[Played]:
     Raises:
         OrlError: the run cannot go on (the breaker, a full disk).
     """
-    from orl_rollout.journal.journal import Journal
-    from orl_rollout.openreward import OpenRewardClient
-    from orl_rollout.runtime.circuit_breaker import Breaker
-    from orl_rollout.runtime.runtime import Runtime
-    from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-    from orl_rollout.upload.uploader import Uploader
+    from orl_rollout.run_folder.config_file import write_config
+    from orl_rollout.runtime.stack import open_runtime
     from rich.progress import Progress
 
-    config = plan.config
-    renderer = open_renderer(config, open_tokenizer(config, str(config.trainer.model)))
-    breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=plan.samples)
     console = cli.console()
-    with Uploader(plan.folder, config), Journal(plan.folder, config) as journal:
-        written = msgspec.json.format(msgspec.json.encode(plan.given.public()), indent=2)
-        (plan.folder / "config.json").write_bytes(written)
-        async with OpenRewardClient(config) as client:
-            runtime = Runtime(config, renderer=renderer, client=client, journal=journal, breaker=breaker)
-            with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-                return await play_all(plan, runtime, engine, progress)
+    async with open_runtime(plan.config, str(plan.config.trainer.model), plan.folder, plan.samples) as runtime:
+        write_config(plan.folder, plan.given)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            return await play_all(plan, runtime, engine, progress)
 
 
 async def play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Played]:
     """Play everything that is planned with `runtime`, and count it in `progress`; see `play`."""
+    from orl_rollout.runtime.stack import run_all
+
     sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
     bar = progress.add_task("rollouts", total=len(plan.tasks) * plan.samples)
     played: list[Played] = []
-    # A few workers that share one iterator, so that a million tasks do not become a million asyncio tasks.
+
+    async def one(key: str, task: Task) -> None:
+        rollout = runtime.play(task, key=key, engine=engine, sampling=sampling, evaluation=True)
+        played.append(played_of(await rollout))
+        progress.advance(bar)
+
     work = ((f"{task.key}/{sample}", task) for task in plan.tasks for sample in range(plan.samples))
-
-    async def worker() -> None:
-        for key, task in work:
-            if interrupt.received():
-                return
-            rollout = runtime.play(task, key=key, engine=engine, sampling=sampling, evaluation=True)
-            played.append(played_of(await rollout))
-            progress.advance(bar)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(plan.concurrency, len(plan.tasks) * plan.samples)):
-                group.create_task(worker())
-    except BaseExceptionGroup as errors:
-        raise next(_leaves(errors)) from errors
+    left = takewhile(lambda _: not interrupt.received(), work)
+    await run_all(starmap(one, left), min(plan.concurrency, len(plan.tasks) * plan.samples))
     return played
-
-
-def _leaves(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The single exceptions in a group, ours first."""
-    ours, others = errors.split(OrlError)
-    for part in (ours, others):
-        for error in part.exceptions if part else ():
-            yield from _leaves(error) if isinstance(error, BaseExceptionGroup) else (error,)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
@@ -235,6 +209,7 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
     from orl_core.text import visible
     from orl_rollout.results.metrics import metrics_of
     from orl_rollout.results.pass_at_k import mean_pass_at_k
+    from orl_rollout.run_folder.metrics_log import append
     from orl_rollout.secrets.secrets import Scrubber
 
     from orl_launcher.view.tables import metrics_table, plain_table
@@ -254,8 +229,7 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
     console.print(metrics_table(metrics))
     console.print(table)
     pass_metrics = {f"{name}/pass@{k}": rate for name, rates in passes.items() for k, rate in rates.items()}
-    point: dict[str, Any] = {"step": 0, "kind": "eval", "seconds": 0.0, **metrics, **pass_metrics}
-    (folder / "metrics.jsonl").write_bytes(msgspec.json.encode(point) + b"\n")
+    append(folder / "metrics.jsonl", "eval", 0, {**metrics, **pass_metrics}, seconds=0.0)
     errors = [one.error for one in played if one.error]
     if errors:
         latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split())))

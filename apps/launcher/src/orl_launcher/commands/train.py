@@ -13,11 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import msgspec
 from orl_core.config import Backend
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.contract import replace, write_new
+from orl_rollout.run_folder.config_file import dated, write_config
+from orl_rollout.run_folder.summary import note_interruption
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli, trainer_options
@@ -90,7 +90,6 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also an interrupted run."""
-    from orl_rollout.run_folder.contract import dated
     from orl_rollout.secrets.secrets import refuse_in_words
 
     if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
@@ -109,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder = make_folder(name)
 
     def note() -> None:
-        _note_interruption(config, folder)
+        with suppress(FileExistsError):  # the trainer has written one
+            note_interruption(config, folder)
 
     try:
         with interrupt.notified(note):
@@ -121,19 +121,6 @@ def run(arguments: argparse.Namespace) -> int:
         with interrupt.held():  # a finished training keeps its report
             _conclude(folder)
     return 0
-
-
-def _note_interruption(config: RunConfig, folder: Path) -> None:
-    """Write a summary of an interrupted run, if the trainer has not written one."""
-    summary = {
-        "env": ", ".join(config.environments),
-        "model": config.trainer.model,
-        "steps": 0,
-        "interrupted": True,
-        "seed": config.trainer.seed,
-    }
-    with suppress(FileExistsError):
-        write_new(folder / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
 def make_folder(name: str) -> Path:
@@ -166,7 +153,7 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
     started = time.monotonic()
     console = cli.console()
     console.print(f"run {folder}", style="bold", soft_wrap=True)
-    _write_config(config, folder)
+    write_config(folder, config)
     interrupt.check()
     warm, facts = warm_model(config)
     interrupt.check()
@@ -184,10 +171,6 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
         )
         with following(folder / "metrics.jsonl", config.trainer.num_rollout, console):
             trainer.train(made)
-
-
-def _write_config(config: RunConfig, folder: Path) -> None:
-    replace(folder / "config.json", msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
 
 
 def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:

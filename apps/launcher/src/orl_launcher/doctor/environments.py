@@ -95,7 +95,7 @@ def check_environments(page: Page, config: RunConfig, *, missing: tuple[str, ...
 async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
     """List the configured splits, then open and close a session of the first task."""
     from orl_rollout.openreward import OpenRewardClient
-    from orl_rollout.tasks.prepare import list_tasks, open_listing
+    from orl_rollout.openreward.listing import list_tasks, open_listing
 
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orl_rollout.run_folder.record import Point, overall, point_of
+from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row
 
 from orl_launcher.view.wording import duration, number, percent
 
@@ -52,11 +52,11 @@ class _Follower:
                 if not line.endswith(b"\n"):
                     break
                 self._offset += len(line)
-                point = point_of(line)
+                point = parse_row(line)
                 if point is not None:
                     self._show(point)
 
-    def _show(self, point: Point) -> None:
+    def _show(self, point: MetricsRow) -> None:
         line = line_of(point, self._steps)
         if point.kind == "train":
             self._progress.update(self._bar, completed=point.step, description=line)
@@ -98,12 +98,12 @@ def counting(what: str, console: Console) -> Generator[Callable[[int, int], None
         yield told
 
 
-def line_of(point: Point, steps: int | None) -> str:
+def line_of(point: MetricsRow, steps: int | None) -> str:
     """One point in a line: `step 12/45  success 52 %  reward 0.52  turns 3.2`."""
     place = f"step {point.step}/{steps}" if steps else f"step {point.step}"
     shown = [f"held-out at {place}" if point.kind == "eval" else place]
     for name, form in (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number)):
-        value = overall(point.metrics, name)
+        value = point.overall(name)
         if value is not None:
             shown.append(f"{name.replace('_', ' ')} {form(value)}")
     return "  ".join([*shown, duration(point.seconds)])

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orl_rollout.run_folder.record import Point, Record, read_record
+from orl_rollout.run_folder.metrics_log import MetricsRow
+from orl_rollout.run_folder.record import Record, read_record
 
 from orl_launcher.view.curves import Chart, charts_of, write_png
 from orl_launcher.view.examples import Examples, examples_of
@@ -141,7 +142,7 @@ def _tiles(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(record: Record) -> Iterator[str]:
-    columns: list[tuple[str, Point]] = []
+    columns: list[tuple[str, MetricsRow]] = []
     for points, label in ((record.of_kind("eval"), "held-out"), (record.of_kind("train"), "training")):
         columns += [(f"{label}, step {point.step}", point) for point in (*points[:1], *points[1:][-1:])]
     names = sorted({name for _, point in columns for name in point.metrics})

@@ -20,7 +20,7 @@ from orl_rollout.results.outcome import Outcome
 
 from orl_cluster.hooks.group_scores import offer
 from orl_cluster.hooks.rows import is_task, task_of
-from orl_cluster.hooks.samples import begin_anew, fail, fill, generations_of, split
+from orl_cluster.hooks.samples import begin_anew, fail, fill, split
 from orl_cluster.hooks.worker import LoopClients, clients_of, context_tokens, run_of
 
 logger = logger_of("orl")
@@ -105,8 +105,8 @@ def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> l
         with boundary(OrlError, "writing the sample"):
             samples = _fill(host, sample, outcome, clients)
             if not host.evaluation:
-                written = list(zip(outcome.data, generations_of(outcome), strict=True)) or [(None, [])]
-                for one, (datum, generations) in zip(samples, written, strict=True):
+                for one, datum in zip(samples, outcome.data or (None,), strict=True):
+                    generations = [made for made in datum.generations if made.ids] if datum else []
                     host.complete(one, datum, generations)
     except OrlError as fault:
         text = f"row {sample.index}: {fault}"

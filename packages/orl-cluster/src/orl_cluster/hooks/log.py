@@ -30,7 +30,7 @@ def steps_made(args: Any, rollout_id: int) -> int:
     """
     path = _metrics_file(args)
     rows = metrics_log.read(path) if path else []
-    logged = max((row["step"] for row in rows if row["kind"] == "train"), default=rollout_id)
+    logged = max((row.step for row in rows if row.kind == "train"), default=rollout_id)
     return min(logged, rollout_id + 1)
 
 

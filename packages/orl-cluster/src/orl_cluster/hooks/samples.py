@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import msgspec
 from orl_core.datum import Datum
-from orl_core.trajectory import Generation, StopReason
+from orl_core.trajectory import StopReason
 from orl_rollout.results.metrics import measure
 from orl_rollout.results.outcome import Outcome
 
@@ -76,19 +76,6 @@ def begin_anew(sample: Any) -> None:
         if name.startswith("rollout_") and name != "rollout_id":
             setattr(sample, name, None)
     sample.remove_sample, sample.status = False, cast("Any", type(sample)).Status.PENDING
-
-
-def generations_of(outcome: Outcome) -> list[list[Generation]]:
-    """For each datum of `outcome` the generations that it is made of, those without ids left out."""
-    made = iter([one for turn in outcome.trajectory.turns for one in turn.generations if one.ids])
-    found: list[list[Generation]] = []
-    for datum in outcome.data:
-        left, members = sum(datum.sampled), list[Generation]()
-        while left:
-            members.append(next(made))
-            left -= len(members[-1].ids)
-        found.append(members)
-    return found
 
 
 def _write(sample: Any, datum: Datum | None, outcome: Outcome, text_of: TextOf) -> None:

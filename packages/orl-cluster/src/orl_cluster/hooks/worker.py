@@ -19,31 +19,10 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
-from orl_rollout.journal.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime.circuit_breaker import Breaker
 from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine
-from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
-from orl_rollout.upload.uploader import Uploader
-
-
-class WorkerState:
-    """Machinery that all event loops of a run share. The journal is in the run's `folder`; "" means no journal."""
-
-    def __init__(self, config: RunConfig, checkpoint: str, group_size: int, folder: str) -> None:
-        self.config = config
-        self.tokenizer = open_tokenizer(config, checkpoint)
-        self.renderer = open_renderer(config, self.tokenizer)
-        folder = config.rollout.journal or folder
-        self.journal = Journal(folder, config) if folder else None
-        if folder:
-            atexit.register(Uploader(folder, config).close)
-        self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
-
-    def runtime(self, client: OpenRewardClient) -> Runtime:
-        """Make the runtime of the event loop that `client` belongs to."""
-        return Runtime(self.config, renderer=self.renderer, client=client, journal=self.journal, breaker=self.breaker)
 
 
 class RunState:
@@ -53,14 +32,14 @@ class RunState:
         self.ended = ""
         self.batches = 0
         self._training = False
-        self._worker: WorkerState | None = None
+        self._worker: SharedState | None = None
 
     @property
     def stripped(self) -> bool:
         """Tell whether a rollout becomes a list of samples."""
         return self._worker is not None and self._worker.config.thinking == "strip"
 
-    def worker(self, args: Any) -> WorkerState:
+    def worker(self, args: Any) -> SharedState:
         """Return the machinery, opened at the first call.
 
         Raises:
@@ -69,7 +48,8 @@ class RunState:
         with _one_at_a_time:
             if self._worker is None:
                 folder = getattr(args, "orl_folder", "")
-                self._worker = WorkerState(config_of(args), args.hf_checkpoint, args.n_samples_per_prompt, folder)
+                self._worker = SharedState(config_of(args), args.hf_checkpoint, folder, args.n_samples_per_prompt)
+                atexit.register(self._worker.close)
             return self._worker
 
     def step(self, batch: int | None, *, evaluation: bool) -> int:
@@ -87,7 +67,7 @@ class RunState:
 class LoopClients(Struct, frozen=True):
     """Clients of one event loop, and the runtime that uses them."""
 
-    worker: WorkerState
+    worker: SharedState
     engine: SglangEngine
     runtime: Runtime
     closing: AsyncExitStack

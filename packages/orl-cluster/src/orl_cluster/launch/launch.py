@@ -20,7 +20,8 @@ from orl_core.config.yaml import read
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.contract import Plan, Run, SummaryFile
+from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.run_folder.summary import Summary, SummaryFile
 from orl_rollout.signals import children, interrupt
 
 from orl_cluster.launch import probe, process
@@ -193,7 +194,7 @@ def _run_to_end(command: Command) -> None:
     request.custom_config.write_bytes(_custom_config(request))
     environment, needs = _environment(command), _needs(command)
     ending: dict[str, Any] = {}
-    summary = SummaryFile(folder, lambda ending: _summary_of(command, ending))
+    summary = SummaryFile(folder, lambda: _summary_of(command))
     try:
         with (
             interrupt.listening(),
@@ -261,20 +262,15 @@ def _custom_config(request: Request) -> bytes:
     return msgspec.json.format(msgspec.json.encode(merged), indent=2)
 
 
-def _summary_of(command: Command, ending: dict[str, Any]) -> dict[str, Any]:
+def _summary_of(command: Command) -> Summary:
     run = command.request.run
-    rows = metrics_log.read(run.folder / "metrics.jsonl")
-    figures = metrics_log.figures(rows)
-    return {
-        "env": ", ".join(run.config.environments),
-        "model": run.config.trainer.model,
-        "steps": max((row["step"] for row in rows if row["kind"] == "train"), default=0),
-        # Its log hook tells a trainer's rollouts apart, not the training after them.
-        "rollout_seconds_per_step": figures.pop("seconds_per_step"),
-        **figures,
-        "seconds_total": round(time.monotonic() - run.started, 1),
-        "seed": run.config.trainer.seed,
-        "command": command.words,
-        **ending,
+    made = Summary.of(run.config, metrics_log.read(run.folder / "metrics.jsonl"))
+    return structs.replace(
+        made,
+        # The log hook of a trainer times the rollouts of a step, not the training after them.
+        seconds_per_step=msgspec.UNSET,
+        rollout_seconds_per_step=made.seconds_per_step,
+        seconds_total=round(time.monotonic() - run.started, 1),
+        command=command.words,
         **run.facts,
-    }
+    )

@@ -14,7 +14,7 @@ import msgspec
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_rollout.bounded_files import read_lines
-from orl_rollout.tasks.file import check_environment, task_in
+from orl_rollout.tasks.file import task_in
 
 from orl_cluster.launch.argv import value_of
 
@@ -46,7 +46,7 @@ def check_rows(path: Path, config: RunConfig, argv: Sequence[str]) -> None:
             if not isinstance(metadata, dict):
                 raise ConfigError(f"its `{holds_task}` is no object")
             if "env_name" in metadata:
-                check_environment(task_in(cast("dict[str, Any]", metadata)), config)
+                config.environment(task_in(cast("dict[str, Any]", metadata)).env_name)
         except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
             raise ConfigError(f"{path}:{number}: {exc}") from exc
     if not rows:

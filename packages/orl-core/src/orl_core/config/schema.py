@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from orl_core.credentials import refuse_among
+from orl_core.errors import ConfigError
 from orl_core.limits import TrainOn
 from orl_core.names import PathName, is_path_name
 from orl_core.tools import ToolFormat
@@ -204,6 +205,17 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file")
         if self.reward is not None and not _FUNCTION.fullmatch(self.reward):
             raise ValueError(f"`reward` is `{self.reward}`, not of the form module:function")
+
+    def environment(self, name: str) -> EnvironmentConfig:
+        """Return the settings of the environment `name`.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        if name not in self.environments:
+            known = ", ".join(self.environments)
+            raise ConfigError(f"the configuration has no environment `{name}`: name one of {known}")
+        return self.environments[name]
 
     def public(self) -> dict[str, Any]:
         """The configuration as plain JSON types, every secret's value replaced by null."""

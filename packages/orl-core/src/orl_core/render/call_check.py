@@ -20,10 +20,11 @@ from orl_core.messages import Action, ToolCall
 from orl_core.render.call_cases import CASES, PLAIN, Case, one_call, tools_of
 from orl_core.render.calls import opens
 from orl_core.render.certify import Check
-from orl_core.render.controls import GUARDS, map_strings
+from orl_core.render.controls import GUARDS
 from orl_core.render.conversation import Dialect, call_dict
 from orl_core.render.dummy import HELLO
 from orl_core.render.unsupported import unsupported
+from orl_core.text import map_strings
 from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
 from orl_core.tools.format import for_chat_template
 
@@ -170,7 +171,7 @@ class CallCheck:
 
         calls: list[dict[str, Any]] = []
         for number, call in enumerate(case.calls):
-            arguments, name_id = map_strings(guard, call.arguments), dialect.call_id(number, call.name)
+            arguments, name_id = map_strings(call.arguments, guard), dialect.call_id(number, call.name)
             calls.append(call_dict(call.name, arguments, call=name_id, as_text=dialect.arguments_as_text))
         content = guard(case.text) if case.text else self._plans.form(("tool",)).empty
         action = {"role": "assistant", "content": content, "tool_calls": calls}

@@ -15,10 +15,9 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.errors import RenderError
-from orl_core.tools.strict_json import without_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from orl_core.render.tokenizer import Tokenizer
 
@@ -144,15 +143,3 @@ def strings(value: Any) -> Iterable[str]:
     elif isinstance(value, list | tuple):
         for member in cast("list[Any]", value):
             yield from strings(member)
-
-
-def map_strings(change: Callable[[str], str], value: Any) -> Any:
-    """A JSON-like value with every string in it changed, keys included, and lone surrogates replaced before."""
-    if isinstance(value, str):
-        return change(without_surrogates(value))
-    if isinstance(value, dict):
-        members = cast("dict[Any, Any]", value)
-        return {map_strings(change, key): map_strings(change, member) for key, member in members.items()}
-    if isinstance(value, list | tuple):
-        return [map_strings(change, member) for member in cast("list[Any]", value)]
-    return value

@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from orl_core.errors import RenderError
 from orl_core.messages import ImageBlock, Message, text_of
-from orl_core.render.controls import map_strings
-from orl_core.tools.strict_json import without_surrogates
+from orl_core.text import clean, map_strings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +32,7 @@ def text_content(message: Message, place: int) -> str:
                 f"block {number} of message {place} ({speaker}) is an image ({block.mime_type}): "
                 "images are not supported, and dropping one would train on what the model never saw"
             )
-    return without_surrogates(text_of(message.content))
+    return clean(text_of(message.content))
 
 
 class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +65,7 @@ def for_template(
             dicts.append(_assistant(message, content, made, dialect, change))
             made += len(message.calls)
         elif message.role == "tool":
-            name = map_strings(change, message.name)
+            name = change(clean(message.name))
             dicts.append(tool_dict(content, name=name, call=dialect.call_id(answered, name)))
             answered += 1
         else:
@@ -79,10 +78,10 @@ def _assistant(
 ) -> dict[str, Any]:
     action: dict[str, Any] = {"role": "assistant", "content": content}
     if message.reasoning:
-        action["reasoning_content"] = map_strings(change, message.reasoning)
+        action["reasoning_content"] = change(clean(message.reasoning))
     calls: list[dict[str, Any]] = []
     for number, call in enumerate(message.calls, made):
-        name, arguments = map_strings(change, call.name), map_strings(change, call.arguments)
+        name, arguments = change(clean(call.name)), map_strings(call.arguments, lambda text: change(clean(text)))
         name_id = dialect.call_id(number, name)
         calls.append(call_dict(name, arguments, call=name_id, as_text=dialect.arguments_as_text))
     return action | ({"tool_calls": calls} if calls else {})

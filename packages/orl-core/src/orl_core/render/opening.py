@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orl_core.errors import RenderError, boundary
-from orl_core.render.controls import Controls, choose_guard, map_strings, strings, unguarded
+from orl_core.render.controls import Controls, choose_guard, strings, unguarded
 from orl_core.render.conversation import for_template
+from orl_core.text import clean, map_strings
 from orl_core.tools.format import for_chat_template, for_system_prompt
-from orl_core.tools.strict_json import without_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,12 +84,12 @@ class Opening:
         dicts = for_template(messages, change, self._dialect)
         specs: list[dict[str, Any]] | None = None
         if self._system is not None:
-            system = self._with_tools(change(without_surrogates(for_system_prompt(tools))))
+            system = self._with_tools(change(clean(for_system_prompt(tools))))
             if dicts[0]["role"] == "system":
                 system = f"{system}\n\n{dicts.pop(0)['content']}"
             dicts.insert(0, {"role": "system", "content": system})
         elif tools:
-            specs = map_strings(change, for_chat_template(tools))
+            specs = map_strings(for_chat_template(tools), lambda text: change(clean(text)))
         with boundary(RenderError, "applying the chat template"):
             return self._tokenizer.apply_chat_template(dicts, tools=specs, add_generation_prompt=True)
 

@@ -20,8 +20,8 @@ from orl_core.render.junction import Junction
 from orl_core.render.opening import Opening
 from orl_core.render.plan import Plans
 from orl_core.render.report import report
+from orl_core.text import clean
 from orl_core.tools import thinking
-from orl_core.tools.strict_json import without_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +137,7 @@ class Renderer:
         if not self.fits(action_ids, messages):
             raise RenderError(f"the action ended in token {action_ids[-1]}, which a {roles[0]} message cannot follow")
         contents = [text_content(message, place) for place, message in enumerate(messages)]
-        names = [without_surrogates(message.name) for message in messages]
+        names = [clean(message.name) for message in messages]
         calls = [self._dialect.call_id(number, name) for number, name in enumerate(names, calls_before)]
         values = self._plans.values(roles, contents, names, calls)
         ids = self._plans.plan(roles, calls_before).ids(self._tokenizer, values)
@@ -198,7 +198,7 @@ class Renderer:
 
         A text of more than eight characters a token, white space mostly, may be cut although it would fit.
         """
-        text = without_surrogates(text)
+        text = clean(text)
         if len(text) * 4 <= budget or len(text.encode()) <= budget:
             return text
         limit = budget * _CHARACTERS_PER_TOKEN

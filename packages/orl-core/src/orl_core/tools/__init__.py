@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from orl_core.errors import RenderError
+from orl_core.text import clean
 from orl_core.tools import (
     cohere,
     deepseek,
@@ -35,7 +36,6 @@ from orl_core.tools import (
     seed_oss,
 )
 from orl_core.tools.marked import Mark, Marked, mark
-from orl_core.tools.strict_json import without_surrogates
 from orl_core.tools.typed import typed
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def parse(
     Raises:
         RenderError: `format` is not supported; no text raises.
     """
-    marked = mark(without_surrogates(text), delimiters(format))
+    marked = mark(clean(text), delimiters(format))
     return parse_marked(marked, format, tools=tools, reasoning_opened=reasoning_opened)
 
 

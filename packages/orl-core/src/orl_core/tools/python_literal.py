@@ -13,7 +13,8 @@ import math
 import re
 from typing import Any
 
-from orl_core.tools.strict_json import MAX_DEPTH, without_surrogates
+from orl_core.text import clean
+from orl_core.tools.strict_json import MAX_DEPTH
 
 _SPACE = re.compile(r"\s*+")
 _NUMBER = re.compile(r"[+-]?+(?:0|[1-9][0-9]*+)(?![0-9])(\.[0-9]*+)?+([eE][+-]?+[0-9]++)?+(?![\w.])")
@@ -76,7 +77,7 @@ def _string(text: str, place: int, quote: str) -> tuple[str, int]:
         raise NotLiteral("a string does not end", text, len(text))
     body = found.group(1)
     value = _ESCAPE.sub(_unescaped, body) if "\\" in body else body
-    return without_surrogates(value), found.end()
+    return clean(value), found.end()
 
 
 def _unescaped(escape: re.Match[str]) -> str:

@@ -13,6 +13,8 @@ import math
 import re
 from typing import Any, NoReturn, cast
 
+from orl_core.text import clean
+
 MAX_DEPTH = 64
 _PIECE = 4096  # characters that the decoder is given at first: its errors count lines from the beginning of what it has
 # What may be left of a text that ends inside a value: part of a word, a number or an escape.
@@ -80,18 +82,9 @@ def skip_space(text: str, start: int) -> int:
     return found.end() if found else start
 
 
-def without_surrogates(text: str) -> str:
-    """`text` as UTF-8 can carry it: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
-    try:
-        text.encode()  # ten times as fast as looking for them
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 def _clean(value: Any, depth: int) -> Any:
     if isinstance(value, str):
-        return without_surrogates(value)
+        return clean(value)
     if not isinstance(value, dict | list):
         return value
     if depth == MAX_DEPTH:
@@ -105,7 +98,7 @@ def _clean(value: Any, depth: int) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for raw, value in pairs:
-        key = without_surrogates(raw)
+        key = clean(raw)
         if key in members:
             raise NotJson(f"the key {json.dumps(key)} appears twice in one object")
         members[key] = value

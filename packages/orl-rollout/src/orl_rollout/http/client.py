@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from math import isfinite
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -74,9 +73,7 @@ class HttpClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -193,7 +190,7 @@ def _is_compressed(response: aiohttp.ClientResponse) -> bool:
 
 
 def _origin_of(url: str) -> URL:
-    """The scheme, host and port of `url`."""
+    """Return the scheme, host and port of `url`."""
     parsed = URL(url)
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         named = ascii(url.rpartition("@")[2])[:100]  # what stands before could be a password

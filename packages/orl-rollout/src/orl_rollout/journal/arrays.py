@@ -15,7 +15,7 @@ _CODES = {"<i4": "i", "<f4": "f", "<f8": "d"}
 
 
 def pack_ids(ids: Sequence[int]) -> str | list[int]:
-    """`ids` packed; as they are, where one of them is no 32-bit integer."""
+    """Pack `ids`; return them as they are if one is no 32-bit integer."""
     try:
         return _text("<i4", _bytes("<i4", ids))
     except struct.error:
@@ -23,7 +23,7 @@ def pack_ids(ids: Sequence[int]) -> str | list[int]:
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> str:
-    """Finite numbers, packed."""
+    """Pack finite numbers."""
     try:
         short = _bytes("<f4", logprobs)
     except OverflowError:
@@ -34,7 +34,7 @@ def pack_logprobs(logprobs: Sequence[float]) -> str:
 
 
 def unpack(packed: str | Sequence[float]) -> tuple[float, ...]:
-    """The numbers that were packed.
+    """Return the numbers that were packed.
 
     Raises:
         KeyError, ValueError, struct.error: they were not packed here.

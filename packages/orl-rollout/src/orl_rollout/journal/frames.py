@@ -1,9 +1,10 @@
-"""Records in a file that only grows: every record a zstd frame of its own, found again whatever was torn around it.
+"""Records in a file that only grows: every record is a zstd frame of its own, found whatever is torn around it.
 
-A frame ends in a checksum of its content, so what a death or a full disk cut off is told from what is whole, and
-reading goes on at the next frame: the four bytes that every frame begins with are looked for. A frame that inflates
-beyond MOST_CONTENT is taken for torn. Any zstd tool reads such a file. The module knows nothing of what the records
-hold.
+Plain lines would need no such module, but 2.4 to 2.5 times the disk (records of 10 to 440 KB), and they have no
+checksum. One zstd stream for the whole file is hardly smaller (2.5 times from 75 KB a record on), and a torn byte would
+cost everything behind it. A frame ends in a checksum, so reading goes on at the next one: the four bytes that every
+frame begins with are looked for. A frame that inflates beyond MOST_CONTENT counts as torn. Any zstd tool reads such a
+file. The module does not know the records.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 
 def frame(content: bytes) -> bytes:
-    """`content` as one frame."""
+    """Return `content` as one frame."""
     return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(content)
 
 
 def read_frames(file: BinaryIO, position: int = 0, *, end: float = math.inf) -> Iterator[Frame]:
-    """The whole frames of `file` from `position` on, in order; a gap between two of them is what was torn.
+    """Yield the whole frames of `file` from `position` on, in order; a gap between two of them is torn.
 
     `end` is the size of a file that others write to. No frame is looked for behind it: the one before may be half
     written, and would be taken for torn once the next one is there.
@@ -75,7 +76,7 @@ def _frame_at(file: BinaryIO, start: int) -> Frame | None:
 
 
 def _magic_after(file: BinaryIO, position: int) -> int:
-    """Where the next frame may begin; -1 if nowhere."""
+    """Return the place where the next frame may begin; -1 if there is none."""
     file.seek(position)
     tail = b""
     while chunk := file.read(CHUNK):

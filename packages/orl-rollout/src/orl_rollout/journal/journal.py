@@ -141,7 +141,7 @@ class Journal:
 
 
 def journal_files(path: str | Path) -> list[Path]:
-    """The files of the journal in the folder `path`, in the order in which they were begun; or `path`, if a file."""
+    """Return the files of the journal in the folder `path`, the oldest first; or `path`, if a file."""
     path = Path(path)
     return sorted(path.glob(FILES)) if path.is_dir() else [path]
 
@@ -180,7 +180,7 @@ def _warn_of_gap(file: Path, start: int, end: int) -> None:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """One line of JSON with its end. Ids and logprobs are packed; the engine's `extras` are left out."""
+    """Return one line of JSON with its end. Ids and logprobs are packed; the engine's `extras` are left out."""
     tree = plain(structs.replace(entry, trajectory=without_ids(entry.trajectory)))
     for turn, written in zip(entry.trajectory.turns, tree["trajectory"]["turns"], strict=True):
         written["observation"] = pack_ids(turn.observation)
@@ -194,7 +194,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
-    """The entry of one line; where `ids` are not wanted, without them and their logprobs, which are most of it.
+    """Return the entry of one line; where `ids` are not wanted, without them and their logprobs, which are most of it.
 
     Raises:
         OrlError: the line is of another schema.

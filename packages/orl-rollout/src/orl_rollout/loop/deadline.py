@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from orl_core.errors import OrlError, boundary
+from orl_core.errors import EngineError, EngineTimeout, OrlError, SessionError, SessionTimeout, boundary
+
+_EXPIRY: dict[type[OrlError], type[OrlError]] = {EngineError: EngineTimeout, SessionError: SessionTimeout}
 
 
 @asynccontextmanager
 async def within(seconds: float, error: type[OrlError], what: str) -> AsyncGenerator[None]:
-    """A boundary with a deadline: foreign exceptions and expiry become `error`.
+    """Open a boundary with a deadline: foreign exceptions become `error`, expiry its subclass for that.
 
     An outer deadline and a cancellation pass through unchanged.
     """
@@ -20,4 +22,4 @@ async def within(seconds: float, error: type[OrlError], what: str) -> AsyncGener
             with boundary(error, what):
                 yield
     except TimeoutError as exc:
-        raise error(f"{what}: no answer within {seconds:g} s") from exc
+        raise _EXPIRY.get(error, error)(f"{what}: no answer within {seconds:g} s") from exc

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from orl_core.errors import EngineError
+from orl_core.errors import EngineAnswerError
 from orl_core.trajectory import Generation
 
 
@@ -39,11 +39,11 @@ def check_generation(generation: Generation, budget: int, vocabulary_size: int) 
     No ids and `length` is an engine that has no room left for another one.
 
     Raises:
-        EngineError: it is such an answer.
+        EngineAnswerError: it is such an answer.
     """
     if max(generation.ids, default=0) >= vocabulary_size:
-        raise EngineError(f"the engine returned the id {max(generation.ids)}; the model has {vocabulary_size} ids")
+        raise EngineAnswerError(f"the engine returned the id {max(generation.ids)} of {vocabulary_size} ids")
     if len(generation.ids) > budget:
-        raise EngineError(f"the engine returned {len(generation.ids)} ids where at most {budget} were asked for")
+        raise EngineAnswerError(f"the engine returned {len(generation.ids)} ids where at most {budget} were asked for")
     if not generation.ids and generation.finish_reason == "stop":
-        raise EngineError("the engine returned no id and the finish reason `stop`")
+        raise EngineAnswerError("the engine returned no id and the finish reason `stop`")

@@ -47,7 +47,7 @@ _turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, Turnstile] = WeakKeyDi
 
 
 def turnstile() -> Turnstile:
-    """The turnstile of the current event loop."""
+    """Return the turnstile of the current event loop."""
     running = asyncio.get_running_loop()
     if running not in _turnstiles:
         _turnstiles[running] = Turnstile()

@@ -34,7 +34,7 @@ INLINE_CHARACTERS = 2_000  # contents up to this size are encoded on the event l
 
 
 def never() -> bool:
-    """The host's abort flag where there is no host."""
+    """Return False: the abort flag of a host that has none."""
     return False
 
 
@@ -95,7 +95,7 @@ class _Episode:
         self.turn_ends = 0.0
 
     async def play(self) -> StopReason:
-        """The loop itself: from the opening to the first reason to stop."""
+        """Run the loop, from the opening to the first reason to stop."""
         limits = self.job.limits
         await turnstile().enter()
         with boundary(SessionError, "opening a session"):
@@ -249,7 +249,7 @@ class _Episode:
         self.turns[-1] = structs.replace(turn, hidden=hidden)
 
     def _cut(self, message: Message) -> Message:
-        """A message as the model reads it: its text cut to the budget. One with an image is left to be refused."""
+        """Return a message with its text cut to the budget; one with an image is left to be refused."""
         texts = [block.text for block in message.content if isinstance(block, TextBlock)]
         if len(texts) < len(message.content):
             return message
@@ -266,17 +266,17 @@ class _Episode:
             return await asyncio.to_thread(render, messages, *rest)
 
     def _within(self, seconds: float, error: type[OrlError], what: str) -> AbstractAsyncContextManager[None]:
-        """The deadline of one wait, nested in that of its turn."""
+        """Open the deadline of one wait, nested in that of its turn."""
         return within(max(0.0, min(seconds, self.turn_ends - time.monotonic())), error, what)
 
     def _budget(self, observed: int, *, spent: int = 0) -> int:
-        """How many ids the next generation may have: the smallest of the three budgets, less the room needed."""
+        """Return how many ids the next generation may have: the smallest of the three budgets, less the room needed."""
         limits = self.job.limits
         turn = min(limits.turn_tokens, self.job.sampling.get("max_new_tokens") or limits.turn_tokens) - spent
         return min(turn, limits.rollout_tokens - self.sampled, limits.context_tokens - len(self.context) - observed)
 
     def _sampling(self, budget: int) -> dict[str, Any]:
-        """The trainer's parameters, and what token exactness asks for."""
+        """Return the trainer's parameters, and what token exactness asks for."""
         given = self.job.sampling
         stops = dict.fromkeys((*self.renderer.stop_ids, *(given.get("stop_token_ids") or ())))
         exact = {"max_new_tokens": budget, "stop_token_ids": list(stops), "no_stop_trim": True}
@@ -284,7 +284,7 @@ class _Episode:
 
 
 def _refusal(failure: ParseFailure) -> ToolResult:
-    """The loop's own answer to a call that cannot be made."""
+    """Return the loop's own answer to a call that cannot be made."""
     text = f"Error: {failure.message}"
     return ToolResult(name=failure.name or "error", content=(TextBlock(text=text),), failure=failure.kind)
 

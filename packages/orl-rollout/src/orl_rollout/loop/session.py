@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from msgspec import Struct
-from orl_core.errors import SessionError
+from orl_core.errors import SessionUnavailable
 from orl_core.messages import Message, ToolCall, ToolResult, ToolSpec
 from orl_core.task import Task
 
 
-class Overloaded(SessionError):
+class Overloaded(SessionUnavailable):
     """The server refuses for being busy (429). Raised by `open`, nothing was begun: the same may succeed later.
 
     `retry_after` is what the server asks to wait, in seconds, where it says so.
@@ -26,7 +26,7 @@ class Overloaded(SessionError):
 
 
 class Opening(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an episode begins: the first messages, the tools, and whether a plain answer ends it (`@terminal`)."""
+    """The beginning of an episode: the first messages, the tools, and whether a plain answer ends it (`@terminal`)."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]

@@ -53,7 +53,7 @@ class Context(Sequence[int]):
         del self._pieces[kept:], self._ends[kept:]
 
     def json(self) -> bytes:
-        """The ids in decimal with commas between them: a JSON array without its brackets."""
+        """Return the ids in decimal with commas between them: a JSON array without its brackets."""
         done = self._ends[-1] if self._ends else 0
         if len(self._ids) > done:
             self._pieces.append(msgspec.json.encode(self._ids[done:])[1:-1])

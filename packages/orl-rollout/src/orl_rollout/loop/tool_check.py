@@ -80,7 +80,7 @@ class Toolbox:
 
     @cached_property
     def names(self) -> str:
-        """The tools' names for a message to the model, cut where they are too long for one."""
+        """Return the tools' names for a message to the model, cut where they are too long for one."""
         names = ", ".join(sorted(self._schemas)) or "none"
         return names if len(names) <= LONGEST_NAMES else names[:LONGEST_NAMES] + "…"
 

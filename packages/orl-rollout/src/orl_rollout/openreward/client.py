@@ -10,7 +10,6 @@ reads answers of any size, and makes its addresses by a rule that does not fit a
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -20,7 +19,7 @@ from orl_core.names import is_path_name
 from orl_core.task import Task
 
 from orl_rollout.http.client import HttpClient
-from orl_rollout.openreward.listing import RemoteEnvironment
+from orl_rollout.openreward.environment import RemoteEnvironment
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.session import OpenRewardSession, Terms
 from orl_rollout.openreward.transport import Channel, Refusal, Way
@@ -49,15 +48,13 @@ class OpenRewardClient:
         await asyncio.to_thread(prepare_sdk)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         while self._http:
             _, http = self._http.popitem()
             await http.close()
 
     def session(self, task: Task) -> OpenRewardSession:
-        """A session for `task`, not yet open.
+        """Make a session for `task`, not yet open.
 
         Raises:
             ConfigError: the task's environment is not configured, or a secret of it is missing or unusable.
@@ -73,7 +70,7 @@ class OpenRewardClient:
             ConfigError: it is not configured, or the platform's key is missing.
             SessionError: the server at its `base_url` does not serve it.
         """
-        environment = self._configured(name)
+        environment = self.config.environment(name)
         if environment.base_url is None and not api_key():
             raise ConfigError(f"environment `{name}` is served by OpenReward: set OPENREWARD_API_KEY, or a `base_url`")
         variant = (served and (environment.variant or served.lower())) or await self._served_by(name, environment)
@@ -84,7 +81,7 @@ class OpenRewardClient:
         return (await self.environment(task.env_name, served=task.environment_name)).way
 
     async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
-        """The variant to ask for: the configured one, or on a self-hosted server that of the environment's own name.
+        """Return the variant to ask for: the configured one, or on a self-hosted server that of the name.
 
         A server that cannot list what it serves is taken to serve one environment.
         """
@@ -110,7 +107,7 @@ class OpenRewardClient:
         return self._http[url]
 
     def _make_terms(self, name: str) -> Terms:
-        environment = self._configured(name)
+        environment = self.config.environment(name)
         call_timeout = environment.call_timeout or self.config.rollout.call_timeout
         return Terms(
             name=name,
@@ -121,7 +118,7 @@ class OpenRewardClient:
         )
 
     def _secrets_header(self, name: str, environment: EnvironmentConfig) -> str:
-        """The environment's secrets as they travel, each with the hosts that it may be sent to.
+        """Return the environment's secrets as they travel, each with the hosts that it may be sent to.
 
         With them goes the platform's key, which toolsets need, or an empty one where the server may not see it.
         """
@@ -148,12 +145,6 @@ class OpenRewardClient:
         travelling = augment_secrets_with_api_key(secrets, _key(environment), _url(environment), None)
         return build_secrets_header(travelling or {})
 
-    def _configured(self, name: str) -> EnvironmentConfig:
-        if name not in self.config.environments:
-            known = ", ".join(self.config.environments)
-            raise ConfigError(f"environment `{name}` is not configured; configured are: {known}")
-        return self.config.environments[name]
-
 
 async def _list_environments(channel: Channel) -> object:
     """Return what a server serves; None where it is too old to say."""
@@ -170,5 +161,5 @@ def _url(environment: EnvironmentConfig) -> str:
 
 
 def _key(environment: EnvironmentConfig) -> str:
-    """The key that this environment's server may see."""
+    """Return the key that this environment's server may see."""
     return api_key() if environment.base_url is None or environment.send_api_key else ""

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to an environment, in one line that holds no secret.
+"""Failures on the way to an environment, in one line that holds no secret.
 
 An exception's text may run over many lines, and an environment's own words may echo a secret. The module knows the
 exceptions of our transport, and nothing of sessions.
@@ -10,11 +10,19 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import aiohttp
-from orl_core.errors import SessionError, boundary
+import msgspec
+from orl_core.errors import (
+    SessionAnswerError,
+    SessionError,
+    SessionRefused,
+    SessionTimeout,
+    SessionUnavailable,
+    boundary,
+)
 
 from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.loop.session import Overloaded
-from orl_rollout.openreward.transport import Refusal, RemoteFailure
+from orl_rollout.openreward.transport import Refusal, RemoteFailure, transient
 from orl_rollout.secrets.secrets import Scrubber
 
 LONGEST = 1_000  # characters of a fault's line
@@ -23,7 +31,7 @@ SEARCHED = 1 << 16  # characters of a fault that are searched for secrets, which
 
 @contextmanager
 def speaking(what: str, scrubber: Scrubber) -> Generator[None]:
-    """Convert what the block raises to a SessionError of one line that opens with `what`, secrets scrubbed.
+    """Convert exceptions of the block to a SessionError of one line that opens with `what`, secrets scrubbed.
 
     `Overloaded` where the server refuses for being busy. The cause is kept unless its chain holds a secret.
     """
@@ -39,9 +47,22 @@ def speaking(what: str, scrubber: Scrubber) -> Generator[None]:
         kept = cause if scrubbed == said and _is_clean(_chain(cause), scrubber) else None
         if isinstance(cause, Refusal) and cause.status == 429:
             raise Overloaded(safe, retry_after=cause.retry_after) from kept
-        if safe == str(fault) and kept is cause:
+        leaf = _leaf(fault)
+        if safe == str(fault) and kept is cause and leaf is type(fault):
             raise
-        raise SessionError(safe) from kept
+        raise leaf(safe) from kept
+
+
+def _leaf(fault: SessionError) -> type[SessionError]:
+    """Return the class that names the cause of `fault`."""
+    cause = fault.__cause__
+    if isinstance(cause, TimeoutError):
+        return SessionTimeout
+    if isinstance(cause, UnsafeAnswer | msgspec.ValidationError):
+        return SessionAnswerError
+    if isinstance(cause, aiohttp.ClientError | OSError) or transient(cause):
+        return SessionUnavailable
+    return SessionRefused if isinstance(cause, Refusal) else type(fault)
 
 
 def _head(said: str, scrubber: Scrubber) -> str:
@@ -72,7 +93,7 @@ def _chain(cause: BaseException | None) -> str:
 
 
 def _words(cause: BaseException | None) -> str:
-    """Plain words for the exceptions whose own text is not; empty for all others."""
+    """Return plain words for the exceptions whose own text is not; empty for all others."""
     if isinstance(cause, Refusal) and cause.status == 401:
         return "the server refuses the API key (HTTP 401): set OPENREWARD_API_KEY"
     if isinstance(cause, Refusal | aiohttp.ClientResponseError):

@@ -1,113 +1,123 @@
-"""Listings of an environment's tasks: its splits, how many tasks they have, and the tasks themselves.
-
-Each question is asked in a short session of its own, as the platform routes requests by session. The SDK's client would
-follow redirects with the key in a header and read answers of any size, so it is not used. A listing changes nothing on
-the server: it is asked again after a fault that another try may cure. The module knows nothing of configurations.
-"""
+"""List the tasks of a split, page by page, as rows of tasks.jsonl. It knows nothing of drawing or of files."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Annotated, Any
+from array import array
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
 
-import aiohttp
-import msgspec
-from msgspec import Meta, Struct
-from orl_core.errors import SessionError
-from orl_core.names import PathName
+from orl_core.errors import ConfigError, cut
+from orl_core.task import Task
 
 from orl_rollout.http.client import UnsafeAnswer
-from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session
+from orl_rollout.openreward.client import OpenRewardClient
+from orl_rollout.openreward.environment import RemoteEnvironment, RemoteTask
+from orl_rollout.openreward.faults import speaking
+from orl_rollout.openreward.transport import Refusal
 
-LISTING_BYTES = 1 << 25  # of one answer
-PAUSES = (0.5, 1.5)  # seconds before the second and the third try
-LONGEST_WISH = 10.0  # seconds of a Retry-After that are waited
-AGAIN = frozenset({429, 502, 503, 504})  # statuses of a busy server or of a proxy before it
-FORGET_SECONDS = 5.0  # for deleting the session of a question
-
-
-class RemoteTask(Struct, frozen=True, kw_only=True):
-    """A task as its server lists it. `environment_name` is the class that serves it (the variant)."""
-
-    environment_name: str
-    task_spec: dict[str, Any]
+PAGE = 1_000  # tasks in one request
+LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes in starting
 
 
-class _Split(Struct, frozen=True, kw_only=True):
-    name: str
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """One split of one environment: `size` tasks, `tasks` themselves where the server only lists them all at once."""
+
+    env_name: str
+    split: str
+    size: int
+    remote: RemoteEnvironment
+    tasks: tuple[Task, ...] | None = None
 
 
-class _Count(Struct, frozen=True, kw_only=True):
-    num_tasks: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> Listing:
+    """Ask how many tasks a split has.
 
-
-class _Tasks(Struct, frozen=True, kw_only=True):
-    env_name: PathName
-    tasks: list[dict[str, Any]]
-
-
-class RemoteEnvironment(Struct, frozen=True, kw_only=True):
-    """An environment on its server. Every method raises what `Channel.request` does."""
-
-    way: Way
-
-    @property
-    def deployment_name(self) -> str:
-        """Its name on the platform, `Organization/Environment`."""
-        return self.way.deployment
-
-    async def list_splits(self) -> list[str]:
-        """Return the names of its splits."""
-        splits = msgspec.convert(await self._ask("GET", "/splits", None), list[_Split])
-        return [split.name for split in splits]
-
-    async def num_tasks(self, split: str) -> int:
-        """Return how many tasks `split` has."""
-        return msgspec.convert(await self._ask("POST", "/num_tasks", {"split": split}), _Count).num_tasks
-
-    async def get_task_range(self, split: str, start: int, stop: int) -> list[RemoteTask]:
-        """Return the tasks of `split` from `start` up to `stop`.
-
-        Raises:
-            SessionError: the server sends more or fewer than were asked for.
-        """
-        tasks = await self._tasks("/task_range", {"split": split, "start": start, "stop": stop})
-        if len(tasks) != stop - start:
-            asked = f"{stop - start} tasks from number {start} were asked for"
-            raise SessionError(f"listing the tasks of {self.deployment_name}: {asked}, and {len(tasks)} were sent")
-        return tasks
-
-    async def list_tasks(self, split: str) -> list[RemoteTask]:
-        """Return all tasks of `split`, from a server that cannot count them."""
-        return await self._tasks("/tasks", {"split": split})
-
-    async def _tasks(self, name: str, body: Mapping[str, Any]) -> list[RemoteTask]:
-        listed = msgspec.convert(await self._ask("POST", name, body), _Tasks)
-        return [RemoteTask(environment_name=listed.env_name, task_spec=spec) for spec in listed.tasks]
-
-    async def _ask(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
-        for pause in (*PAUSES, None):
-            wish = 0.0
+    Raises:
+        ConfigError: the environment has no such split, or is not configured.
+        SessionError: the server cannot be reached, or does not serve the environment.
+    """
+    with speaking(f"listing the tasks of {env_name}", client.scrubber):
+        async with asyncio.timeout(LISTING_SECONDS):
+            remote = await client.environment(env_name)
+            splits = await remote.list_splits()
+            if split not in splits:
+                known = cut(", ".join(splits), 500) or "none"
+                raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
             try:
-                return await self._ask_once(method, name, body)
-            except Refusal as refusal:
-                if pause is None or refusal.status not in AGAIN:
+                size = await remote.num_tasks(split)
+                if size:  # what has no task need not have a first one
+                    await remote.get_task_range(split, 0, 1)
+            except Refusal as exc:
+                if exc.status not in {404, 405}:
                     raise
-                wish = min(refusal.retry_after or 0.0, LONGEST_WISH)
-            except (aiohttp.ClientError, OSError):
-                if pause is None:
-                    raise
-            await asyncio.sleep(max(pause, wish))
-        raise AssertionError("the last try returns or raises")
+            else:
+                return Listing(env_name=env_name, split=split, size=size, remote=remote)
+            listed = await remote.list_tasks(split)
+    tasks = tuple(_task(env_name, remote, split, None, task) for task in listed)
+    return Listing(env_name=env_name, split=split, size=len(tasks), remote=remote, tasks=tasks)
 
-    async def _ask_once(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
-        way, channel = self.way, Channel(self.way.http, most=LISTING_BYTES)
-        sid = await open_session(channel, way.headers(""), {})
-        try:
-            return await channel.request(method, way.path(name), way.headers(sid), body)
-        finally:
-            with suppress(Refusal, UnsafeAnswer, aiohttp.ClientError, OSError):  # the server forgets it by itself
-                async with asyncio.timeout(FORGET_SECONDS):
-                    await channel.request("POST", "/delete_session", way.headers(sid), None)
+
+async def list_tasks(
+    client: OpenRewardClient, listing: Listing, indices: Sequence[int] | None = None
+) -> AsyncGenerator[Task]:
+    """Yield the tasks of `listing` at `indices` (all by default), in ascending order of index, page by page.
+
+    Raises:
+        SessionError: the server fails.
+    """
+    wanted: Sequence[int] = range(listing.size) if indices is None else indices
+    if not isinstance(wanted, range) or wanted.step < 0:  # a sorted list of a million numbers takes 40 MB
+        wanted = array("Q", sorted(wanted))
+    if listing.tasks is not None:
+        for index in wanted:
+            yield listing.tasks[index]
+        return
+    for page in _pages(wanted):
+        parts = [page]
+        while parts:
+            part = parts.pop()
+            first = part[0]
+            with speaking(f"listing the tasks of {listing.env_name}", client.scrubber):
+                try:
+                    async with asyncio.timeout(LISTING_SECONDS):
+                        remote_tasks = await listing.remote.get_task_range(listing.split, first, part[-1] + 1)
+                except UnsafeAnswer:  # too large, maybe for being so many
+                    if len(part) == 1:
+                        raise
+                    half = len(part) // 2
+                    parts += [part[half:], part[:half]]
+                    continue
+                tasks = [
+                    _task(listing.env_name, listing.remote, listing.split, index, remote_tasks[index - first])
+                    for index in part
+                ]
+            for task in tasks:
+                yield task
+
+
+def _pages(indices: Sequence[int]) -> Iterator[list[int]]:
+    """Cut ascending `indices` so that no page spans more than PAGE tasks of the listing."""
+    page: list[int] = []
+    for index in indices:
+        if page and index - page[0] >= PAGE:
+            yield page
+            page = []
+        page.append(index)
+    if page:
+        yield page
+
+
+def _task(env_name: str, remote: RemoteEnvironment, split: str, index: int | None, task: RemoteTask) -> Task:
+    namespace, _, server_name = remote.deployment_name.partition("/")
+    return Task(
+        env_name=env_name,
+        deployment_name=remote.deployment_name,
+        server_name=server_name,
+        environment_name=task.environment_name,
+        namespace=namespace,
+        split=split,
+        index=index,
+        task_spec=dict(task.task_spec),
+    )

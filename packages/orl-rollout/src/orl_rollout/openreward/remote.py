@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import aiohttp
-
 from orl_rollout.openreward.pings import keep_alive
-from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session, transient
+from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session, retried, transient
 
 CLOSE_PAUSES = (0.1, 0.5)  # seconds before a deletion is asked for again
 LAST_WORD_SECONDS = 1.0  # for deleting a session whose teardown hangs
@@ -32,7 +30,7 @@ class Remote:
 
     @property
     def sid(self) -> str:
-        """The session's name; empty where the server has not said it."""
+        """Return the session's name; empty where the server has not said it."""
         return str(self._named.get("task_id", ""))
 
     async def create(self, episode: Mapping[str, Any]) -> None:
@@ -45,11 +43,11 @@ class Remote:
     async def get(self, name: str, instead: str) -> tuple[str, Any]:
         """Return what the environment answers, and to which: `name`, or `instead` if the server is too old for it."""
         try:
-            return name, await self._get(name)
+            return name, await self._ask("GET", self._way.path(name))
         except Refusal as refusal:
             if refusal.status != 404:
                 raise
-        return instead, await self._get(instead)
+        return instead, await self._ask("GET", self._way.path(instead))
 
     async def run(self, name: str, body: dict[str, Any], *, repeatable: bool = False) -> Any:
         """Return the result of `body`, run once; a `repeatable` one changes nothing on the server."""
@@ -77,20 +75,16 @@ class Remote:
                     await self._delete("/delete_session")
 
     async def _delete(self, name: str) -> None:
-        """Deleting twice is deleting once: what was deleted already is no fault."""
-        for pause in (*CLOSE_PAUSES, None):
-            try:
-                await self._channel.request("POST", name, self._way.headers(self.sid), None)
-            except (Refusal, aiohttp.ClientError, OSError) as fault:
-                gone = isinstance(fault, Refusal) and fault.status in {404, 410}
-                busy = isinstance(fault, Refusal) and fault.status == 429
-                if gone:
-                    return
-                if pause is None or not (busy or transient(fault)):
-                    raise
-            else:
-                return
-            await asyncio.sleep(pause)
+        """Delete; what was deleted already is no fault."""
 
-    async def _get(self, name: str) -> Any:
-        return await self._channel.request("GET", self._way.path(name), self._way.headers(self.sid), None)
+        def again(fault: Exception) -> bool:
+            return transient(fault) or (isinstance(fault, Refusal) and fault.status == 429)
+
+        try:
+            await retried(lambda: self._ask("POST", name), CLOSE_PAUSES, again)
+        except Refusal as refusal:
+            if refusal.status not in {404, 410}:
+                raise
+
+    async def _ask(self, method: str, path: str) -> Any:
+        return await self._channel.request(method, path, self._way.headers(self.sid), None)

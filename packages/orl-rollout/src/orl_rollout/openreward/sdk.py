@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 
 def session_url() -> str:
-    """Where the platform serves sessions: `OPENREWARD_SESSION_URL`, or a subdomain of `OPENREWARD_URL`."""
+    """Return the address of sessions: `OPENREWARD_SESSION_URL`, or a subdomain of `OPENREWARD_URL`."""
     return os.environ.get("OPENREWARD_SESSION_URL") or _subdomain("sessions")
 
 
 def api_url() -> str:
-    """Where the platform takes uploads: `OPENREWARD_API_URL`, or a subdomain of `OPENREWARD_URL`."""
+    """Return the address of uploads: `OPENREWARD_API_URL`, or a subdomain of `OPENREWARD_URL`."""
     return os.environ.get("OPENREWARD_API_URL") or _subdomain("api")
 
 

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import aiohttp
 from msgspec import Struct
 from orl_core.errors import SessionError
 from orl_core.messages import Message, ToolCall, ToolResult
@@ -25,7 +24,7 @@ from orl_rollout.logs import logger_of
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward.faults import speaking
 from orl_rollout.openreward.remote import Remote
-from orl_rollout.openreward.transport import Refusal, Way, transient
+from orl_rollout.openreward.transport import Way, retried, transient
 from orl_rollout.openreward.wire import (
     Listing,
     candidate_of,
@@ -44,7 +43,7 @@ OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starti
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What all sessions of one environment have in common. `secrets` is the value of the header that holds them."""
+    """The options that all sessions of one environment share. `secrets` is the value of the header that holds them."""
 
     name: str
     secrets: str
@@ -72,7 +71,7 @@ class OpenRewardSession:
         """
         with speaking(f"opening a session of {self._terms.name}", self._terms.scrubber):
             async with asyncio.timeout(self._terms.open_seconds):
-                return await self._begin_in_time(task)
+                return await retried(lambda: self._begin(task), PAUSES, transient)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Call a tool, once. A refusal that is the model's mistake is a result with `failure`.
@@ -94,7 +93,7 @@ class OpenRewardSession:
         return await self._call(terminal.name, {} if terminal.arg is None else {terminal.arg: text})
 
     async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
-        """The environment's comparative scores of conversations about this task, one for each, in order.
+        """Return the environment's comparative scores of conversations about this task, one for each, in order.
 
         It advances nothing, so it is repeated where the way to the server is broken.
 
@@ -114,16 +113,6 @@ class OpenRewardSession:
         remote, self._remote = self._remote, None
         if remote is not None:
             await _uninterrupted(_leave(remote, self._terms))
-
-    async def _begin_in_time(self, task: Task) -> Opening:
-        for pause in (*PAUSES, None):
-            try:
-                return await self._begin(task)
-            except (Refusal, aiohttp.ClientError, OSError) as fault:
-                if pause is None or not transient(fault):
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
 
     async def _begin(self, task: Task) -> Opening:
         way = await self._reach(task)
@@ -155,7 +144,7 @@ class OpenRewardSession:
 
 
 def _episode(task: Task, variant: str, toolset: str | None) -> dict[str, Any]:
-    """What the server is told of the episode: the task itself, or where it stands in the listing."""
+    """Return the server's words for the episode: the task itself, or its place in the listing."""
     by_index = not task.task_spec and task.index is not None
     said = {"split": task.split, "index": task.index} if by_index else {"task_spec": task.task_spec}
     env_name = variant or ("" if by_index else task.environment_name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar, cast
 
@@ -70,7 +70,7 @@ class RemoteFailure(Exception):
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """Where an environment's sessions are, and what every request to it carries.
+    """The endpoint of an environment, and what every request to it carries.
 
     `key` and `variant` may be empty.
     """
@@ -127,15 +127,11 @@ class Channel:
             Refusal, aiohttp.ClientError, UnsafeAnswer: as for `request`.
             RemoteFailure: the environment failed.
         """
-        for pause in (*resumes, None):
-            try:
-                return await _when_started(lambda: self._listen(path, headers, body))
-            except (Refusal, aiohttp.ClientError, OSError) as fault:
-                may_go_on = repeatable or "task_id" in body
-                if pause is None or not may_go_on or not transient(fault):
-                    raise
-            await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        return await retried(
+            lambda: _when_started(lambda: self._listen(path, headers, body)),
+            resumes,
+            lambda fault: (repeatable or "task_id" in body) and transient(fault),
+        )
 
     async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
         async with self._send(method, path, headers, body) as response:
@@ -245,6 +241,30 @@ def transient(cause: BaseException | None) -> bool:
     if isinstance(cause, Refusal | aiohttp.ClientResponseError):
         return cause.status >= 500 or cause.status in {408, 425} or "already exists" in cause.message
     return isinstance(cause, aiohttp.ClientError | OSError)
+
+
+async def retried(
+    ask: Callable[[], Awaitable[T]],
+    pauses: Sequence[float],
+    again: Callable[[Exception], bool],
+    *,
+    longest_wish: float = 0.0,
+) -> T:
+    """Return the answer of `ask`, asked once more after each of `pauses` while `again` says so of its fault.
+
+    A longer Retry-After is waited, up to `longest_wish` seconds.
+    """
+    for pause in pauses:
+        wish = 0.0
+        try:
+            return await ask()
+        except (Refusal, aiohttp.ClientError, OSError) as fault:
+            if not again(fault):
+                raise
+            if isinstance(fault, Refusal):
+                wish = min(fault.retry_after or 0.0, longest_wish)
+        await asyncio.sleep(max(pause, wish))
+    return await ask()
 
 
 async def _when_started(ask: Callable[[], Awaitable[T]]) -> T:

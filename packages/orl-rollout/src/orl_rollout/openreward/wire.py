@@ -1,5 +1,5 @@
 # pyright: reportMissingTypeStubs=false
-"""What an environment server says, decoded and turned into our words. Pure: no transport, no SDK session.
+"""Decode the answers of an environment server into our words. Pure: no transport, no SDK session.
 
 Servers differ in age and language: unknown fields are ignored and missing ones have the values that the protocol gives
 them. A block of an unknown kind is refused, never dropped. Text is made valid Unicode here (a lone surrogate becomes
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct, field
-from orl_core.errors import SessionError
+from orl_core.errors import SessionAnswerError, SessionRefused
 from orl_core.messages import Block, FailureKind, ImageBlock, Message, TextBlock, ToolCall, ToolResult, ToolSpec
 from orl_core.text import clean
 
@@ -92,11 +92,11 @@ class Listing(Struct, frozen=True, kw_only=True):
 
     @property
     def takes_calls(self) -> bool:
-        """Whether a conversation sent to the server may hold calls, their results and reasoning as such."""
+        """Tell whether a conversation sent to the server may hold calls, their results and reasoning as such."""
         return {"reasoning", "tool_call", "tool_result"} <= set(self.message_block_types or ())
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tools that the model may see: the terminal tool is not among them."""
+        """Return the tools that the model may see: the terminal tool is not among them."""
         hidden = self.terminal_tool.name if self.terminal_tool else None
         return tuple(_spec(tool) for tool in self.tools if tool.name != hidden)
 
@@ -114,10 +114,11 @@ def decode_listing(reply: object) -> Listing:
 
 
 def result_of(name: str, reply: object, seconds: float) -> ToolResult:
-    """The result of calling `name`.
+    """Return the result of calling `name`.
 
     Raises:
-        SessionError: the episode was already over, or the reply cannot be used (a reward that is not finite).
+        SessionRefused: the episode was already over.
+        SessionAnswerError: the reply cannot be used (a reward that is not finite).
         msgspec.ValidationError: the reply is not of the protocol.
     """
     decoded = msgspec.convert(reply, CallReply)
@@ -127,7 +128,7 @@ def result_of(name: str, reply: object, seconds: float) -> ToolResult:
         return ToolResult(name=name, content=content, failure=_failure(decoded), seconds=seconds)
     output = decoded.output
     if output.reward is not None and not math.isfinite(output.reward):
-        raise SessionError(f"tool `{name}` paid a reward that is not finite: {output.reward}")
+        raise SessionAnswerError(f"tool `{name}` paid a reward that is not finite: {output.reward}")
     content = tuple(_block(block) for block in output.blocks)
     return ToolResult(name=name, content=content, reward=output.reward, finished=output.finished, seconds=seconds)
 
@@ -139,14 +140,14 @@ def _block(block: _Text | _Image) -> Block:
 
 
 def _failure(reply: CallReply) -> FailureKind:
-    """The model's mistake behind a refused call. Servers that give no reason are known by their words."""
+    """Return the model's mistake behind a refused call. Servers that give no reason are known by their words."""
     if reply.reason in {"input_validation", "bad_input_shape"} or (
         reply.reason is None and reply.error.startswith("Tool input validation error")
     ):
         return FailureKind.INVALID_ARGUMENTS
     if reply.reason == "not_found" or (reply.reason is None and "is not a valid tool" in reply.error):
         return FailureKind.UNKNOWN_TOOL
-    raise SessionError(f"the call was refused ({reply.reason or 'no reason'}): {clean(reply.error)}")
+    raise SessionRefused(f"the call was refused ({reply.reason or 'no reason'}): {clean(reply.error)}")
 
 
 class _Score(Struct, frozen=True, kw_only=True):
@@ -158,20 +159,20 @@ class _Scores(Struct, frozen=True, kw_only=True):
 
 
 def scores_of(reply: object, count: int) -> tuple[float, ...]:
-    """The numbers of a scored group of `count`, from the reply to `/score_group`.
+    """Return the numbers of a scored group of `count`, from the reply to `/score_group`.
 
     Raises:
-        SessionError: there are more or fewer, or one is not finite.
+        SessionAnswerError: there are more or fewer, or one is not finite.
         msgspec.ValidationError: the reply is not of the protocol.
     """
     numbers = tuple(score.reward for score in msgspec.convert(reply, _Scores).scores)
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        raise SessionError(f"{count} conversations were scored {list(numbers)}: one finite number for each is needed")
+        raise SessionAnswerError(f"{count} conversations were scored {list(numbers)}, not one finite number each")
     return numbers
 
 
 def candidate_of(conversation: Sequence[Message], *, calls: bool) -> sdk.GroupCandidate:
-    """A conversation in the SDK's words, tool results in the user's messages.
+    """Return a conversation in the SDK's words, tool results in the user's messages.
 
     Where the server takes no `calls`, results are text, and the calls themselves and reasoning are left out.
     """
@@ -206,7 +207,7 @@ def _said(block: Block) -> sdk.TextBlock | sdk.ImageBlock:
 
 
 def messages_of(reply: object) -> tuple[Message, ...]:
-    """The opening conversation in our words, from the reply to `/messages`.
+    """Return the opening conversation in our words, from the reply to `/messages`.
 
     The platform keeps tool results in the user's messages; here each becomes a message of role `tool`, before the rest.
 
@@ -232,7 +233,7 @@ def messages_of(reply: object) -> tuple[Message, ...]:
 
 
 def prompt_of(reply: object) -> tuple[Message, ...]:
-    """The same from the reply to `/prompt`, of servers that know no conversations: one message of the user's."""
+    """Return the same from the reply to `/prompt`, of servers that know no conversations: one message of the user's."""
     return messages_of([{"role": "user", "blocks": reply}])
 
 

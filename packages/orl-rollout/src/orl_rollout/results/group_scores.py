@@ -34,23 +34,23 @@ class Judge(Protocol):
     """A session that compares: `orl_rollout.openreward.OpenRewardSession`, or a fake in a few lines."""
 
     async def open(self, task: Task) -> Opening:
-        """As `Session.open`."""
+        """Open as `Session.open` does."""
         ...
 
     async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
-        """One finite score for each conversation; raises SessionError."""
+        """Return one finite score for each conversation; raises SessionError."""
         ...
 
     async def close(self) -> None:
-        """As `Session.close`."""
+        """Close as `Session.close` does."""
         ...
 
 
 class Judges(Protocol):
-    """Where judges come from: `orl_rollout.openreward.OpenRewardClient`."""
+    """The source of judges: `orl_rollout.openreward.OpenRewardClient`."""
 
     def session(self, task: Task) -> Judge:
-        """A judge of `task`, not yet open."""
+        """Make a judge of `task`, not yet open."""
         ...
 
 
@@ -62,7 +62,7 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def conversation(trajectory: Trajectory) -> tuple[Message, ...]:
-    """What was said in an episode, from its opening to its last result. Nudges, which are the loop's own, are left out.
+    """Return the messages of an episode, from its opening to its last result. The loop's own nudges are left out.
 
     A call that could not be parsed is what the model wrote instead, and its answer is the user's.
     """
@@ -84,7 +84,7 @@ def _messages(turn: Turn) -> list[Message]:
 
 
 async def score_groups(groups: Sequence[Group], judges: Judges, *, seconds: float) -> list[tuple[float, ...] | None]:
-    """The scores of each group, aligned with its candidates; None where it could not be scored in `seconds`."""
+    """Return the scores of each group, aligned with its candidates; None where it could not be scored in `seconds`."""
     ends = time.monotonic() + seconds
     async with asyncio.TaskGroup() as tasks:
         scoring = [tasks.create_task(_score(group, judges, ends)) for group in groups]
@@ -110,7 +110,7 @@ async def _score(group: Group, judges: Judges, ends: float) -> tuple[float, ...]
 async def compare(
     outcomes: Sequence[Outcome], judges: Judges, config: GroupRewardConfig
 ) -> tuple[list[Outcome], dict[str, float]]:
-    """`outcomes` with the rewards of whole groups (equal tasks), in order, and metrics. `success` stays as it is.
+    """Return `outcomes` with the rewards of whole groups (equal tasks), in order, and metrics. `success` stays.
 
     Rollouts that do not train are not shown to the judge and keep their rewards.
     """
@@ -135,7 +135,7 @@ async def compare(
 
 
 def metrics_of_groups(found: Sequence[tuple[float, ...] | None]) -> dict[str, float]:
-    """How many groups were to be scored, and the share of them that could not be."""
+    """Return the number of groups to be scored, and the share of them that could not be."""
     failed = sum(scores is None for scores in found)
     return {"group_reward/groups": float(len(found)), "group_reward/failed": failed / len(found) if found else 0.0}
 

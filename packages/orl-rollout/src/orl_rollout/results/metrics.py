@@ -1,4 +1,4 @@
-"""What a batch of rollouts says in numbers: one Measure for each, small and plain, and their sums and means by name.
+"""Numbers of a batch of rollouts: one Measure for each, and their sums and means by name.
 
 Every trainer and command reports these, so that a run reads alike everywhere. A Measure holds no ids and no text: it
 travels with a trainer's sample to wherever that trainer logs, and `metrics_of` needs nothing else. It knows no trainer.
@@ -62,7 +62,7 @@ def measure(outcome: Outcome) -> Measure:
 
 
 def _prompt_tokens(outcome: Outcome) -> int:
-    """The ids of all prompts together: what the engine would have had to read without a prefix cache."""
+    """Count the ids of all prompts: the engine reads so many without a prefix cache."""
     shown = total = 0
     for turn in outcome.trajectory.turns:
         shown += len(turn.observation)
@@ -74,7 +74,7 @@ def _prompt_tokens(outcome: Outcome) -> int:
 
 
 def metrics_of(measures: Iterable[Measure]) -> dict[str, float]:
-    """Metrics of a batch, per environment (`GeneralReasoning/WhoDunIt/reward`) and, of several, together (`all/...`).
+    """Return metrics of a batch by environment (`GeneralReasoning/WhoDunIt/reward`), and of several as `all/...`.
 
     Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` leave out rollouts in
     ERROR, and are missing where there are no others.

@@ -28,7 +28,7 @@ _UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # what a reward f
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What came of one rollout. `success` says whether the reward reached the environment's `success_reward`.
+    """The result of one rollout. `success` says whether the reward reached the environment's `success_reward`.
 
     `data` is empty where the engine never returned an id, and where the text echoes a secret (see `cleared`).
     """
@@ -40,7 +40,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def load_reward(name: str) -> Reward:
-    """The user's reward function `module:function`, as the configuration names it.
+    """Load the user's reward function `module:function`.
 
     Raises:
         ConfigError: the module or the function cannot be loaded, or it does not take a trajectory; names both.

@@ -11,7 +11,7 @@ from statistics import fmean
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The estimate for one task with `c` successes in `n` rollouts; 1 <= k <= n, 0 <= c <= n.
+    """Return the estimate for one task with `c` successes in `n` rollouts; 1 <= k <= n, 0 <= c <= n.
 
     Raises:
         ValueError: the numbers do not fit together.
@@ -22,7 +22,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def mean_pass_at_k(successes: Mapping[str, Sequence[bool]]) -> dict[int, float]:
-    """pass@k averaged over tasks, for k = 1, 2, 4, ... and the largest that every task has rollouts for.
+    """Average pass@k over tasks, for k = 1, 2, 4, ... and the largest that every task has rollouts for.
 
     `successes` holds, by task, whether each of its rollouts succeeded; tasks without rollouts are left out.
     """

@@ -15,27 +15,21 @@ The folder of a run holds, whichever trainer made it:
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
-from datetime import date
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError
 
-from orl_rollout.bounded_files import read_whole
 from orl_rollout.loop.engine import Engine
 
 T = TypeVar("T")
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One training run. `extra` are the words after `--`, for the trainer; `facts` go into summary.json as they are.
+    """One training run. `extra` are the words after `--`, for the trainer; `facts` are fields of its Summary.
 
     `python` is the Python that has the trainer, if it is another one and the user names it.
 
@@ -63,81 +57,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     command: str
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-class SummaryFile:
-    """summary.json of a run, always whole. `summary_of` makes its content of the ending, such as `error`."""
-
-    def __init__(self, folder: Path, summary_of: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        self._path = folder / "summary.json"
-        self._summary_of = summary_of
-        self._lock = threading.Lock()
-        self._ended = False
-
-    def interrupted(self) -> None:
-        """Write the file as soon as a signal comes, on any thread: there may be no time later."""
-        with self._lock:
-            if not self._ended:
-                self._write({"interrupted": True})
-
-    def end(self, ending: dict[str, Any]) -> None:
-        """Write the file for the last time."""
-        with self._lock:
-            self._ended = True
-            self._write(ending)
-
-    def _write(self, ending: dict[str, Any]) -> None:
-        replace(self._path, msgspec.json.format(msgspec.json.encode(self._summary_of(ending)), indent=2) + b"\n")
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Put `content` in the place of the file `path` in one step: a death in the middle leaves the old file."""
-    with _beside(path, content) as fresh:
-        fresh.replace(path)
-
-
-def write_new(path: Path, content: bytes) -> None:
-    """Write `content` to a new file `path` in one step.
-
-    Raises:
-        FileExistsError: there is one already. It stays as it is.
-    """
-    with _beside(path, content) as fresh:
-        path.hardlink_to(fresh)
-
-
-@contextmanager
-def _beside(path: Path, content: bytes) -> Generator[Path]:
-    fresh = path.with_name(f".{path.name}.{threading.get_ident()}")
-    try:
-        fresh.write_bytes(content)
-        yield fresh
-    finally:
-        fresh.unlink(missing_ok=True)
-
-
-def dated(config: RunConfig) -> RunConfig:
-    """Fix the date that chat templates show, so that every process of the run shows the same one.
-
-    It is the configuration's, else that of the run whose checkpoint this one begins with, else today.
-    """
-    if config.chat_template_date is not None:
-        return config
-    begins_with = (config.trainer.load, config.trainer.model)
-    inherited = (_date_of(Path(place)) for place in begins_with if place)
-    return structs.replace(config, chat_template_date=next(filter(None, inherited), None) or date.today())
-
-
-def _date_of(checkpoint: Path) -> date | None:
-    """Return the date of the run that `checkpoint` belongs to; None where it belongs to none."""
-    for folder in (checkpoint, checkpoint.parent):
-        try:
-            tree: object = msgspec.json.decode(read_whole(folder / "config.json"))
-            if isinstance(tree, dict) and "chat_template_date" in tree:
-                return msgspec.convert(tree["chat_template_date"], date | None)
-        except (OSError, ConfigError, msgspec.MsgspecError):
-            continue
-    return None
 
 
 class Trainer(Protocol):

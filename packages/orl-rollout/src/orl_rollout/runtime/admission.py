@@ -1,4 +1,4 @@
-"""How many sessions of one environment are in flight: as many as its server bears.
+"""Limit the sessions of one environment to as many as its server bears (AIMD).
 
 A server that is full answers 429. Then the limit is halved, once for all the sessions that were let in before it, and
 grows by one for every limit's worth of sessions that open, up to the configured most. Who was refused keeps its turn:
@@ -17,7 +17,6 @@ import itertools
 import math
 import random
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TypeVar
 
 from orl_core.messages import ToolCall, ToolResult
@@ -49,12 +48,12 @@ class Slots:
         self._queue: list[tuple[int, asyncio.Future[int]]] = []
 
     def place(self) -> Place:
-        """A place for one rollout, behind all that were given before."""
+        """Make a place for one rollout, behind all that were made before."""
         return Place(self, next(self._turns))
 
     @property
     def waiting(self) -> int:
-        """How many places wait for a slot."""
+        """Return how many places wait for a slot."""
         return sum(not let_in.done() for _, let_in in self._queue)
 
     async def take(self, turn: int) -> int:
@@ -75,13 +74,13 @@ class Slots:
         self._let_in()
 
     def shrink(self, burst: int) -> None:
-        """A session of `burst` was refused: halve the limit, unless another one of that burst did already."""
+        """Halve the limit, once for each burst, as a session of `burst` was refused (the decrease of AIMD)."""
         if burst == self._burst:
             self._burst += 1
             self.limit = max(1.0, min(self.limit, self.taken) / 2)
 
     def grow(self) -> None:
-        """A session was opened: a little more, where the limit is felt."""
+        """Raise the limit by 1/limit, only if it is binding (additive increase of AIMD)."""
         if self.taken + 1 > self.limit:
             self.limit = min(self._most, self.limit + 1 / self.limit)
             self._let_in()
@@ -109,26 +108,24 @@ class Place:
         self._refusal = None
         self._burst = await self._slots.take(self._turn)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._slots.give()
 
     def opened(self) -> None:
-        """The server took the session."""
+        """Note that the server took the session."""
         self._slots.grow()
 
     def overloaded(self) -> None:
-        """The server says that it is busy."""
+        """Note that the server says that it is busy."""
         self._slots.shrink(self._burst)
 
     def refused(self, refusal: Overloaded) -> None:
-        """The server did not take the session, so that it may be opened again."""
+        """Note that the server did not take the session, which may be opened again."""
         self._refusal = refusal
         self.overloaded()
 
     async def again(self, stopped: Callable[[], bool]) -> bool:
-        """Whether to try again: the last opening was refused, and patience is left. Then a pause was made already.
+        """Pause and return True to try again: the last opening was refused, and patience is left.
 
         The pause ends early where the host's flag `stopped` is set meanwhile.
         """
@@ -155,7 +152,7 @@ class Admitted:
         self._place = place
 
     async def open(self, task: Task) -> Opening:
-        """As `Session.open`."""
+        """Open as `Session.open` does."""
         try:
             opening = await self._session.open(task)
         except Overloaded as refusal:
@@ -165,15 +162,15 @@ class Admitted:
         return opening
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """As `Session.call`."""
+        """Call as `Session.call` does."""
         return await self._heed(self._session.call(call))
 
     async def answer(self, text: str) -> ToolResult:
-        """As `Session.answer`."""
+        """Answer as `Session.answer` does."""
         return await self._heed(self._session.answer(text))
 
     async def close(self) -> None:
-        """As `Session.close`."""
+        """Close as `Session.close` does."""
         await self._session.close()
 
     async def _heed(self, asked: Awaitable[T]) -> T:

@@ -1,8 +1,8 @@
-"""What the rollouts of one event loop share, and what every rollout goes through: play, judge, record, count.
+"""The runtime of one event loop: each rollout is played, judged, recorded and counted.
 
-Trainers run several event loops in one process and end it without ceremony. So the clients belong to a loop (a Runtime
-for each), the renderer, the journal and the breaker to the process; a rollout is on disk when `play` returns, and
-nothing rests on a close. The module knows no trainer.
+Trainers run several event loops in one process and kill it. So clients belong to a loop (a Runtime for each); renderer,
+journal and circuit breaker belong to the process (`stack.SharedState`). A rollout is on disk when `play` returns. The
+module knows no trainer.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ LONGEST_ERROR = 2_000  # characters of a trajectory's error
 
 
 class Environments(Protocol):
-    """Where sessions come from: `orl_rollout.openreward.OpenRewardClient`, or a fake in three lines."""
+    """The source of sessions: `orl_rollout.openreward.OpenRewardClient`, or a fake in three lines."""
 
     def session(self, task: Task) -> Session:
-        """A session for `task`, not yet open."""
+        """Make a session for `task`, not yet open."""
         ...
 
 
@@ -52,8 +52,7 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: an environment needs a secret that this process does not have, or one stands where it would be
-            written down, the reward function cannot be
+        ConfigError: a secret is missing or stands where it would be written down, the reward function cannot be
             loaded, or the renderer cannot do what the configuration asks for.
     """
 
@@ -92,36 +91,31 @@ class Runtime:
         step: int = 0,
         stopped: Callable[[], bool] = never,
     ) -> Outcome:
-        """Play `task` once and return what came of it; total, but for cancellation and the breaker.
+        """Play `task` once and return its outcome; total, but for cancellation and the breaker.
 
-        Args:
-            task: the task; its `env_name` must stand in the configuration.
-            key: the rollout's name, unique in the run.
-            engine: the model.
-            sampling: what the trainer passed for sampling; it wins over the configuration.
-            context_tokens: the trainer's limit for prompt and response together, where it has one.
-            evaluation: recorded with the trajectory.
-            step: the trainer's step, recorded in the journal.
-            stopped: the host's abort flag.
+        `key` is the rollout's name, unique in the run. `sampling` is the trainer's and wins over the configuration;
+        `context_tokens` is its limit for prompt and response together, `stopped` its abort flag. `evaluation` and
+        `step` are recorded.
 
         Raises:
             RunAborted: too many rollouts of the run end in ERROR, or they cannot be recorded.
             ConfigError: the task belongs to an environment that the configuration does not name.
         """
-        environment = self._config.environments.get(task.env_name)
-        if environment is None:
-            raise ConfigError(f"task `{task.key}`: the configuration has no environment `{task.env_name}`")
+        environment = self._config.environment(task.env_name)
         limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
         job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
         trajectory = await self._play(job, self._client.session(task), engine, stopped)
         outcome = _with_short_error(await self._clear(await self._judge(trajectory, environment)))
         if self._journal is not None:
-            await self._record(self._journal, outcome, step)
+            try:
+                await self._journal.record(outcome, step=step)
+            except OrlError as exc:  # it must not count, and the next ones could not be recorded either
+                raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
         self._breaker.saw(outcome.trajectory.error)
         return outcome
 
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
-        """The outcome; a reward function of the user's may take its time, so it runs on a thread."""
+        """Judge the trajectory; a reward function of the user's may take its time, so it runs on a thread."""
         if self._reward is None:
             return outcome_of(trajectory, environment)
         return await asyncio.to_thread(outcome_of, trajectory, environment, self._reward)
@@ -135,15 +129,8 @@ class Runtime:
             return cleared(outcome, self._scrubber)
         return await asyncio.to_thread(cleared, outcome, self._scrubber)
 
-    async def _record(self, journal: Journal, outcome: Outcome, step: int) -> None:
-        """A rollout that cannot be written down must not count, and the next ones could not either."""
-        try:
-            await journal.record(outcome, step=step)
-        except OrlError as exc:
-            raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
-
     async def _play(self, job: Job, session: Session, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
-        """`rollout` within its environment's concurrency; a bug of ours becomes a trajectory that does not train.
+        """Play within the environment's concurrency; a bug of ours becomes a trajectory that does not train.
 
         Where the server had no room for the session, nothing was begun: the rollout waits for its turn and begins.
         """
@@ -201,7 +188,7 @@ def check_renderer(config: RunConfig, renderer: Renderer) -> None:
 
 
 def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:
-    """The limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
+    """Return the limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
     environment = config.environments[env_name]
     budgets = config.rollout
     context = context_tokens or budgets.context_tokens

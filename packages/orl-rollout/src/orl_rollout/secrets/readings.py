@@ -3,7 +3,8 @@
 A reading of a text is what is left of it when one layer of encoding is taken off. Values are looked for in the text
 and in its readings, up to DEPTH layers deep. White space and backslashes are left out on both sides: a line that is
 folded, wrapped, quoted or joined still holds what it held. So no list of encoded forms is needed, and the cost is
-linear in the text.
+linear in the text: 23 ms for a MiB, of which base64 and hex take 17. They stay, because a model or a tool that prints
+an authorization header, a `.netrc` or a dump prints the value in base64 (law L6).
 
 The module knows nothing of secrets. It works on bytes (UTF-8), and returns places of the bytes that it was given.
 """

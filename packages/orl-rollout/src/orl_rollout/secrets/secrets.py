@@ -38,12 +38,12 @@ _TOKEN = re.compile(rb"[A-Za-z0-9+/=_-]+")
 
 
 def api_key() -> str:
-    """The platform's key, from the environment of this process; empty where there is none."""
+    """Return the platform's key, from the environment of this process; empty where there is none."""
     return os.environ.get(PLATFORM_KEY, "")
 
 
 def resolve_secrets(config: RunConfig, env_name: str) -> dict[str, Secret]:
-    """The secrets of one environment, every one with its value: the configuration's own, then the environment's.
+    """Return the secrets of one environment with their values: the configuration's, then the environment's own.
 
     Raises:
         ConfigError: a value is neither in the configuration nor in the process environment; names both.
@@ -163,7 +163,7 @@ class Scrubber:
             for at, (_, text) in enumerate(leaves):
                 found[at] += _in_characters(text, places(_bytes(text), windows, 1))
         scrubbed = iter([_masked(text, _merged(each)) for (_, text), each in zip(leaves, found, strict=True)])
-        return map_strings(tree, lambda _: next(scrubbed))
+        return map_strings(tree, lambda _: next(scrubbed), numbers=True)
 
     def cleared(self, trajectory: Trajectory) -> Trajectory:
         """Return `trajectory`; one that echoes a secret scrubbed, without ids, which would spell it, and `leaked`."""

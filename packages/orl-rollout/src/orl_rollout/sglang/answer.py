@@ -1,4 +1,4 @@
-"""Reading what SGLang answers to POST /generate: a Generation under law L1, or an EngineError that says what is wrong.
+"""Read an answer of SGLang to POST /generate: a Generation under law L1, or an error that says what is wrong.
 
 Pure: it knows no transport and no retries. The ids are taken from the logprob triples and compared with `output_ids`;
 whatever is missing, short, not finite or misaligned is an error of the engine, never repaired.
@@ -12,24 +12,8 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import EngineError, cut
+from orl_core.errors import EngineAnswerError, cut
 from orl_core.trajectory import FinishReason, Generation
-
-# What a trainer replays (the routing of a mixture of experts, sparse attention's choices, the nucleus of top-p), and
-# what it counts of speculative decoding.
-REPLAYED = (
-    "routed_experts",
-    "routed_experts_start_len",
-    "indexer_topk",
-    "indexer_topk_num_layers",
-    "top_p_token_ids",
-    "top_p_token_offsets",
-    "top_p_kept_token_ids",
-    "top_p_kept_token_offsets",
-    "spec_accept_token_num",
-    "spec_draft_token_num",
-    "spec_verify_ct",
-)
 
 # What is asked for beside ids, and the names under which SGLang may return it.
 ASKED = {
@@ -46,11 +30,9 @@ class _FinishReason(Struct, frozen=True, kw_only=True):
     matched: Any = None
 
 
-class _MetaInfo(Struct, frozen=True, kw_only=True):
-    finish_reason: _FinishReason
-    output_token_logprobs: list[tuple[float | None, int, str | None]] | None = None
-    weight_version: str | int | None = None
-    cached_tokens: int = 0
+class _Replayed(Struct, frozen=True, kw_only=True):
+    """Fields that a trainer replays: routed experts, sparse attention, the nucleus of top-p, speculation's counts."""
+
     routed_experts: Any = None
     routed_experts_start_len: int | None = None
     indexer_topk: Any = None
@@ -62,6 +44,13 @@ class _MetaInfo(Struct, frozen=True, kw_only=True):
     spec_accept_token_num: int | None = None
     spec_draft_token_num: int | None = None
     spec_verify_ct: int | None = None
+
+
+class _MetaInfo(_Replayed, frozen=True, kw_only=True):
+    finish_reason: _FinishReason
+    output_token_logprobs: list[tuple[float | None, int, str | None]] | None = None
+    weight_version: str | int | None = None
+    cached_tokens: int = 0
 
 
 class _Reply(Struct, frozen=True, kw_only=True):
@@ -86,23 +75,23 @@ _NOT_JSON = re.compile(rb"[\[:,]\s*(-?(?:NaN|Infinity))\b")  # how Python's own 
 
 
 def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) -> Generation:
-    """The generation in the body of a 200. `seconds` is what it took, `asked` names of ASKED.
+    """Return the generation in the body of a 200. `seconds` is what it took, `asked` names of ASKED.
 
     Raises:
-        EngineError: the body is not SGLang's, its ids and logprobs cannot be trusted, or what was asked for is missing.
+        EngineAnswerError: the body is not SGLang's, its ids and logprobs cannot be trusted, or a part is missing.
     """
     try:
         reply = _REPLY.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         found = _NOT_JSON.search(answer)
         what = f"{found[1].decode()} among its numbers, which are not finite" if found else str(exc)[:LONGEST]
-        raise EngineError(f"reading SGLang's answer: {what}") from exc
+        raise EngineAnswerError(f"reading SGLang's answer: {what}") from exc
     meta = reply.meta_info
     ids, logprobs = _aligned(reply)
-    extras = {name: value for name in REPLAYED if (value := getattr(meta, name)) is not None}
+    extras = {name: value for name in _Replayed.__struct_fields__ if (value := getattr(meta, name)) is not None}
     for name in asked if ids else ():
         if not extras.keys() & ASKED[name]:
-            raise EngineError(f"SGLang returned no `{ASKED[name][0]}`, which was asked for (`{name}`)")
+            raise EngineAnswerError(f"SGLang returned no `{ASKED[name][0]}`, which was asked for (`{name}`)")
     return Generation(
         ids=ids,
         logprobs=logprobs,
@@ -115,28 +104,28 @@ def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) 
 
 
 def _aligned(reply: _Reply) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The ids and their logprobs, after every check that only the whole answer allows."""
+    """Return the ids and their logprobs, after every check that only the whole answer allows."""
     finish, triples = reply.meta_info.finish_reason, reply.meta_info.output_token_logprobs
     if finish.matched == _OUT_OF_VOCABULARY:
-        raise EngineError("SGLang sampled an id outside the vocabulary (NaN in the logits)")
+        raise EngineAnswerError("SGLang sampled an id outside the vocabulary (NaN in the logits)")
     if not triples and not reply.output_ids:
         if finish.type != "abort":
-            raise EngineError(f"SGLang returned no id and the finish reason `{finish.type}`")
+            raise EngineAnswerError(f"SGLang returned no id and the finish reason `{finish.type}`")
         return (), ()
     if triples is None or reply.output_ids is None:
-        raise EngineError(f"SGLang returned no {'output_token_logprobs' if triples is None else 'output_ids'}")
+        raise EngineAnswerError(f"SGLang returned no {'output_token_logprobs' if triples is None else 'output_ids'}")
     if len(triples) != len(reply.output_ids):
-        raise EngineError(f"SGLang returned {len(reply.output_ids)} ids and {len(triples)} logprobs")
+        raise EngineAnswerError(f"SGLang returned {len(reply.output_ids)} ids and {len(triples)} logprobs")
     logprobs, tokens, _ = zip(*triples, strict=True)
     if tokens != tuple(reply.output_ids):
         place = next(place for place, token in enumerate(tokens) if token != reply.output_ids[place])
         sampled = reply.output_ids[place]
-        raise EngineError(
+        raise EngineAnswerError(
             f"SGLang returned the id {sampled} with the logprob of the id {tokens[place]} at place {place}"
         )
     if None in logprobs:
         place = logprobs.index(None)
-        raise EngineError(f"SGLang returned no logprob for the id {tokens[place]} at place {place}")
+        raise EngineAnswerError(f"SGLang returned no logprob for the id {tokens[place]} at place {place}")
     return tokens, logprobs
 
 

@@ -16,13 +16,20 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
 import aiohttp
 import msgspec
 from msgspec import Struct
-from orl_core.errors import EngineError, boundary
+from orl_core.errors import (
+    EngineAnswerError,
+    EngineError,
+    EngineRefused,
+    EngineTimeout,
+    EngineUnavailable,
+    boundary,
+)
 from orl_core.trajectory import Generation
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -59,16 +66,12 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _RETRIED = frozenset({408, 429})  # and every 5xx
 
 
-class _Unavailable(EngineError):
-    """A fault that another attempt may cure."""
-
-
 class Patience(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long an engine waits, in seconds. The first three belong to one attempt and begin when it is sent.
+    """Timeouts of an engine, in seconds. The first three belong to one attempt and begin when it is sent.
 
     `connect` is for the connection alone; `read` for the server's silence, and a generation is silent until it is
-    complete; `total` for the whole answer. No attempt begins later than `retry` after the first of a row of failures,
-    one pause aside: the default outlives the 60 s for which a router's circuit breaker stays open.
+    complete; `total` for the whole answer. Retries start at most `retry` after the first failure, one pause aside:
+    the default outlives the 60 s for which a router's circuit breaker stays open.
     """
 
     connect: float = 10.0
@@ -118,9 +121,7 @@ class SglangEngine:
             self._client = HttpClient(self._url, idle=KEEPALIVE_SECONDS, timeout=timeout)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._client is not None:
             await self._client.close()
             self._client = None
@@ -138,7 +139,7 @@ class SglangEngine:
         started = time.monotonic()
         params = _sampling_params(sampling, self._context_tokens - len(ids))
         if not ids:
-            raise EngineError("there is no id to continue")
+            raise EngineRefused("there is no id to continue")
         if len(ids) > self._longest_prompt:
             return Generation(ids=(), logprobs=(), finish_reason="length")
         body = self._body(ids, params)
@@ -147,21 +148,17 @@ class SglangEngine:
         most = _most(params["max_new_tokens"], self._context_tokens if asked else 0)
         try:
             answer = await self._attempt(body, key, most)
-        except _Unavailable as fault:
+        except EngineUnavailable as fault:
             answer = await self._again(body, key, most, fault)
         return read_generation(answer, time.monotonic() - started, asked)
 
-    async def _again(self, body: bytes, key: str, most: _Most, fault: _Unavailable) -> bytes:
-        """Further attempts after the first one's `fault`, for as long as patience lasts.
-
-        Raises:
-            EngineError: the last of them failed too.
-        """
+    async def _again(self, body: bytes, key: str, most: _Most, fault: EngineUnavailable) -> bytes:
+        """Retry after the first attempt's `fault`, with exponential backoff, for as long as patience lasts."""
         if self._patience.retry <= 0:
-            raise EngineError(f"{fault} (attempt 1, the last)") from fault
+            raise EngineUnavailable(f"{fault} (attempt 1, the last)") from fault
         first = min(FIRST_PAUSE_SECONDS, self._patience.retry / 100)
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_Unavailable),
+            retry=retry_if_exception_type(EngineUnavailable),
             wait=wait_random_exponential(multiplier=2 * first, max=LONGEST_PAUSE_SECONDS),
             stop=stop_after_delay(self._patience.retry),
             retry_error_callback=_give_up,
@@ -171,7 +168,7 @@ class SglangEngine:
         return answer
 
     def _body(self, ids: Sequence[int], params: dict[str, Any]) -> bytes:
-        """The request's JSON: the ids come last, as their Context has written them already."""
+        """Write the request's JSON: the ids come last, as their Context has written them already."""
         context = ids if isinstance(ids, Context) else Context(ids)
         with boundary(EngineError, "writing the request"):
             head = msgspec.json.encode({**self._payload, "sampling_params": params, "return_logprob": True})
@@ -192,16 +189,16 @@ class SglangEngine:
                     safe_json.check(answer, values=most.values)
                     return answer
             except aiohttp.SocketTimeoutError as exc:
-                raise EngineError(f"{self._url}: silent for {self._patience.read:g} s") from exc
+                raise EngineTimeout(f"{self._url}: silent for {self._patience.read:g} s") from exc
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as exc:
-                raise _Unavailable(f"{self._url}: {type(exc).__name__}: {exc}") from exc
+                raise EngineUnavailable(f"{self._url}: {type(exc).__name__}: {exc}") from exc
             except TimeoutError as exc:
-                raise EngineError(f"{self._url}: no whole answer within {self._patience.total:g} s") from exc
+                raise EngineTimeout(f"{self._url}: no whole answer within {self._patience.total:g} s") from exc
             except UnsafeAnswer as exc:
-                raise EngineError(f"{self._url}: {exc}") from exc
+                raise EngineAnswerError(f"{self._url}: {exc}") from exc
 
     def _refusal(self, status: int, body: bytes) -> EngineError:
-        error = _Unavailable if status in _RETRIED or status >= 500 else EngineError
+        error = EngineUnavailable if status in _RETRIED or status >= 500 else EngineRefused
         return error(f"{self._url}: HTTP {status}: {read_message(body)}")
 
 
@@ -238,17 +235,17 @@ class _Parts:
 
 def _give_up(state: RetryCallState) -> NoReturn:
     cause = state.outcome.exception() if state.outcome else None
-    raise EngineError(f"{cause} (attempt {state.attempt_number + 1}, the last)") from cause
+    raise EngineUnavailable(f"{cause} (attempt {state.attempt_number + 1}, the last)") from cause
 
 
 def _sampling_params(sampling: Mapping[str, Any], room: int) -> dict[str, Any]:
-    """What is sent: the caller's parameters over the defaults that token exactness asks for, within `room` ids."""
+    """Return the parameters to send: the caller's over those that token exactness asks for, within `room` ids."""
     given = {name: value for name, value in sampling.items() if value is not None}
     if unknown := sorted(given.keys() - SAMPLING_PARAMETERS):
-        raise EngineError(f"sampling parameters that SGLang does not take in one generation: {', '.join(unknown)}")
+        raise EngineRefused(f"sampling parameters that SGLang does not take in one generation: {', '.join(unknown)}")
     wanted = given.get("max_new_tokens", room)
     if wanted < 1 <= room:
-        raise EngineError(f"max_new_tokens is {wanted}; at least one id has to be asked for")
+        raise EngineRefused(f"max_new_tokens is {wanted}; at least one id has to be asked for")
     most = min(wanted, room)
     if "min_new_tokens" in given:
         given["min_new_tokens"] = min(given["min_new_tokens"], most)

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from orl_core.errors import OrlError, boundary
 
@@ -87,11 +87,8 @@ def count() -> int:
 @contextmanager
 def notified(callback: Callable[[], None]) -> Generator[None]:
     """Call `callback` at every signal, on a thread of its own; at once if a signal came before. It may run twice."""
-    if (listener := _listener) is None:
-        yield
-        return
-    with _registered(listener, listener.callbacks, callback):
-        if listener.first is not None:
+    with _registered("callbacks", callback):
+        if received():
             callback()
         yield
 
@@ -99,10 +96,7 @@ def notified(callback: Callable[[], None]) -> Generator[None]:
 @contextmanager
 def released(release: Callable[[], None]) -> Generator[None]:
     """Call `release`, on a thread of its own, where the process ends by force or abandons the block."""
-    if (listener := _listener) is None:
-        yield
-        return
-    with _registered(listener, listener.releases, release):
+    with _registered("releases", release):
         yield
 
 
@@ -207,14 +201,18 @@ class _Executor(ThreadPoolExecutor):
 
 
 @contextmanager
-def _registered(listener: Listener, where: list[Callable[[], None]], what: Callable[[], None]) -> Generator[None]:
+def _registered(where: Literal["callbacks", "releases"], what: Callable[[], None]) -> Generator[None]:
+    if (listener := _listener) is None:
+        yield
+        return
+    members: list[Callable[[], None]] = getattr(listener, where)
     with listener.lock:
-        where.append(what)
+        members.append(what)
     try:
         yield
     finally:
         with listener.lock:
-            where.remove(what)
+            members.remove(what)
 
 
 def _forget_in_child() -> None:

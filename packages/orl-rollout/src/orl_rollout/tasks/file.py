@@ -15,7 +15,7 @@ from orl_rollout.bounded_files import read_lines
 
 
 def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
-    """The tasks of a file that `prepare` wrote, each of an environment of `config`.
+    """Yield the tasks of a file that `prepare` wrote, each of an environment of `config`.
 
     Raises:
         ConfigError: the file cannot be read, or a row is not a task of a configured environment; names file and line.
@@ -25,7 +25,7 @@ def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
         for number, line in enumerate(read_lines(Path(path)), 1):
             try:
                 task = decoder.decode(line).metadata
-                check_environment(task, config)
+                config.environment(task.env_name)
             except RecursionError as exc:  # its text differs between versions of Python
                 raise ConfigError(f"{path}:{number}: the row is nested too deep") from exc
             except (msgspec.DecodeError, UnicodeDecodeError, ConfigError) as exc:
@@ -35,15 +35,8 @@ def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
 
 
-def check_environment(task: Task, config: RunConfig) -> None:
-    """Raises ConfigError: the environment of `task` is none of `config`'s."""
-    if task.env_name not in config.environments:
-        known = ", ".join(config.environments)
-        raise ConfigError(f"the configuration has no environment `{task.env_name}`, only {known}")
-
-
 def task_in(metadata: Mapping[str, Any]) -> Task:
-    """The task whose fields stand among others in `metadata`.
+    """Return the task whose fields stand among others in `metadata`.
 
     Raises:
         ConfigError: they are no task's.

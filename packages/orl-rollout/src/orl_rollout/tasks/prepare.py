@@ -1,4 +1,4 @@
-"""Tasks: from the environments' listings to tasks.jsonl, the file that every trainer reads, and back.
+"""Draw tasks from the environments' listings into tasks.jsonl, the file that every trainer reads.
 
 Rows are spooled to a file as pages of a listing arrive, and copied from there in shuffled order. The same seed gives
 the same bytes: every listing has a random generator of its own. The file is replaced in one step, or not at all.
@@ -6,147 +6,36 @@ the same bytes: every listing has a random generator of its own. The file is rep
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import random
 from array import array
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, OrlError, SessionError, boundary, cut
-from orl_core.task import Task
+from orl_core.errors import ConfigError, OrlError, SessionError, boundary
 from orl_core.text import plain
 
-from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.faults import speaking
-from orl_rollout.openreward.listing import RemoteEnvironment, RemoteTask
-from orl_rollout.openreward.transport import Refusal
+from orl_rollout.openreward.listing import PAGE, Listing, list_tasks, open_listing
 from orl_rollout.tasks.spool import Spool
 
-PAGE = 1_000  # tasks in one request
 MOST_TASKS = 10_000_000  # in a file, and in a listing whose whole order is shuffled
 SPARE = 1_000_000  # tasks of a larger listing that may replace duplicates
-LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes in starting
 
 
 class PreparedTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was written: rows by environment, in the order of the configuration; and the duplicates left out."""
+    """The number of rows by environment, in the order of the configuration, and of the duplicates left out."""
 
     counts: dict[str, int]
     duplicates: int = 0
 
     @property
     def total(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return sum(self.counts.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """One split of one environment: `size` tasks, `tasks` themselves where the server only lists them all at once."""
-
-    env_name: str
-    split: str
-    size: int
-    remote: RemoteEnvironment
-    tasks: tuple[Task, ...] | None = None
-
-
-async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> Listing:
-    """Ask how many tasks a split has.
-
-    Raises:
-        ConfigError: the environment has no such split, or is not configured.
-        SessionError: the server cannot be reached, or does not serve the environment.
-    """
-    with speaking(f"listing the tasks of {env_name}", client.scrubber):
-        async with asyncio.timeout(LISTING_SECONDS):
-            remote = await client.environment(env_name)
-            splits = await remote.list_splits()
-            if split not in splits:
-                known = cut(", ".join(splits), 500) or "none"
-                raise ConfigError(f"environment `{env_name}` has no split `{split}`; its splits are: {known}")
-            try:
-                size = await remote.num_tasks(split)
-                if size:  # what has no task need not have a first one
-                    await remote.get_task_range(split, 0, 1)
-            except Refusal as exc:
-                if exc.status not in {404, 405}:
-                    raise
-            else:
-                return Listing(env_name=env_name, split=split, size=size, remote=remote)
-            listed = await remote.list_tasks(split)
-    tasks = tuple(_task(env_name, remote, split, None, task) for task in listed)
-    return Listing(env_name=env_name, split=split, size=len(tasks), remote=remote, tasks=tasks)
-
-
-async def list_tasks(
-    client: OpenRewardClient, listing: Listing, indices: Sequence[int] | None = None
-) -> AsyncGenerator[Task]:
-    """The tasks of `listing` at `indices` (all by default), in ascending order of index, page by page.
-
-    Raises:
-        SessionError: the server fails.
-    """
-    wanted: Sequence[int] = range(listing.size) if indices is None else indices
-    if not isinstance(wanted, range) or wanted.step < 0:  # a sorted list of a million numbers takes 40 MB
-        wanted = array("Q", sorted(wanted))
-    if listing.tasks is not None:
-        for index in wanted:
-            yield listing.tasks[index]
-        return
-    for page in _pages(wanted):
-        parts = [page]
-        while parts:
-            part = parts.pop()
-            first = part[0]
-            with speaking(f"listing the tasks of {listing.env_name}", client.scrubber):
-                try:
-                    async with asyncio.timeout(LISTING_SECONDS):
-                        remote_tasks = await listing.remote.get_task_range(listing.split, first, part[-1] + 1)
-                except UnsafeAnswer:  # too large, maybe for being so many
-                    if len(part) == 1:
-                        raise
-                    half = len(part) // 2
-                    parts += [part[half:], part[:half]]
-                    continue
-                tasks = [
-                    _task(listing.env_name, listing.remote, listing.split, index, remote_tasks[index - first])
-                    for index in part
-                ]
-            for task in tasks:
-                yield task
-
-
-def _pages(indices: Sequence[int]) -> Iterator[list[int]]:
-    """Cut ascending `indices` so that no page spans more than PAGE tasks of the listing."""
-    page: list[int] = []
-    for index in indices:
-        if page and index - page[0] >= PAGE:
-            yield page
-            page = []
-        page.append(index)
-    if page:
-        yield page
-
-
-def _task(env_name: str, remote: RemoteEnvironment, split: str, index: int | None, task: RemoteTask) -> Task:
-    namespace, _, server_name = remote.deployment_name.partition("/")
-    return Task(
-        env_name=env_name,
-        deployment_name=remote.deployment_name,
-        server_name=server_name,
-        environment_name=task.environment_name,
-        namespace=namespace,
-        split=split,
-        index=index,
-        task_spec=dict(task.task_spec),
-    )
 
 
 async def prepare(
@@ -188,11 +77,7 @@ async def prepare(
 
 
 def _shares(config: RunConfig, listings: Sequence[Listing], max_tasks: int | None) -> list[int]:
-    """Return how many tasks to draw from every listing.
-
-    Raises:
-        ConfigError: more than MOST_TASKS.
-    """
+    """Return how many tasks to draw from every listing."""
     caps = [
         min(listing.size, config.environments[listing.env_name].num_samples or listing.size) for listing in listings
     ]
@@ -232,11 +117,7 @@ def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list
 
 
 async def _draw(client: OpenRewardClient, listing: Listing, share: int, spool: Spool, seed: str) -> None:
-    """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others.
-
-    Raises:
-        SessionError: the server fails, or a task is no text.
-    """
+    """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others."""
     candidates = range(listing.size) if share == listing.size else _order(listing.size, share, seed)
     drawn, start = 0, 0
     while drawn < share and start < len(candidates):
@@ -261,7 +142,7 @@ def _order(size: int, share: int, seed: str) -> array[int]:
 
 
 def _shuffled(size: int, seed: str) -> array[int]:
-    """The numbers below `size` in an order that the seed alone decides."""
+    """Return the numbers below `size` in an order that the seed alone decides."""
     order = array("Q", range(size))
     random.Random(seed).shuffle(order)  # noqa: S311 - no secret is drawn
     return order

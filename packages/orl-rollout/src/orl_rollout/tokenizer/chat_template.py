@@ -95,18 +95,18 @@ class ChatTemplate:
 
     @property
     def can_think(self) -> bool:
-        """Whether the text shows any sign of reasoning. A template without one cannot ask a model to think."""
+        """Tell whether the text shows any sign of reasoning. A template without one cannot ask a model to think."""
         text = self._text.lower()
         return "think" in text or "reasoning" in text
 
     @property
     def shows_time(self) -> bool:
-        """Whether the template calls for the time."""
+        """Tell whether the template calls for the time."""
         return "strftime_now" in self._text
 
     @property
     def always_thinks(self) -> bool:
-        """Whether the template says how much its model thinks, and has no way to turn that off."""
+        """Tell whether the template says how much its model thinks, and has no way to turn that off."""
         return self.switch is None and not _LEVELS.isdisjoint(self.reads)
 
     def contrary(self, variables: Mapping[str, Any], *, on: bool) -> str:
@@ -123,7 +123,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
     ) -> str:
-        """The text of a conversation.
+        """Return the text of a conversation.
 
         Raises:
             jinja2.TemplateError: the template refuses the conversation.
@@ -175,7 +175,7 @@ class ChatTemplate:
             )
 
     def _set(self, thinking: Thinking) -> dict[str, Any]:
-        """The variables that `thinking` means: the switch, and what happens to the reasoning of earlier turns."""
+        """Return the variables that `thinking` means: the switch, and the fate of the reasoning of earlier turns."""
         on = bool(thinking)
         chosen: dict[str, Any] = {}
         if self.switch is not None:
@@ -187,7 +187,7 @@ class ChatTemplate:
         return chosen
 
     def _find_switch(self) -> _Switch | None:
-        """The first known switch that the template reads and that changes what it renders."""
+        """Return the first known switch that the template reads and that changes what it renders."""
         for switch in _SWITCHES:
             if switch.name not in self.reads:
                 continue
@@ -198,7 +198,7 @@ class ChatTemplate:
         return None
 
     def _spelled(self, values: Sequence[object]) -> list[object]:
-        """Those of `values` that are no words, or words that stand in the template."""
+        """Return those of `values` that are no words, or words that stand in the template."""
         return [value for value in values if not isinstance(value, str) or value in self._words]
 
     def _changes(self, name: str, on: object, off: object) -> bool:
@@ -212,7 +212,7 @@ class ChatTemplate:
     def _attempt(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, more: Mapping[str, Any]
     ) -> str | None:
-        """A rendering; None where the template refuses it."""
+        """Render; return None if the template refuses it."""
         try:
             with boundary(RenderError, "trying the chat template"):
                 return self._render(messages, tools, True, more)
@@ -221,7 +221,7 @@ class ChatTemplate:
 
 
 def with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with its reasoning under each name that templates read, as transformers fills them in."""
+    """Return the message with its reasoning under each name that templates read, as transformers fills them in."""
     reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
     if reasoning is None:
         return message
@@ -229,7 +229,7 @@ def with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _read(environment: Any, text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The variables that a template takes from its caller, and the words that it spells."""
+    """Return the variables that a template takes from its caller, and the words that it spells."""
     from jinja2 import meta, nodes
 
     tree = environment.parse(text)

@@ -140,11 +140,7 @@ def _from_json(name: str) -> PreTrainedTokenizerFast:
 
 
 def _auto(name: str) -> Any:
-    """Load by transformers' own choice of a class.
-
-    Raises:
-        RenderError: it cannot.
-    """
+    """Load by transformers' own choice of a class."""
     import transformers
 
     auto: Any = transformers.AutoTokenizer

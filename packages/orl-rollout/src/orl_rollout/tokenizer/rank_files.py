@@ -84,11 +84,7 @@ def read_tekken(file: Path) -> Tokenizer:
 
 
 def _special_tokens(tree: dict[str, Any]) -> list[str]:
-    """Return the special tokens in the order of their ids. Old files leave the list to Mistral's library.
-
-    Raises:
-        ValueError: the list has gaps, or is left to a library that is not installed.
-    """
+    """Return the special tokens in the order of their ids. Old files leave the list to Mistral's library."""
     entries = tree.get("special_tokens")
     if entries is None:
         try:
@@ -118,11 +114,7 @@ def _tiktoken_ranks(file: Path) -> dict[bytes, int]:
 
 
 def _pattern_in(code: Path) -> str:
-    """Return the text that a Python file gives to `pat_str`: a constant, or constants that are joined.
-
-    Raises:
-        RenderError: it says nothing of the kind.
-    """
+    """Return the text that a Python file gives to `pat_str`: a constant, or constants that are joined."""
     with boundary(RenderError, f"reading {code}"):
         for node in ast.walk(ast.parse(code.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Assign) and _PATTERN in [getattr(target, "id", "") for target in node.targets]:
@@ -141,11 +133,7 @@ def _constant(value: ast.expr) -> str:
 
 
 def _tokenizer(ranks: Mapping[bytes, int], offset: int, pattern: str, added: Sequence[tuple[str, bool]]) -> Tokenizer:
-    """Return a byte-level BPE tokenizer; `offset` is the id of rank 0, `added` are added tokens and special flags.
-
-    Raises:
-        ValueError: these are no ranks of one.
-    """
+    """Return a byte-level BPE tokenizer; `offset` is the id of rank 0, `added` are added tokens and special flags."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:

@@ -69,9 +69,6 @@ def _check_switch(config: RunConfig, tokenizer: HFTokenizer) -> None:
     """Refuse a `thinking` that the user states and the chat template cannot obey.
 
     `strip` is orl's own work and needs no switch; what it does need is checked with the renderer.
-
-    Raises:
-        ConfigError: it cannot.
     """
     template, thinking = tokenizer.chat_template, config.thinking
     if thinking is None:

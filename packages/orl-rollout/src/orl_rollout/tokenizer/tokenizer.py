@@ -81,21 +81,21 @@ class HFTokenizer:
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
-        """Every added token that is not white space alone, special or not: its text and its id."""
+        """Return every added token that is not white space alone, special or not: its text and its id."""
         return self._added
 
     @property
     def vocabulary_size(self) -> int:
-        """The number above every id that the checkpoint's model can sample."""
+        """Return the number above every id that the checkpoint's model can sample."""
         return vocabulary_size(self._hf)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The generation config's end-of-sequence ids, then the tokenizer's own."""
+        """Return the generation config's end-of-sequence ids, then the tokenizer's own."""
         return self._stop_ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, added tokens unknown; the interpreter lock is released meanwhile.
+        """Return the ids of each text, added tokens unknown; the interpreter lock is released meanwhile.
 
         Each text is a batch of its own: one of several would be spread over threads, and waiting for them on busy cores
         costs an event loop more than the few pieces of a turn do.
@@ -106,11 +106,11 @@ class HFTokenizer:
         return [[moved.get(token, token) for token in ids] for ids in found] if moved else found
 
     def encode_joint(self, text: str) -> list[int]:
-        """The ids of a rendered template, added tokens recognised."""
+        """Return the ids of a rendered template, added tokens recognised."""
         return self._hf.encode(text, add_special_tokens=False, verbose=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, control ids included; ids outside the vocabulary are left out."""
+        """Return the text of `ids`, control ids included; ids outside the vocabulary are left out."""
         text: str = self._backend.decode([*self._anchor, *ids], skip_special_tokens=False)
         return text[self._anchored :]
 
@@ -121,7 +121,7 @@ class HFTokenizer:
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
     ) -> str:
-        """The text of a conversation in the run's chat template.
+        """Return the text of a conversation in the run's chat template.
 
         Raises:
             jinja2.TemplateError: the template refuses the conversation.
@@ -166,7 +166,7 @@ def load_tokenizer(
 
 
 def _generation_stop_ids(path_or_name: str) -> tuple[int, ...]:
-    """The end-of-sequence ids of the generation config; none where the checkpoint has no such file."""
+    """Return the end-of-sequence ids of the generation config; none where the checkpoint has no such file."""
     import transformers
 
     generation: Any = transformers.GenerationConfig
@@ -201,7 +201,7 @@ def _blank(text: str) -> bool:
 
 
 def _never_first(pre_tokenizer: Any) -> Any:
-    """SentencePiece's mark at the start of a text left out: what is encoded stands behind a control token."""
+    """Leave SentencePiece's mark out at the start of a text, which stands behind a control token."""
     from tokenizers.pre_tokenizers import Metaspace
 
     if getattr(pre_tokenizer, "prepend_scheme", "") != "first":

@@ -1,4 +1,4 @@
-"""How many ids a checkpoint has: what tells an id that a model can sample from one that an engine made up."""
+"""The number of ids of a checkpoint: it tells an id that a model can sample from one that an engine made up."""
 
 from __future__ import annotations
 

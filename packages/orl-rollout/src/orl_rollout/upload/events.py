@@ -21,7 +21,7 @@ from orl_rollout.journal.journal import Entry
 
 
 def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
-    """The events of one rollout: its start, its messages, and before the last of them what is known at its end."""
+    """Yield the events of a rollout: its start, its messages, and before the last of them the facts of its end."""
     name = f"orl:{config.openreward_run_name}:{entry.key}:{entry.time!r}"
     rollout_id = str(uuid.uuid5(uuid.NAMESPACE_URL, clean(name)))
     stamp = {"timestamp": int(entry.time * 1000)}
@@ -73,7 +73,7 @@ def _run_info(trainer: TrainerConfig, *, evaluation: bool) -> dict[str, Any]:
 
 
 def _wire(event: dict[str, Any]) -> dict[str, Any]:
-    """An event without nulls, NUL characters and lone surrogates, none of which the platform takes."""
+    """Return an event without nulls, NUL characters and lone surrogates, none of which the platform takes."""
     return map_strings(_without_none(plain(event)), _text)
 
 
@@ -109,7 +109,7 @@ def _rollout_info(entry: Entry) -> dict[str, Any]:
 
 
 def _messages(entry: Entry) -> Iterator[dict[str, Any]]:
-    """How the episode began, as the environment said it, then what the model did and was answered."""
+    """Yield the opening as the environment said it, then the model's actions and their answers."""
     for message in entry.trajectory.messages:
         yield from _opening(message)
     for number, turn in enumerate(entry.trajectory.turns):
@@ -142,7 +142,7 @@ def _said(action: Action, turn: int | None = None) -> Iterator[dict[str, Any]]:
 
 
 def _call(call_id: str | None, call: ToolCall | ParseFailure) -> dict[str, Any]:
-    """A call as the platform takes it; one that could not be parsed is what the model wrote instead."""
+    """Return a call as the platform takes it; one that could not be parsed is what the model wrote instead."""
     if isinstance(call, ParseFailure):
         return {"type": "assistant_message", "content": call.text or call.message}
     arguments = msgspec.json.encode(map_strings(plain(call.arguments), _text)).decode()

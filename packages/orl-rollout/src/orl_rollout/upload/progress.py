@@ -1,9 +1,9 @@
-"""How far each file of a journal has been uploaded, on disk, and which process is at it.
+"""The ledger of uploads: how far each file of a journal has been sent, and the lock of the process that sends.
 
-Entries are sent in the order of their file, so a file's place is one offset: where its next entry begins, and how many
-events of that entry the platform has taken. `uploads.json` holds the places and is replaced whole; `uploads.lock` is
-locked by the process that sends, and its death frees it. Without an fsync a machine's death may take the last places
-with it: what they stand for is then sent again, under the same ids. The module knows nothing of the platform.
+Entries are sent in the order of their file, so progress in a file is one offset: the byte at which its next entry
+begins. `uploads.json` holds the offsets and is replaced whole; `uploads.lock` is locked by the process that sends, and
+its death frees it. Progress inside an entry is not kept: an episode of 20 turns is two requests, and an entry that was
+cut off is sent again under the same ids. The same holds for what a machine's death takes, as nothing is fsynced.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import msgspec
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.bounded_files import read_whole
+from orl_rollout.bounded_files import read_whole, replace
 from orl_rollout.logs import logger_of
 
 logger = logger_of(__name__)
 
 
-class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where sending goes on in a file: the byte at which the next entry begins, and how many of its events are sent."""
+class Place(Struct, frozen=True):
+    """The byte of a file at which its next entry begins."""
 
     offset: int = 0
-    events: int = 0
 
 
 class Ledger:
@@ -41,7 +40,7 @@ class Ledger:
 
     @classmethod
     def take(cls, folder: Path, held: ExitStack) -> Self | None:
-        """The ledger of `folder`, locked until `held` is closed; None while another process holds it.
+        """Open the ledger of `folder`, locked until `held` is closed; None while another process holds it.
 
         Raises:
             OrlError: it cannot be opened.
@@ -57,20 +56,18 @@ class Ledger:
             held.push(failing.pop_all())
             return ledger
 
-    def place(self, name: str) -> Place:
-        """Where sending goes on in the file `name`."""
-        return self._places.get(name, Place())
+    def offset(self, name: str) -> int:
+        """Return the byte at which sending goes on in the file `name`."""
+        return self._places.get(name, Place()).offset
 
-    def settle(self, name: str, place: Place) -> None:
-        """Note that everything in the file `name` before `place` has been dealt with.
+    def settle(self, name: str, offset: int) -> None:
+        """Note that everything in the file `name` before `offset` has been dealt with.
 
-        Where that cannot be written, this process knows it all the same, and the next one sends it again.
+        If that cannot be written, this process goes on, and the next one sends it again.
         """
-        self._places[name] = place
-        fresh = self._path.with_suffix(".json.new")
+        self._places[name] = Place(offset)
         try:
-            fresh.write_bytes(msgspec.json.encode(self._places))
-            fresh.replace(self._path)
+            replace(self._path, msgspec.json.encode(self._places))
         except OSError as exc:
             if self._writable:
                 logger.warning("what has been uploaded cannot be noted in %s: %s", self._path, exc)

@@ -48,7 +48,7 @@ class Stop:
 
     @property
     def asked(self) -> bool:
-        """Whether `within` was called."""
+        """Tell whether `within` was called."""
         return self._asked.is_set()
 
     def within(self, seconds: float) -> None:
@@ -57,7 +57,7 @@ class Stop:
         self._asked.set()
 
     def left(self) -> float:
-        """The seconds that are left; infinity before `within` was called.
+        """Return the seconds that are left; infinity before `within` was called.
 
         Raises:
             Ended: none are.
@@ -86,14 +86,14 @@ class Stop:
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the platform said; `retry_after` in seconds, where it asked for that."""
+    """The platform's answer; `retry_after` in seconds, if it asks for that."""
 
     status: int
     retry_after: float | None = None
 
     @property
     def final(self) -> bool:
-        """Whether another try would be in vain or too much."""
+        """Tell whether another try would be in vain or too much."""
         return 200 <= self.status < 300 or (400 <= self.status < 500 and self.status not in AGAIN)
 
 

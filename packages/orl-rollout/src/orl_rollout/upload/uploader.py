@@ -26,7 +26,7 @@ from orl_rollout.journal.journal import decode_entry, journal_files
 from orl_rollout.logs import logger_of
 from orl_rollout.secrets.secrets import Scrubber, api_key
 from orl_rollout.upload.events import events_of
-from orl_rollout.upload.progress import Ledger, Place
+from orl_rollout.upload.progress import Ledger
 from orl_rollout.upload.sender import Delivery, Ended, Stop
 
 logger = logger_of(__name__)
@@ -39,7 +39,7 @@ GRACE = 1.0  # seconds more, for the thread to end
 
 
 def uploads(config: RunConfig, env_name: str) -> bool:
-    """Whether rollouts of this environment are uploaded: as `rollout.upload` says, else with a key, from the platform.
+    """Tell whether rollouts of an environment are uploaded: as `rollout.upload` says, else the platform's, with a key.
 
     Raises:
         ConfigError: `rollout.upload` is set and there is no key.
@@ -52,7 +52,7 @@ def uploads(config: RunConfig, env_name: str) -> bool:
 
 
 class Counts(Struct, kw_only=True):
-    """What became of the entries: `withheld` for their secrets, `refused` by the platform, `broken` unreadable."""
+    """The fates of entries: `withheld` for their secrets, `refused` by the platform, `broken` unreadable."""
 
     sent: int = 0
     withheld: int = 0
@@ -92,7 +92,7 @@ class Uploader:
         self.close()
 
     def close(self, seconds: float = FLUSH) -> bool:
-        """Send what is in the journal, for at most `seconds`; whether that was all. What is left, the next one sends.
+        """Send what is in the journal, for at most `seconds`; return whether that was all. The next one sends the rest.
 
         Close the journal first: what is written later is not waited for.
         """
@@ -133,30 +133,27 @@ class Uploader:
         """Send everything that stands in the folder's files by now."""
         for path in journal_files(self._folder):
             size = path.stat().st_size
-            if size in (ledger.place(path.name).offset, self._sizes.get(path)):
+            if size in (ledger.offset(path.name), self._sizes.get(path)):
                 continue
             with open_regular(path) as records:
-                for found in read_frames(records, ledger.place(path.name).offset, end=size):
-                    self._send(found, ledger, path.name)
+                for found in read_frames(records, ledger.offset(path.name), end=size):
+                    self._send(found)
+                    ledger.settle(path.name, found.end)
             self._sizes[path] = size
 
-    def _send(self, found: Frame, ledger: Ledger, name: str) -> None:
-        """Send what is left of one entry, and settle it."""
-        done = ledger.place(name).events
-        for batch in _batches(self._events(found), done):
+    def _send(self, found: Frame) -> None:
+        """Send one entry."""
+        events = self._events(found)
+        for batch in _batches(events):
             status = self._delivery.post(b'{"events":[' + b",".join(batch) + b"]}")
             if status >= 300:
                 self.counts.refused += 1
                 self._say_once(f"the platform refuses some rollouts with HTTP {status}: they are left out")
-                break
-            done += len(batch)
-            ledger.settle(name, Place(offset=found.start, events=done))
-        else:
-            self.counts.sent += bool(done)
-        ledger.settle(name, Place(offset=found.end))
+                return
+        self.counts.sent += bool(events)
 
     def _events(self, found: Frame) -> list[bytes]:
-        """The events of an entry, each as JSON; none of one that is not to be sent."""
+        """Return the events of an entry, each as JSON; none of one that is not to be sent."""
         try:
             entry = decode_entry(found.content, ids=False)
             if entry.trajectory.job.task.env_name not in self._chosen:
@@ -177,9 +174,9 @@ class Uploader:
             logger.warning("uploads: %s", self._scrubber.scrub(text))
 
 
-def _batches(events: Sequence[bytes], done: int) -> Iterator[Sequence[bytes]]:
-    """`events` after the first `done`, cut into requests; the first event of all, the rollout's start, stands alone."""
-    start = done
+def _batches(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Cut `events` into requests; the first event, the rollout's start, stands alone."""
+    start = 0
     while start < len(events):
         end, size = start + 1, len(events[start])
         while start > 0 and end < min(len(events), start + BATCH_EVENTS):

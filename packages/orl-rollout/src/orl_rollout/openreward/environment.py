@@ -1,0 +1,106 @@
+"""An environment on its server: its splits, how many tasks they have, and the tasks themselves.
+
+Each question is asked in a short session of its own, as the platform routes requests by session. The SDK's client would
+follow redirects with the key in a header and read answers of any size, so it is not used. A listing changes nothing on
+the server: it is asked again after a fault that another try may cure. The module knows nothing of configurations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Annotated, Any
+
+import aiohttp
+import msgspec
+from msgspec import Meta, Struct
+from orl_core.errors import SessionAnswerError
+from orl_core.names import PathName
+
+from orl_rollout.http.client import UnsafeAnswer
+from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session, retried
+
+LISTING_BYTES = 1 << 25  # of one answer
+PAUSES = (0.5, 1.5)  # seconds before the second and the third try
+LONGEST_WISH = 10.0  # seconds of a Retry-After that are waited
+AGAIN = frozenset({429, 502, 503, 504})  # statuses of a busy server or of a proxy before it
+FORGET_SECONDS = 5.0  # for deleting the session of a question
+
+
+class RemoteTask(Struct, frozen=True, kw_only=True):
+    """A task as its server lists it. `environment_name` is the class that serves it (the variant)."""
+
+    environment_name: str
+    task_spec: dict[str, Any]
+
+
+class _Split(Struct, frozen=True, kw_only=True):
+    name: str
+
+
+class _Count(Struct, frozen=True, kw_only=True):
+    num_tasks: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class _Tasks(Struct, frozen=True, kw_only=True):
+    env_name: PathName
+    tasks: list[dict[str, Any]]
+
+
+class RemoteEnvironment(Struct, frozen=True, kw_only=True):
+    """An environment on its server. Every method raises what `Channel.request` does."""
+
+    way: Way
+
+    @property
+    def deployment_name(self) -> str:
+        """Return its name on the platform, `Organization/Environment`."""
+        return self.way.deployment
+
+    async def list_splits(self) -> list[str]:
+        """Return the names of its splits."""
+        splits = msgspec.convert(await self._ask("GET", "/splits", None), list[_Split])
+        return [split.name for split in splits]
+
+    async def num_tasks(self, split: str) -> int:
+        """Return how many tasks `split` has."""
+        return msgspec.convert(await self._ask("POST", "/num_tasks", {"split": split}), _Count).num_tasks
+
+    async def get_task_range(self, split: str, start: int, stop: int) -> list[RemoteTask]:
+        """Return the tasks of `split` from `start` up to `stop`.
+
+        Raises:
+            SessionAnswerError: the server sends more or fewer than were asked for.
+        """
+        tasks = await self._tasks("/task_range", {"split": split, "start": start, "stop": stop})
+        if len(tasks) != stop - start:
+            asked = f"{stop - start} tasks from {start} were asked for"
+            raise SessionAnswerError(
+                f"listing the tasks of {self.deployment_name}: {asked}, and {len(tasks)} were sent"
+            )
+        return tasks
+
+    async def list_tasks(self, split: str) -> list[RemoteTask]:
+        """Return all tasks of `split`, from a server that cannot count them."""
+        return await self._tasks("/tasks", {"split": split})
+
+    async def _tasks(self, name: str, body: Mapping[str, Any]) -> list[RemoteTask]:
+        listed = msgspec.convert(await self._ask("POST", name, body), _Tasks)
+        return [RemoteTask(environment_name=listed.env_name, task_spec=spec) for spec in listed.tasks]
+
+    async def _ask(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
+        def again(fault: Exception) -> bool:
+            return not isinstance(fault, Refusal) or fault.status in AGAIN
+
+        return await retried(lambda: self._ask_once(method, name, body), PAUSES, again, longest_wish=LONGEST_WISH)
+
+    async def _ask_once(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
+        way, channel = self.way, Channel(self.way.http, most=LISTING_BYTES)
+        sid = await open_session(channel, way.headers(""), {})
+        try:
+            return await channel.request(method, way.path(name), way.headers(sid), body)
+        finally:
+            with suppress(Refusal, UnsafeAnswer, aiohttp.ClientError, OSError):  # the server forgets it by itself
+                async with asyncio.timeout(FORGET_SECONDS):
+                    await channel.request("POST", "/delete_session", way.headers(sid), None)

@@ -1,0 +1,57 @@
+"""config.json of a run: the resolved configuration without the values of its secrets."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from msgspec import structs
+from orl_core.errors import ConfigError
+
+from orl_rollout.bounded_files import read_whole, replace
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Write the configuration of the run in `folder`."""
+    replace(folder / "config.json", msgspec.json.format(msgspec.json.encode(config.public()), indent=2))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file of a run; an empty one if there is none or it is torn.
+
+    Raises:
+        ConfigError: the file is larger than any of a run.
+    """
+    try:
+        tree = msgspec.json.decode(read_whole(path))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
+
+
+def dated(config: RunConfig) -> RunConfig:
+    """Fix the date that chat templates show, so that every process of the run shows the same one.
+
+    It is the configuration's, else that of the run whose checkpoint this one begins with, else today.
+    """
+    if config.chat_template_date is not None:
+        return config
+    begins_with = (config.trainer.load, config.trainer.model)
+    inherited = (_date_of(Path(place)) for place in begins_with if place)
+    return structs.replace(config, chat_template_date=next(filter(None, inherited), None) or date.today())
+
+
+def _date_of(checkpoint: Path) -> date | None:
+    """Return the date of the run that `checkpoint` belongs to; None where it belongs to none."""
+    for folder in (checkpoint, checkpoint.parent):
+        with suppress(ConfigError, msgspec.ValidationError):
+            tree = read_object(folder / "config.json")
+            if "chat_template_date" in tree:
+                return msgspec.convert(tree["chat_template_date"], date | None)
+    return None

@@ -1,0 +1,106 @@
+"""summary.json of a run: its figures, and how it ended. Whichever trainer trains, it is written here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, structs
+
+from orl_rollout.bounded_files import replace, write_new
+from orl_rollout.run_folder.metrics_log import MetricsRow, mean
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+
+
+class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The figures of a run. None is a figure that is not known, UNSET one that this run does not have.
+
+    `before` and `after` are the first and the last evaluation of held-out tasks. `random_consistent_baseline` is the
+    success rate of a random player that heeds the replies.
+    """
+
+    env: str
+    model: str | None
+    model_params: int | UnsetType = UNSET
+    steps: int
+    success_before: float | UnsetType | None = UNSET
+    success_after: float | UnsetType | None = UNSET
+    episodes_before: float | UnsetType | None = UNSET
+    episodes_after: float | UnsetType | None = UNSET
+    valid_call_rate: float | UnsetType | None = UNSET
+    seconds_per_step: float | UnsetType | None = UNSET
+    rollout_seconds_per_step: float | UnsetType | None = UNSET  # where only the rollouts of a step are timed
+    rollouts: int | UnsetType = UNSET
+    seconds_total: float | UnsetType = UNSET
+    seed: int
+    versions: dict[str, str] | UnsetType = UNSET
+    command: Sequence[str] | UnsetType = UNSET
+    random_consistent_baseline: float | UnsetType = UNSET
+    seconds_warm_start: float | UnsetType = UNSET
+    warm_start_cached: bool | UnsetType = UNSET
+    interrupted: bool | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, config: RunConfig, rows: Sequence[MetricsRow]) -> Self:
+        """Make the figures of the run of `config` from the `rows` of its metrics.jsonl."""
+        evaluations = [row for row in rows if row.kind == "eval"]
+        train = [row for row in rows if row.kind == "train"]
+        first = evaluations[0] if evaluations else None
+        last = evaluations[-1] if len(evaluations) > 1 else None
+        return cls(
+            env=", ".join(config.environments),
+            model=config.trainer.model,
+            steps=max((row.step for row in train), default=0),
+            success_before=first and first.overall("success"),
+            success_after=last and last.overall("success"),
+            episodes_before=first and first.overall("rollouts"),
+            episodes_after=last and last.overall("rollouts"),
+            valid_call_rate=mean(row.overall("valid_calls") for row in train),
+            seconds_per_step=mean(row.seconds for row in train),
+            rollouts=int(sum(row.overall("rollouts") or 0 for row in rows)),
+            seed=config.trainer.seed,
+        )
+
+    def encode(self) -> bytes:
+        """Return the content of summary.json."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+
+class SummaryFile:
+    """summary.json while a trainer runs, always whole. `summary_of` makes it of what is known so far."""
+
+    def __init__(self, folder: Path, summary_of: Callable[[], Summary]) -> None:
+        self._path = folder / "summary.json"
+        self._summary_of = summary_of
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def interrupted(self) -> None:
+        """Write what there is as soon as a signal comes, on any thread: there may be no time later."""
+        with self._lock:
+            if not self._ended:
+                self._write({"interrupted": True})
+
+    def end(self, ending: dict[str, Any]) -> None:
+        """Write the last summary; `ending` sets `error` or `interrupted`."""
+        with self._lock:
+            self._ended = True
+            self._write(ending)
+
+    def _write(self, ending: dict[str, Any]) -> None:
+        replace(self._path, structs.replace(self._summary_of(), **ending).encode())
+
+
+def note_interruption(config: RunConfig, folder: Path) -> None:
+    """Write that the run was interrupted.
+
+    Raises:
+        FileExistsError: its trainer has written a summary already. It stays as it is.
+    """
+    write_new(folder / "summary.json", structs.replace(Summary.of(config, ()), interrupted=True).encode())

@@ -1,0 +1,83 @@
+"""Open all that rollouts need: tokenizer, renderer, journal, uploads, circuit breaker, and the client of OpenReward.
+
+It is the one place that decides what is opened, in which order, and where the journal is: in `rollout.journal`, else in
+the run's folder. A trainer's worker keeps one `SharedState` for its process and a `Runtime` for each event loop; who
+has one event loop uses `open_runtime`. The module knows no engine and no trainer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+from orl_core.config import RunConfig
+from orl_core.errors import first_error
+
+from orl_rollout.journal.journal import Journal
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.runtime import Environments, Runtime
+from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_rollout.upload.uploader import Uploader
+
+
+class SharedState:
+    """State that the event loops of one process share. Without a folder nothing is recorded or uploaded.
+
+    Raises:
+        ConfigError: a setting that the checkpoint cannot obey, or uploads without a key.
+        OrlError: the tokenizer cannot be used, or the journal cannot be opened.
+    """
+
+    def __init__(self, config: RunConfig, checkpoint: str, folder: str | Path, group_size: int) -> None:
+        self.config = config
+        self.tokenizer = open_tokenizer(config, checkpoint)
+        self.renderer = open_renderer(config, self.tokenizer)
+        self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
+        self.journal: Journal | None = None
+        with ExitStack() as opening:
+            if folder := config.rollout.journal or folder:
+                opening.enter_context(Uploader(folder, config))  # closed last: it sends what the journal holds
+                self.journal = opening.enter_context(Journal(folder, config))
+            self._opened = opening.pop_all()
+
+    def runtime(self, client: Environments) -> Runtime:
+        """Make the runtime of the event loop that `client` belongs to."""
+        return Runtime(self.config, renderer=self.renderer, client=client, journal=self.journal, breaker=self.breaker)
+
+    def close(self) -> None:
+        """Close the journal and send what it holds. A process that is killed instead loses no record."""
+        self._opened.close()
+
+
+@asynccontextmanager
+async def open_runtime(
+    config: RunConfig, checkpoint: str, folder: str | Path, group_size: int
+) -> AsyncGenerator[Runtime]:
+    """Open a runtime on the current event loop; see `SharedState`. `group_size` is the number of rollouts of a task."""
+    with closing(SharedState(config, checkpoint, folder, group_size)) as state:
+        async with OpenRewardClient(config) as client:
+            yield state.runtime(client)
+
+
+async def run_all(plays: Iterable[Coroutine[Any, Any, None]], concurrency: int) -> None:
+    """Run all `plays`, `concurrency` at once; each is taken from the iterable when its turn comes.
+
+    Raises:
+        Exception: the first one that a play raises, one of ours before others; the other plays are cancelled.
+    """
+    waiting = iter(plays)
+
+    async def worker() -> None:
+        for play in waiting:
+            await play
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(worker())
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from errors
