@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 
 from orl_core.errors import RunAborted
-from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.signals import interrupt
 
 SIGNAL = signal.SIGTERM  # what a trainer below sends to itself
@@ -21,8 +21,8 @@ class Adapter:
     def __init__(self, train: Callable[[Run], None]) -> None:
         self.train = train
 
-    def plan(self, run: Run) -> list[str]:
-        return [f"would train {run.config.trainer.model} with trl", *run.extra]
+    def plan(self, run: Run) -> Plan:
+        return Plan(command="\n".join([f"would train {run.config.trainer.model} with trl", *run.extra]))
 
 
 def _write_metrics(run: Run, steps: int) -> None:

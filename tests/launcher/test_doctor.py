@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from orl_launcher.commands import train
+from orl_launcher import trainers
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
 from orl_playground.warm_start import checkpoint_folder
@@ -329,7 +329,7 @@ def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.Monkey
     (tasks, line) = found(doctor("--python", "/no/python", code=1, trainer=SLIME), "failed")
     assert tasks == "trainer.task_data none.jsonl: no such file; orl prepare writes one"
     assert line.startswith("slime: /no/python: cannot be run")
-    monkeypatch.setattr(train, "GROUP", "orl.nothing")
+    monkeypatch.setattr(trainers, "GROUP", "orl.nothing")
     (line,) = found(doctor(code=1), "failed")
     assert "orl-launcher[trl]" in line
 
@@ -342,7 +342,7 @@ def test_what_keeps_a_trainer_from_starting_on_this_machine_is_a_warning(
     own = {"backend": backend, "num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}
     lines = doctor("--python", str(python), trainer=own)
     assert any(line.startswith(f"{backend}: its flags and sizes fit") for line in found(lines, "ok"))
-    assert any("it has 0 GPUs and the run asks for 2" in line for line in found(lines, "warning"))
+    assert any("it has 0 GPUs but the run needs 2" in line for line in found(lines, "warning"))
 
 
 @pytest.mark.slow

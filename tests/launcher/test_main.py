@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from orl_launcher import trainers
 from orl_launcher.commands import train
 from orl_launcher.main import COMMANDS, main
 
@@ -36,7 +37,7 @@ def fails(capsys: Capture, code: int, *argv: str) -> str:
 
 @pytest.fixture
 def no_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "GROUP", "orl.nothing")
+    monkeypatch.setattr(trainers, "GROUP", "orl.nothing")
 
 
 def test_help_names_every_command_and_how_to_begin(capsys: Capture) -> None:
@@ -124,8 +125,9 @@ def fake_adapter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[s
     monkeypatch.chdir(tmp_path)
 
     def choose(name: str) -> None:
-        entry = EntryPoint(name="trl", value=f"tests.launcher.adapters:{name}", group=train.GROUP)
-        monkeypatch.setattr(train, "find_adapter", lambda _backend: entry)
+        entry = EntryPoint(name="trl", value=f"tests.launcher.adapters:{name}", group=trainers.GROUP)
+        for module in (trainers, train):
+            monkeypatch.setattr(module, "find_trainer", lambda _backend: entry.load())
 
     return choose
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from orl_cluster.hooks import worker
 from orl_playground.server import serving
 
 from tests.slime import episode
@@ -23,3 +24,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 2}), encoding="utf-8")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every test the state of a worker that has just begun."""
+    monkeypatch.setattr(worker, "_runs", {})

@@ -81,9 +81,9 @@ _FLAGS: dict[str, Any] = {
     "num_gpus_per_node": 2,
     "sglang_server_concurrency": 64,
     "sglang_router_policy": "consistent_hashing",
-    "custom_reward_post_process_path": "orl_miles.reward.post_process",
-    "custom_rollout_log_function_path": "orl_miles.log.log_rollout",
-    "custom_eval_rollout_log_function_path": "orl_miles.log.log_eval",
+    "custom_reward_post_process_path": "orl_miles.hooks.post_process",
+    "custom_rollout_log_function_path": "orl_miles.hooks.log_rollout",
+    "custom_eval_rollout_log_function_path": "orl_miles.hooks.log_eval",
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orl_miles.generate import generate, generate_legacy
-from orl_miles.reward import post_process
+from orl_miles.hooks import post_process
 
 from tests.slime import episode, miniature
 

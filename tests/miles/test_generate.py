@@ -16,10 +16,8 @@ import msgspec
 import pytest
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, RunAborted
-from orl_miles.filter import has_signal
 from orl_miles.generate import RunEnded, generate
-from orl_miles.log import log_eval, log_rollout
-from orl_miles.reward import post_process, reward
+from orl_miles.hooks import has_signal, log_eval, log_rollout, post_process, reward
 from orl_rollout.journal.journal import read_journal
 from orl_testing import Fault, FaultKind, SglangServer
 
@@ -60,11 +58,6 @@ def hosting(
         yield api(arguments(checkpoint, folder, server.url, config, **changes)), server
 
 
-def settings(environment: str, folder: Path) -> dict[str, Any]:
-    """A configuration of a run of its own: a breaker belongs to one."""
-    return episode.settings(environment) | {"openreward_run_name": folder.name}
-
-
 async def played(host: Any, *, evaluation: bool = False) -> list[Any]:
     groups = await asyncio.to_thread(host.rollout, evaluation=evaluation)
     return [sample for group in groups for sample in group]
@@ -76,14 +69,14 @@ async def played(host: Any, *, evaluation: bool = False) -> list[Any]:
     [
         ({"fully_async": True}, False, "aborted"),
         ({"dynamic_sampling_filter_path": "miles.rollout.filter_hub.x.check_no_aborted"}, False, "aborted"),
-        ({"dynamic_sampling_filter_path": "orl_miles.filter.has_signal"}, False, "failed"),
+        ({"dynamic_sampling_filter_path": "orl_miles.hooks.has_signal"}, False, "failed"),
         ({"fully_async": True}, True, "failed"),
     ],
 )
 async def test_a_failure_is_aborted_where_miles_puts_another_group_in_its_place(
     api: Any, changes: dict[str, Any], evaluation: bool, status: str, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    config = settings(environment, tmp_path)
+    config = episode.settings(environment)
     with hosting(api, checkpoint, tmp_path, config, (REFUSED,), **changes) as (host, _):
         samples = await played(host, evaluation=evaluation)
     assert {(sample.status.value, sample.reward, sample.remove_sample) for sample in samples} == {(status, 0.0, True)}
@@ -92,7 +85,7 @@ async def test_a_failure_is_aborted_where_miles_puts_another_group_in_its_place(
 async def test_the_abort_flag_of_the_state_ends_a_rollout_before_it_asks_the_engine(
     environment: str, checkpoint: Path, tmp_path: Path
 ):
-    with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path)) as (host, server):
+    with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment)) as (host, server):
         host.aborted = True
         samples = await played(host)
         assert not server.requests
@@ -104,7 +97,7 @@ async def test_the_abort_flag_of_the_state_ends_a_rollout_before_it_asks_the_eng
 async def test_an_engine_that_refuses_ends_the_run_past_a_host_that_catches_every_exception(
     api: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    with hosting(api, checkpoint, tmp_path, settings(environment, tmp_path), (REFUSED,)) as (host, _):
+    with hosting(api, checkpoint, tmp_path, episode.settings(environment), (REFUSED,)) as (host, _):
         ended = None
         for _ in range(40):
             try:
@@ -124,7 +117,7 @@ async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(
     api: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
     run = tmp_path / "run"
-    config = settings(environment, tmp_path)
+    config = episode.settings(environment)
     with hosting(api, checkpoint, tmp_path, config, orl_folder=str(run)) as (host, _):
         log_rollout(3, host.args, await played(host), None, 1.0)
         await played(host, evaluation=True)
@@ -134,7 +127,7 @@ async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(
 
 @by_api
 async def test_an_adapter_of_several_is_refused(api: Any, environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(api, checkpoint, tmp_path, settings(environment, tmp_path)) as (host, server):
+    with hosting(api, checkpoint, tmp_path, episode.settings(environment)) as (host, server):
         host.groups[0][0].adapter = "a"
         with pytest.raises(RunEnded, match="row 0: it trains an adapter"):
             await played(host)
@@ -148,7 +141,7 @@ REPLAY = {"use_rollout_routing_replay": True, "use_rollout_indexer_replay": True
 async def test_what_the_engine_chose_is_handed_on_for_every_id_but_the_last(
     api: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    config = settings(environment, tmp_path)
+    config = episode.settings(environment)
     fault = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
     with hosting(api, checkpoint, tmp_path, config, (fault,), **REPLAY) as (host, server):
         samples = await played(host)
@@ -164,7 +157,7 @@ async def test_what_the_engine_chose_is_handed_on_for_every_id_but_the_last(
 
 
 async def test_of_a_split_rollout_every_sample_has_its_own(environment: str, checkpoint: Path, tmp_path: Path):
-    config = settings(environment, tmp_path) | {"thinking": "strip"}
+    config = episode.settings(environment) | {"thinking": "strip"}
     with engine(checkpoint, thinks=True) as server:
         host = ClassApi(arguments(checkpoint, tmp_path, server.url, config, **REPLAY))
         groups = await asyncio.to_thread(host.rollout)
@@ -178,7 +171,7 @@ async def test_of_a_split_rollout_every_sample_has_its_own(environment: str, che
 async def test_an_engine_that_returns_nothing_to_replay_makes_failures(
     environment: str, checkpoint: Path, tmp_path: Path
 ):
-    config = settings(environment, tmp_path)
+    config = episode.settings(environment)
     missing = Fault(kind=FaultKind.NO_REPLAY)
     with hosting(ClassApi, checkpoint, tmp_path, config, (missing,), **REPLAY) as (host, _):
         samples = await played(host)
@@ -195,13 +188,13 @@ async def test_the_name_of_the_lora_adapter_is_in_every_request(
     lora.lora_rollout_enabled = lambda args: args.lora_rank > 0
     monkeypatch.setitem(sys.modules, lora.__name__, lora)
     for rank, sent in ((0, set()), (8, {"an_adapter"})):
-        with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path), lora_rank=rank) as (host, server):
+        with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment), lora_rank=rank) as (host, server):
             await played(host)
             assert {request.body["lora_path"] for request in server.requests if "lora_path" in request.body} == sent
 
 
 async def test_the_routing_key_of_a_sample_goes_before_one_of_ours(environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path)) as (host, server):
+    with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment)) as (host, server):
         first, second, *_ = (sample for group in host.groups for sample in group)
         first.routing_key, second.session_id = "by the router", None
         await played(host)
@@ -213,7 +206,7 @@ async def test_the_routing_key_of_a_sample_goes_before_one_of_ours(environment: 
 async def test_an_evaluation_on_engines_of_its_own_asks_their_router(
     environment: str, checkpoint: Path, tmp_path: Path
 ):
-    config = settings(environment, tmp_path)
+    config = episode.settings(environment)
     with hosting(ClassApi, checkpoint, tmp_path, config) as (host, training), engine(checkpoint) as held_out:
         own = ClassApi(arguments(checkpoint, tmp_path, held_out.url, config))
         sampling = {"temperature": 1.0, "max_new_tokens": 200}
@@ -230,7 +223,7 @@ async def test_the_option_of_ours_names_a_configuration(environment: str, checkp
     generate.add_arguments(parser)  # type: ignore[attr-defined]
     assert parser.parse_args([]).orl_config is None
     file = tmp_path / "config.yaml"
-    file.write_bytes(msgspec.yaml.encode(settings(environment, tmp_path)))
+    file.write_bytes(msgspec.yaml.encode(episode.settings(environment)))
     given = parser.parse_args(["--orl-config", str(file)]).orl_config
     with hosting(ClassApi, checkpoint, tmp_path, given) as (host, _):
         samples = await played(host)
@@ -239,7 +232,7 @@ async def test_the_option_of_ours_names_a_configuration(environment: str, checkp
 
 @by_api
 async def test_a_row_that_is_no_task_needs_miles(api: Any, environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(api, checkpoint, tmp_path, settings(environment, tmp_path)) as (host, _):
+    with hosting(api, checkpoint, tmp_path, episode.settings(environment)) as (host, _):
         host.groups[0][0].metadata = {"question": "?"}
         with pytest.raises(RunEnded, match=r"row 0: its metadata is no task.*is not there"):
             await played(host)

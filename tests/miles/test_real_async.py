@@ -63,7 +63,7 @@ async def test_10_what_older_weights_played_is_too_stale(api: Api, environment: 
 
 @by_api
 async def test_10_a_dead_environment_ends_the_job(api: Api, checkpoint: Path, tmp_path: Path):
-    config = episode.settings("http://127.0.0.1:9") | {"openreward_run_name": "fully-async"}
+    config = episode.settings("http://127.0.0.1:9")
     flags = ASYNC | {"rollout_batch_size": 16}
     with (
         engine(checkpoint) as server,

@@ -17,7 +17,7 @@ from tests.slime import episode
 from tests.slime.playing import engine
 
 pytestmark = pytest.mark.miles
-FILTER = {"dynamic_sampling_filter_path": "orl_miles.filter.has_signal"}
+FILTER = {"dynamic_sampling_filter_path": "orl_miles.hooks.has_signal"}
 by_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 
 
@@ -64,7 +64,7 @@ CHECK = {"dynamic_sampling_filter_path": "miles.rollout.filter_hub.dynamic_sampl
 async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(
     filtered: dict[str, Any], api: Api, checkpoint: Path, tmp_path: Path
 ):
-    config = episode.settings("http://127.0.0.1:9") | {"openreward_run_name": f"{api.name} {filtered}"}
+    config = episode.settings("http://127.0.0.1:9")
     flags = filtered | {"rollout_batch_size": 40}
     with (
         engine(checkpoint) as server,
@@ -102,7 +102,7 @@ async def test_8_an_evaluation_counts_every_rollout_once(
     config = episode.settings(environment) | {"thinking": thinking}
     held_out = episode.make_tasks(tmp_path / "held_out.jsonl", 8)
     flags = {
-        "custom_rm_path": "orl_miles.reward.reward",
+        "custom_rm_path": "orl_miles.hooks.reward",
         "eval_prompt_data": ["held_out", held_out],
         "n_samples_per_eval_prompt": 2,
     }

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.miles
 DIFFERENT: dict[str, dict[str, Any]] = {
     # miles asserts that nobody has set a reward yet, and its class API draws another group for every assertion.
     "9 the reward model is asked for whole groups": {
-        "args": {"group_rm": True, "custom_rm_path": "orl_miles.reward.reward"},
+        "args": {"group_rm": True, "custom_rm_path": "orl_miles.hooks.reward"},
         "raises": "group-rm",
     },
     # miles replays no nucleus.

@@ -28,7 +28,7 @@ async def test_plain_rows_are_played_by_miles_and_scored_by_its_reward_model(
 ):
     rows = mix(tmp_path / "mix.jsonl", PROMPT)
     flags = {
-        "custom_rm_path": "orl_miles.reward.reward",
+        "custom_rm_path": "orl_miles.hooks.reward",
         "prompt_data": rows,
         "eval_prompt_data": ["mix", rows],
         "n_samples_per_eval_prompt": 2,

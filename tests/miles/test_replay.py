@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from orl_cluster.hooks.worker import aclose
 from orl_miles.generate import RunEnded
-from orl_miles.reward import post_process
+from orl_miles.hooks import post_process
 
 from tests.miles.miniature import ClassApi, Sample
-from tests.miles.test_generate import REPLAY, by_api, hosting, played, settings
+from tests.miles.test_generate import REPLAY, by_api, hosting, played
+from tests.slime import episode
 from tests.slime.miniature import arguments
 
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 200}
@@ -21,7 +22,7 @@ SAMPLING = {"temperature": 1.0, "max_new_tokens": 200}
 async def test_an_evaluation_asks_for_nothing_to_replay_beside_training_that_does(
     api: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    with hosting(api, checkpoint, tmp_path, settings(environment, tmp_path), **REPLAY) as (host, server):
+    with hosting(api, checkpoint, tmp_path, episode.settings(environment), **REPLAY) as (host, server):
         (trained, evaluated), _ = host.groups
         try:
             await host.generate(trained, SAMPLING, False)
@@ -50,7 +51,7 @@ def test_padding_of_a_batch_is_as_wide_as_its_siblings():
 
 async def test_an_evaluation_has_a_context_of_its_own_to_play_in(environment: str, checkpoint: Path, tmp_path: Path):
     contexts: dict[str, Any] = {"rollout_max_context_len": 100, "eval_max_context_len": 2000}
-    with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path), **contexts) as (host, server):
+    with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment), **contexts) as (host, server):
         (trained, evaluated), _ = host.groups
         try:
             await host.generate(trained, SAMPLING, False)
@@ -67,7 +68,7 @@ async def test_what_does_not_fit_its_ids_is_the_engines_fault_and_ends_a_run_tha
 ):
     ended = None
     changes: dict[str, Any] = REPLAY | {"num_layers": 2}
-    with hosting(ClassApi, checkpoint, tmp_path, settings(environment, tmp_path), **changes) as (host, _):
+    with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment), **changes) as (host, _):
         for number in range(17):
             try:
                 samples = await played(host)

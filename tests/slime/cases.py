@@ -77,7 +77,7 @@ CASES = (
     Case(name="7 the engine aborts, and the host does not", faults=(Fault(kind=FaultKind.ABORT, at=0),)),
     Case(
         name="9 the reward model is asked for whole groups",
-        args={"group_rm": True, "custom_rm_path": "orl_slime.reward.reward"},
+        args={"group_rm": True, "custom_rm_path": "orl_slime.hooks.reward"},
         alone=False,
     ),
     Case(name="11 the engine refuses", faults=(_REFUSED,), **_NONE),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from orl_cluster.hooks import worker
 from orl_playground.server import serving
 
 from tests.slime import episode
@@ -20,3 +21,9 @@ def environment() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every test the state of a worker that has just begun."""
+    monkeypatch.setattr(worker, "_runs", {})

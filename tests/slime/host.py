@@ -103,8 +103,8 @@ _HOOKS = {
     "rollout_sample_filter_path": None,
     "rollout_all_samples_process_path": None,
     "rollout_sample_hook_path": None,
-    "custom_rollout_log_function_path": "orl_slime.log.log_rollout",
-    "custom_eval_rollout_log_function_path": "orl_slime.log.log_eval",
+    "custom_rollout_log_function_path": "orl_slime.hooks.log_rollout",
+    "custom_eval_rollout_log_function_path": "orl_slime.hooks.log_eval",
 }
 _TRACKING = {
     "use_wandb": False,

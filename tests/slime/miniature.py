@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from orl_cluster.hooks.worker import aclose
 from orl_slime.generate import generate
-from orl_slime.reward import post_process
+from orl_slime.hooks import post_process
 
 
 @dataclass

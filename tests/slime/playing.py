@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,7 +59,7 @@ def hosting(
 
 def configuration(case: Case, environment: str) -> dict[str, Any]:
     """The `orl_config` of a case, a run of its own."""
-    config: dict[str, Any] = {**episode.settings(environment), "openreward_run_name": uuid.uuid4().hex, **case.config}
+    config: dict[str, Any] = {**episode.settings(environment), **case.config}
     for one in config["environments"].values():
         one.update(case.environment)
     return config

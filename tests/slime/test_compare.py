@@ -12,7 +12,7 @@ import pytest
 from orl_cluster.hooks.group_scores import OFFERED, SCORED, offer
 from orl_cluster.hooks.samples import split
 from orl_rollout.results.outcome import Outcome
-from orl_slime.reward import post_process
+from orl_slime.hooks import post_process
 from orl_testing.environments import Served, serve
 
 from tests.kit.trajectories import ended

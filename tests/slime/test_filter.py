@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from orl_cluster.hooks.group_scores import OFFERED
-from orl_slime.filter import has_signal
+from orl_slime.hooks import has_signal
 
 from tests.slime.miniature import Sample, arguments
 

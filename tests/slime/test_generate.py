@@ -17,7 +17,7 @@ from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.journal.journal import read_journal
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_slime.generate import generate
-from orl_slime.reward import post_process, reward
+from orl_slime.hooks import post_process, reward
 from orl_testing import SglangServer
 
 from tests.kit.strategies import stripped_trajectories, trajectories
@@ -190,7 +190,7 @@ class Unusable:
 async def test_a_sample_that_cannot_be_written_fails_and_the_third_ends_the_run(
     environment: str, checkpoint: Path, tmp_path: Path
 ):
-    config = episode.settings(environment) | {"openreward_run_name": tmp_path.name}
+    config = episode.settings(environment)
     with engine(checkpoint) as server:
         args = arguments_of(server.url, checkpoint, config)
         try:

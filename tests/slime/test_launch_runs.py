@@ -148,7 +148,7 @@ def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
     monkeypatch.setenv("STAND_IN_GPUS", "1")
-    told = "it has no OPENREWARD_API_KEY in its environment"
+    told = "not set in the environment: OPENREWARD_API_KEY"
     config = elsewhere(working)
     assert told in planned(capsys, python, "--model-args", "qwen3-0.6B", config=config)
     assert trained(python, working, "--model-args", "qwen3-0.6B") == 1

@@ -15,7 +15,7 @@ from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, RunAborted
 from orl_rollout.run_folder.metrics_log import read
 from orl_slime.generate import generate
-from orl_slime.log import log_eval, log_rollout
+from orl_slime.hooks import log_eval, log_rollout
 
 from tests.kit.trajectories import ended
 from tests.slime import episode
@@ -61,7 +61,7 @@ def test_an_evaluation_is_that_of_the_steps_before_it(batches: list[int], rollou
 async def test_a_run_that_is_over_fails_lists_and_is_told_by_every_log(
     changes: dict[str, Any], option: str, checkpoint: Path, tmp_path: Path
 ):
-    config = episode.settings(NOWHERE) | {"thinking": "strip", "openreward_run_name": tmp_path.name}
+    config = episode.settings(NOWHERE) | {"thinking": "strip"}
     args = arguments_of(NOWHERE, checkpoint, config, **changes)
     log_rollout(0, args, played(), None, 1.0)
     own = copy.copy(args)  # as trainers make for engines of their own
@@ -95,7 +95,7 @@ async def test_a_row_that_the_trainer_plays_recovers_from_a_failure(
     host: Any = ModuleType("slime.rollout.sglang_rollout")
     host.generate = by_slime
     monkeypatch.setitem(sys.modules, host.__name__, host)
-    args = arguments_of(NOWHERE, checkpoint, episode.settings(NOWHERE) | {"openreward_run_name": tmp_path.name})
+    args = arguments_of(NOWHERE, checkpoint, episode.settings(NOWHERE))
     sample = Sample(prompt="1 + 1?", rollout_id=3)
     try:
         await generate(args, sample, SAMPLING)

@@ -22,7 +22,7 @@ from tests.slime.playing import engine, hosting
 pytestmark = pytest.mark.slime
 ASYNC = {
     "rollout_function_path": "slime.rollout.fully_async_rollout.generate_rollout_fully_async",
-    "post_process": "orl_slime.reward.post_process",
+    "post_process": "orl_slime.hooks.post_process",
 }
 
 
@@ -112,7 +112,7 @@ async def test_10_two_loops_have_their_own_clients_and_what_is_aborted_begins_an
 
 
 async def test_10_a_dead_environment_ends_a_run_whose_worker_swallows_exceptions(checkpoint: Path, tmp_path: Path):
-    config = episode.settings("http://127.0.0.1:9") | {"openreward_run_name": "fully-async"}
+    config = episode.settings("http://127.0.0.1:9")
     changes = ASYNC | {"sglang_server_concurrency": 32, "rollout_batch_size": 8}
     with (
         engine(checkpoint) as server,

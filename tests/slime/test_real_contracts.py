@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_slime import log
-from orl_slime.reward import post_process
+from orl_slime import hooks
+from orl_slime.hooks import post_process
 
 from tests.slime import episode
 from tests.slime.contract import VARIABLE
@@ -80,10 +80,10 @@ def test_on_uneven_groups_a_group_is_compared_with_itself_alone(estimator: str):
 
 OURS = {
     "path_loading": {
-        "--dynamic-sampling-filter-path": "orl_slime.filter.has_signal",
-        "--custom-rm-path": "orl_slime.reward.reward",
+        "--dynamic-sampling-filter-path": "orl_slime.hooks.has_signal",
+        "--custom-rm-path": "orl_slime.hooks.reward",
     },
-    "runtime_hook": {"--custom-reward-post-process-path": "orl_slime.reward.post_process"},
+    "runtime_hook": {"--custom-reward-post-process-path": "orl_slime.hooks.post_process"},
 }
 
 
@@ -133,6 +133,6 @@ async def test_slimes_own_contract_test_of_generate_passes_with_ours_in_a_whole_
 
 def test_the_log_hooks_have_the_signature_that_slimes_contract_expects():
     names = ("rollout_id", "args", "samples", "rollout_extra_metrics", "rollout_time")
-    assert tuple(inspect.signature(log.log_rollout).parameters) == names
-    assert tuple(inspect.signature(log.log_eval).parameters) == ("rollout_id", "args", "data", "extra_metrics")
-    assert log.log_rollout(0, object(), [Sample()], None, 1.0) is False
+    assert tuple(inspect.signature(hooks.log_rollout).parameters) == names
+    assert tuple(inspect.signature(hooks.log_eval).parameters) == ("rollout_id", "args", "data", "extra_metrics")
+    assert hooks.log_rollout(0, object(), [Sample()], None, 1.0) is False

@@ -20,7 +20,7 @@ from tests.slime.host import of_slime
 from tests.slime.playing import engine, hosting
 
 pytestmark = pytest.mark.slime
-FILTER = {"dynamic_sampling_filter_path": "orl_slime.filter.has_signal"}
+FILTER = {"dynamic_sampling_filter_path": "orl_slime.hooks.has_signal"}
 
 
 @pytest.mark.parametrize("thinking", [False, "strip"])
@@ -41,7 +41,7 @@ async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(
 
 
 async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(checkpoint: Path, tmp_path: Path):
-    config = episode.settings("http://127.0.0.1:9") | {"openreward_run_name": "filtered"}
+    config = episode.settings("http://127.0.0.1:9")
     changes = FILTER | {"rollout_batch_size": 16, "over_sampling_batch_size": 16}
     with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:
         with pytest.raises(RunAborted, match="of the last 64 rollouts ended in ERROR"):
@@ -76,7 +76,7 @@ async def test_8_an_evaluation_counts_every_rollout_once(
     thinking: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
     config = episode.settings(environment) | {"thinking": thinking}
-    changes = {"custom_rm_path": "orl_slime.reward.reward", "orl_folder": str(tmp_path / "run")}
+    changes = {"custom_rm_path": "orl_slime.hooks.reward", "orl_folder": str(tmp_path / "run")}
     with (
         engine(checkpoint, thinks=bool(thinking)) as server,
         hosting(server, checkpoint, tmp_path, config, **changes) as host,

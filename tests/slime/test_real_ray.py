@@ -176,6 +176,6 @@ def test_two_runs_on_one_machine_do_not_meet_and_each_ends_alone(started: Any, t
     assert runs["other"].poll() is None
     assert any(b"gcs_server" in command for command in living(theirs["other"]))
     runs["other"].send_signal(signal.SIGTERM)
-    assert runs["other"].wait(SECONDS) == 130
+    assert runs["other"].wait(SECONDS) == 143
     assert living(theirs["other"]) == []
     assert json.loads((tmp_path / "runs/other/summary.json").read_text(encoding="utf-8"))["interrupted"] is True

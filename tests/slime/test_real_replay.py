@@ -21,13 +21,12 @@ REPLAY = {
     "num_layers": 1,
     "moe_router_topk": 1,
     "rollout_top_p": 0.9,
-    "post_process": "orl_slime.reward.post_process",
+    "post_process": "orl_slime.hooks.post_process",
 }
 
 
-def settings(environment: str, folder: Path, thinking: Any = False) -> dict[str, Any]:
-    """A configuration of a run of its own: a breaker belongs to one."""
-    return episode.settings(environment) | {"thinking": thinking, "openreward_run_name": folder.name}
+def settings(environment: str, thinking: Any = False) -> dict[str, Any]:
+    return episode.settings(environment) | {"thinking": thinking}
 
 
 @pytest.mark.parametrize("thinking", [False, "strip"])
@@ -37,7 +36,7 @@ async def test_every_sample_carries_what_the_engine_chose_from_and_one_that_fail
     refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
     with (
         engine(checkpoint, [refusal], thinks=bool(thinking)) as server,
-        hosting(server, checkpoint, tmp_path, settings(environment, tmp_path, thinking), **REPLAY) as host,
+        hosting(server, checkpoint, tmp_path, settings(environment, thinking), **REPLAY) as host,
     ):
         groups = await asyncio.to_thread(host.rollout)
         data = host.train_data(groups)
@@ -64,7 +63,7 @@ async def test_an_engine_that_returns_nothing_to_replay_makes_failures(
 ):
     with (
         engine(checkpoint, [Fault(kind=FaultKind.NO_REPLAY)]) as server,
-        hosting(server, checkpoint, tmp_path, settings(environment, tmp_path), **REPLAY) as host,
+        hosting(server, checkpoint, tmp_path, settings(environment), **REPLAY) as host,
     ):
         groups = await asyncio.to_thread(host.rollout)
         data = host.train_data(groups)
@@ -73,7 +72,7 @@ async def test_an_engine_that_returns_nothing_to_replay_makes_failures(
 
 
 async def test_a_mask_policy_stands_and_the_journal_knows_the_step(environment: str, checkpoint: Path, tmp_path: Path):
-    config = settings(environment, tmp_path)
+    config = settings(environment)
     config["rollout"] = {"train_on": {"calls": False}}
     changes = REPLAY | {"orl_folder": str(tmp_path / "run")}
     with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:

@@ -35,8 +35,8 @@ async def test_plain_and_chat_rows_are_played_by_slime_and_scored_by_its_reward_
     prompt = messages if chat else f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
     changes = {
         "apply_chat_template": chat,
-        "custom_rm_path": "orl_slime.reward.reward",
-        "post_process": "orl_slime.reward.post_process",
+        "custom_rm_path": "orl_slime.hooks.reward",
+        "post_process": "orl_slime.hooks.post_process",
         "prompt_data": str(mix(tmp_path / "mix.jsonl", prompt)),
         "orl_folder": str(tmp_path),
     }
@@ -66,7 +66,7 @@ async def test_plain_and_chat_rows_are_played_by_slime_and_scored_by_its_reward_
 
 async def test_a_row_that_slime_cannot_play_does_not_end_the_job(environment: str, checkpoint: Path, tmp_path: Path):
     rows = mix(tmp_path / "mix.jsonl", [{"role": "user", "content": "no template is applied to it"}])
-    changes = {"post_process": "orl_slime.reward.post_process", "prompt_data": str(rows)}
+    changes = {"post_process": "orl_slime.hooks.post_process", "prompt_data": str(rows)}
     config = episode.settings(environment)
     with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:
         tasks, plain = await asyncio.to_thread(host.rollout)

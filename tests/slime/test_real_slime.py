@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slime
 async def test_a_case_of_the_contract(
     case: Case, environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    changes = {"post_process": "orl_slime.reward.post_process"} | case.args
+    changes = {"post_process": "orl_slime.hooks.post_process"} | case.args
     config = configuration(case, environment)
     with (
         engine(checkpoint, case.faults, thinks=case.thinks) as server,
@@ -121,7 +121,7 @@ async def generate_and_split(args: Any, sample: Any, sampling_params: Any, evalu
 async def test_6b_uneven_groups_keep_their_own_baseline(environment: str, checkpoint: Path, tmp_path: Path):
     changes = {
         "custom_generate_function_path": "tests.slime.test_real_slime.generate_and_split",
-        "post_process": "orl_slime.reward.post_process",
+        "post_process": "orl_slime.hooks.post_process",
     }
     with (
         engine(checkpoint) as server,

@@ -48,7 +48,7 @@ async def tracked(environment: str, checkpoint: Path, tmp_path: Path, **changes:
     """One step and one evaluation, tracked as slime's driver and its rollout manager do it."""
     tracking = of_slime("slime.observability.logging_utils")
     settings = episode.settings(environment)
-    hooks = {"custom_rm_path": "orl_slime.reward.reward", "orl_folder": str(tmp_path / "run")}
+    hooks = {"custom_rm_path": "orl_slime.hooks.reward", "orl_folder": str(tmp_path / "run")}
     with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, settings, **hooks, **changes) as host:
         tracking.init_tracking(host.args)  # the driver
         tracking.finish_tracking(host.args)

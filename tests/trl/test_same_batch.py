@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import orl_miles.generate
-import orl_miles.reward
+import orl_miles.hooks
 import orl_slime.generate
-import orl_slime.reward
+import orl_slime.hooks
 import pytest
 from msgspec import structs
-from orl_cluster.hooks.worker import aclose
+from orl_cluster.hooks import worker
 from orl_core.config import EnvironmentConfig
 from orl_core.messages import Action, ToolResult
 from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
@@ -97,13 +97,14 @@ def play_what_is_recorded(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None
         return structs.replace(batch[group][member], job=job)
 
     monkeypatch.setattr(runtime, "rollout", recorded)
+    monkeypatch.setattr(worker, "_runs", {})
 
 
 async def by_cluster(adapter: str, batch: Batch, checkpoint: Path, thinking: Any = False) -> list[Row]:
     """The rows of slime or miles, in the batch's order."""
     sample_type, generate, post_process = {
-        "slime": (SlimeSample, orl_slime.generate.generate, orl_slime.reward.post_process),
-        "miles": (MilesSample, orl_miles.generate.generate_legacy, orl_miles.reward.post_process),
+        "slime": (SlimeSample, orl_slime.generate.generate, orl_slime.hooks.post_process),
+        "miles": (MilesSample, orl_miles.generate.generate_legacy, orl_miles.hooks.post_process),
     }[adapter]
     args = arguments(
         hf_checkpoint=str(checkpoint),
@@ -119,7 +120,7 @@ async def by_cluster(adapter: str, batch: Batch, checkpoint: Path, thinking: Any
             sample.metadata = msgspec.to_builtins(trajectory.job.task)
             made = await generate(args, sample, {"temperature": 1.0})
             samples += made if isinstance(made, list) else [made]
-    await aclose()
+    await worker.aclose()
     raw, advantages = post_process(args, samples)
     return [
         Row(

@@ -1,6 +1,6 @@
-"""What trainers on a cluster share: their own Python, their command line, their Ray, and their workers.
+"""Shared by adapters of trainers on a cluster: launching (`launch`) and the hooks that workers call (`hooks`).
 
-Such a trainer lives in an environment of its own, with pins that ours must not touch. So nothing of it is imported. On
-the launcher's side it is asked by a subprocess (`probe`) and run as one (`ray`, `process`). In its own processes, where
-it calls `generate` and the other hooks, it comes in as a Host, as arguments and as samples. No trainer is named here.
+Such a trainer has an environment of its own, with pins that ours must not touch, so nothing of it is imported. The
+launcher asks it by a subprocess (`probe`) and runs it as one (`ray`, `process`). Its own processes call `generate` and
+the other hooks with a Host, arguments and samples. No trainer is named here.
 """

@@ -1,8 +1,8 @@
 """From the configuration to miles' command line. No file is read, no process asked, nothing of miles imported.
 
-What miles has in common with other trainers of a cluster stands in `orl_cluster.launch.trainer_defaults`; here is what
-is its own: its hooks, and its two training backends. FSDP reads a Hugging Face checkpoint as it is and shards it over
-all training GPUs; it splits no sequence, and packs sequences only under an attention that keeps them apart.
+`orl_cluster.launch.trainer_defaults` has the options that miles shares with other trainers. Here are its two training
+backends. FSDP reads a Hugging Face checkpoint as it is and shards it over all training GPUs; it splits no sequence, and
+packs sequences only under an attention that keeps them apart.
 """
 
 from __future__ import annotations
@@ -18,19 +18,10 @@ from orl_core.errors import ConfigError
 
 Backend = Literal["fsdp", "megatron"]
 
-PROJECT = "miles-openreward"  # on W&B
-GENERATE = "--custom-generate-function-path"
 ATTENTION, PACK, MICRO_BATCH = "--attn-implementation", "--use-dynamic-batch-size", "--micro-batch-size"
 FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that a probe looks for; the first is miles' default
 LOGGING_CRASH = "packed-logging-crash"  # a feature that a probe finds in old versions
 LEGACY = "legacy-rollout"  # the feature that miles' rollout functions are those of v1
-HOOKS: Options = {
-    GENERATE: ("orl_miles.generate.generate",),
-    "--custom-rm-path": ("orl_miles.reward.reward",),
-    "--custom-reward-post-process-path": ("orl_miles.reward.post_process",),
-    "--custom-rollout-log-function-path": ("orl_miles.log.log_rollout",),
-    "--custom-eval-rollout-log-function-path": ("orl_miles.log.log_eval",),
-}
 # Options that one of the backends lacks, and what replaces them.
 _RECOMPUTE = "--gradient-checkpointing, which is on already"
 _ONLY_MEGATRON = "--train-backend megatron"
@@ -48,11 +39,9 @@ GONE: dict[Backend, dict[str, str]] = {
         **trainer_defaults.GONE,
     },
     "megatron": {
-        "--gradient-checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1, "
-        "which are on already",
         ATTENTION: "--attention-backend",
         "--fsdp-cpu-offload": "--optimizer-cpu-offload",
-        **trainer_defaults.GONE,
+        **trainer_defaults.MEGATRON_GONE,
     },
 }
 FULLY_ASYNC = "--fully-async"
@@ -65,16 +54,16 @@ NOT_FULLY_ASYNC = (
 
 
 def backend_of(trainer: TrainerConfig, features: Collection[str]) -> Backend:
-    """The training backend: as asked, else FSDP where this miles has it."""
+    """Return the training backend: as asked, else FSDP where this miles has it."""
     return trainer.train_backend or ("fsdp" if "fsdp" in features else "megatron")
 
 
 def arguments(
     request: Request, backend: Backend, features: Collection[str], model_args: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """miles' arguments, and what their user should know of them. `model_args` is the shape that Megatron needs.
+    """Return miles' arguments, and notes for their user. `model_args` is the shape that Megatron needs.
 
-    `features` is what the trainer's environment has, as its probe found.
+    `features` are the findings of the probe in the trainer's environment.
 
     Raises:
         ConfigError: an option that orl owns or that the backend lacks, or sizes that do not fit together.
@@ -82,52 +71,37 @@ def arguments(
     trainer = request.trainer
     trainer_defaults.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend])
     _refuse_fully_async(request, features)
-    reference = trainer_defaults.absolute((trainer.megatron_ckpt if backend == "megatron" else None) or _model(trainer))
-    training, notes = _fsdp(request, features) if backend == "fsdp" else (_megatron(request), [])
-    ours: Options = {
-        "--train-backend": (backend,),
-        **trainer_defaults.cluster(request.layout),
-        **trainer_defaults.checkpoints(trainer, request.files, reference),
-        **trainer_defaults.data(request.config, request.files, HOOKS),
-        **({GENERATE: ("orl_miles.generate.generate_legacy",)} if LEGACY in features else {}),
-        **trainer_defaults.rollouts(request, parallel=backend == "megatron"),
-        **trainer_defaults.learning(trainer),
-        **training,
-        **(trainer_defaults.tracking(trainer, PROJECT) if request.tracked else {}),
-    }
+    parallel = backend == "megatron"
+    training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features)
+    reference = trainer.megatron_ckpt if parallel else None
+    generate = "generate_legacy" if LEGACY in features else "generate"
+    shared = trainer_defaults.options(request, reference, training, parallel=parallel, generate=generate)
+    ours: Options = {"--train-backend": backend, **shared}
     return [*model_args, *trainer_defaults.assemble(request, ours)], notes
 
 
-def _model(trainer: TrainerConfig) -> str:
-    return trainer.model or trainer_defaults.MODEL
-
-
-def _megatron(request: Request) -> Options:
-    return trainer_defaults.megatron(request.trainer, request.layout)
-
-
 def _fsdp(request: Request, features: Collection[str]) -> tuple[Options, list[str]]:
-    """What FSDP is told, and what to know of it."""
+    """Return the options of FSDP, and notes for their user."""
     trainer = request.trainer
     _check_schedule(request)
     notes = [
-        f"{option} is Megatron's: --train-backend fsdp does without"
+        f"{option} is Megatron's: --train-backend fsdp ignores it"
         for option, value in (("--megatron-ckpt", trainer.megatron_ckpt), ("--model-args", trainer.model_args))
         if value
     ]
     attention = request.value(ATTENTION) or next((name for name in FLASH if name in features), "sdpa")
-    common: Options = {ATTENTION: (attention,), "--gradient-checkpointing": ()}
+    common: Options = {ATTENTION: attention, "--gradient-checkpointing": True}
     apart = _why_apart(attention, features)
     if not apart:
         return {**common, **trainer_defaults.packing(trainer)}, notes
     asked = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
     if asked:
         raise ConfigError(f"{asked[0]}: {apart}: leave it out, then each is trained by itself")
-    return {**common, MICRO_BATCH: ("1",)}, [*notes, f"sequences are not packed ({MICRO_BATCH} 1): {apart}"]
+    return {**common, MICRO_BATCH: 1}, [*notes, f"sequences are not packed ({MICRO_BATCH} 1): {apart}"]
 
 
 def _why_apart(attention: str, features: Collection[str]) -> str:
-    """Why sequences cannot share a micro-batch, or ""."""
+    """Return why sequences cannot share a micro-batch, or ""."""
     if LOGGING_CRASH in features:
         return "this miles, older than 2026-01-12, ends with `Attribute tokens is not found in the packed batch`"
     if "flash" not in attention:
@@ -136,8 +110,8 @@ def _why_apart(attention: str, features: Collection[str]) -> str:
 
 
 def _check_schedule(request: Request) -> None:
-    """FSDP deals the data of a step out evenly, and knows one datum of each rollout."""
-    config, layout = request.config, request.layout
+    """Check the step: FSDP divides it evenly over the GPUs, and knows one datum of each rollout."""
+    config, layout = request.run.config, request.layout
     if config.thinking == "strip":
         raise ConfigError(
             "thinking: strip makes several data of a rollout, which miles' FSDP backend does not schedule: "
@@ -148,7 +122,7 @@ def _check_schedule(request: Request) -> None:
     given = number(request.value("--global-batch-size"), "--global-batch-size")
     batch = given or groups * (config.trainer.n_samples or trainer_defaults.GROUP_SIZE)
     if batch % gpus:
-        raise ConfigError(f"the {batch} rollouts of a step do not divide over {gpus} training GPUs: --n-samples")
+        raise ConfigError(f"the {batch} rollouts of a step do not divide over {gpus} training GPUs: change --n-samples")
 
 
 def _refuse_fully_async(request: Request, features: Collection[str]) -> None:

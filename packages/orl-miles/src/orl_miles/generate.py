@@ -1,7 +1,7 @@
 """miles' `--custom-generate-function-path orl_miles.generate.generate`: one rollout, written into miles' Sample.
 
-It never imports miles: the host has loaded itself before it calls us. `generate` is for miles' class API, which tells
-us of an abort by its state; `generate_legacy` has the older signature, for `MILES_USE_LEGACY_ROLLOUT_V1=1`, where the
+It never imports miles, which has loaded itself before it calls us. `generate` is for miles' class API, which hands us
+its state with the abort flag. `generate_legacy` has the older signature, for `MILES_USE_LEGACY_ROLLOUT_V1=1`, where the
 state is one for the process.
 """
 
@@ -11,15 +11,18 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from orl_cluster.hooks import generate as cluster
+from orl_cluster.hooks.generate import Host
+from orl_cluster.hooks.generate import generate as generate_in
 from orl_cluster.hooks.group_scores import flat
 from orl_core.datum import Datum
 from orl_core.errors import ConfigError, OrlError
 from orl_core.trajectory import Generation
 
 from orl_miles import replay
+from orl_miles.hooks import MILES
 
 
 class RunEnded(BaseException):
@@ -29,24 +32,25 @@ class RunEnded(BaseException):
 async def generate(input: Any) -> Any:  # noqa: A002  miles tells the API by this name
     """Play the task of `input.sample.metadata`: a GenerateFnInput in, a GenerateFnOutput out.
 
-    What becomes of it: `orl_cluster.hooks.generate.generate`. A failure is FAILED, and ABORTED where miles puts
-    another group in the place of one that was: fully async, and with its filter `check_no_aborted`.
+    See `orl_cluster.hooks.generate.generate` for what becomes of it. A failure is FAILED, or ABORTED where miles
+    replaces the group of an aborted sample: fully async, and with its filter `check_no_aborted`.
 
     Raises:
         RunEnded: too many rollouts end in ERROR, or the configuration cannot be played.
     """
 
-    def by_miles(sample: Any, sampling: Mapping[str, Any]) -> Awaitable[Any]:
+    async def play(sample: Any, sampling: Mapping[str, Any]) -> None:
         own = dataclasses.replace(input, sample=sample, sampling_params=sampling)
-        return _module("miles.rollout.generate_hub.single_turn", sample).generate(own)
+        await MILES.loaded("rollout.generate_hub.single_turn", sample).generate(own)
+        sample.validate()
 
-    host = _Miles(input.args, lambda: input.state.aborted, by_miles)
-    samples = await _generate(host, input.sample, input.sampling_params, evaluation=input.evaluation)
+    host = _host(input.args, input.sample, lambda: input.state.aborted, play, evaluation=input.evaluation)
+    samples = await _generate(host, input.sample, input.sampling_params)
     return sys.modules[type(input).__module__].GenerateFnOutput(samples=samples)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Our one option of miles' command line, for a run that `orl train miles` did not begin."""
+    """Add our one option to miles' command line, for a run that `orl train miles` did not begin."""
     parser.add_argument("--orl-config", metavar="PATH", default=None, help="the configuration of orl, a YAML file")
 
 
@@ -54,28 +58,52 @@ generate.add_arguments = add_arguments  # type: ignore[attr-defined]
 
 
 async def generate_legacy(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False) -> Any:
-    """The same with the signature of miles' v1: the sample comes back, or a list where reasoning is stripped."""
+    """Play with the signature of miles' v1: return the sample, or a list where reasoning is stripped."""
 
-    def aborted() -> bool:
-        host = sys.modules.get("miles.rollout.sglang_rollout")
-        return bool(host and host.GenerateState(args).aborted)
+    async def play(sample: Any, sampling: Mapping[str, Any]) -> None:
+        await MILES.play(args, sample, sampling)
+        sample.validate()
 
-    def by_miles(sample: Any, sampling: Mapping[str, Any]) -> Awaitable[Any]:
-        return _module("miles.rollout.sglang_rollout", sample).generate(args, sample, sampling)
-
-    return await _generate(_Miles(args, aborted, by_miles), sample, sampling_params, evaluation=evaluation)
+    host = _host(args, sample, partial(MILES.aborted, args), play, evaluation=evaluation)
+    return await _generate(host, sample, sampling_params)
 
 
-async def _generate(host: _Miles, sample: Any, sampling: Mapping[str, Any], *, evaluation: bool) -> Any:
+def _host(
+    args: Any,
+    sample: Any,
+    aborted: Callable[[], bool],
+    play: Callable[[Any, Mapping[str, Any]], Awaitable[None]],
+    *,
+    evaluation: bool,
+) -> Host:
+    def complete(sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
+        replay.write(args, sample, generations)
+        sample.validate()
+
+    lora = sys.modules.get("miles.utils.lora")
+    adapter = {"lora_path": lora.LORA_ADAPTER_NAME} if lora and lora.lora_rollout_enabled(args) else {}
+    return Host(
+        args=args,
+        evaluation=evaluation,
+        payload=adapter if evaluation else adapter | replay.payload(args),
+        routing_key=getattr(sample, "routing_key", None) or getattr(sample, "session_id", None),
+        loses_lists="--partial-rollout" if getattr(args, "partial_rollout", False) else "",
+        aborted=aborted,
+        complete=complete,
+        play=play,
+    )
+
+
+async def _generate(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
     try:
         if getattr(sample, "adapter", None) is not None:
             raise ConfigError(f"row {sample.index}: it trains an adapter of several, and orl asks for one alone")
         if getattr(host.args, "group_rm", False):
             raise ConfigError("--group-rm: miles asks its reward model for whole groups, and orl's rewards are there")
-        samples = await cluster.generate(host, sample, sampling, evaluation=evaluation)
+        samples = await generate_in(host, sample, sampling)
     except OrlError as fault:
         raise RunEnded(str(fault)) from fault
-    if not evaluation and _replaces_aborted(host.args):
+    if not host.evaluation and _replaces_aborted(host.args):
         for one in flat([samples]):
             if one.status is type(one).Status.FAILED:
                 one.status = type(one).Status.ABORTED
@@ -85,42 +113,3 @@ async def _generate(host: _Miles, sample: Any, sampling: Mapping[str, Any], *, e
 def _replaces_aborted(args: Any) -> bool:
     dynamic_filter = getattr(args, "dynamic_sampling_filter_path", None) or ""
     return bool(getattr(args, "fully_async", False)) or dynamic_filter.endswith(".check_no_aborted")
-
-
-def _module(name: str, sample: Any) -> Any:
-    if name not in sys.modules:
-        raise ConfigError(f"row {sample.index}: its metadata is no task of `orl prepare`, and `{name}` is not there")
-    return sys.modules[name]
-
-
-class _Miles:
-    """miles as a Host."""
-
-    def __init__(
-        self, args: Any, aborted: Callable[[], bool], by_miles: Callable[[Any, Mapping[str, Any]], Awaitable[Any]]
-    ) -> None:
-        self.args = args
-        self.aborted = aborted
-        self._by_miles = by_miles
-
-    def payload(self, *, evaluation: bool) -> Mapping[str, Any]:
-        lora = sys.modules.get("miles.utils.lora")
-        adapter = {"lora_path": lora.LORA_ADAPTER_NAME} if lora and lora.lora_rollout_enabled(self.args) else {}
-        return adapter if evaluation else adapter | replay.payload(self.args)
-
-    def step(self) -> int | None:
-        return None
-
-    def loses_lists(self) -> str:
-        return "--partial-rollout" if getattr(self.args, "partial_rollout", False) else ""
-
-    def key(self, sample: Any) -> str | None:
-        return getattr(sample, "routing_key", None) or getattr(sample, "session_id", None)
-
-    def complete(self, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
-        replay.write(self.args, sample, generations)
-        sample.validate()
-
-    async def play(self, sample: Any, sampling: Mapping[str, Any]) -> None:
-        await self._by_miles(sample, sampling)
-        sample.validate()

@@ -1,4 +1,4 @@
-"""What miles' own environment says of itself and of a command line: `python -m orl_miles.probe ANSWER -- arguments`.
+"""Looks at miles' own environment and at a command line: `python -m orl_miles.probe ANSWER -- arguments`.
 
 It runs in the Python that has miles and is the one module of orl that calls miles' parser. miles refuses options that
 it does not know, but takes the beginning of an option for the option, and passes over checkpoints that its backend
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import msgspec
+from msgspec import structs
 from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.trainer_defaults import TRACKER
+from orl_cluster.launch.probe import CHECKPOINT_TRACKER
 
 from orl_miles.args import FLASH, LOGGING_CRASH
 
@@ -25,19 +25,16 @@ FLASH_PACKAGES = dict(zip(("flash-attn", "flash-attn-3"), FLASH, strict=True))
 
 
 def findings(argv: Sequence[str]) -> probe.Findings:
-    """What this environment says of itself, and of `argv` where there is one."""
+    """Look at this environment, and at `argv` if there is one."""
     backend = value_of(argv, "--train-backend") or "megatron"
     found = probe.findings("miles", argv, last_parser=f"miles.backends.{backend}_utils.arguments")
     root = Path(found.root)
-    about = msgspec.structs.replace(found, features=_features(root) if found.root else ())
-    if not argv:
-        return about
     obstacle = _fsdp_checkpoint(argv) if backend == "fsdp" else _megatron_checkpoint(argv, root)
-    return msgspec.structs.replace(about, obstacles=(obstacle,) if obstacle else ())
+    return structs.replace(found, features=_features(root) if found.root else (), obstacle=obstacle if argv else "")
 
 
 def _features(root: Path) -> tuple[str, ...]:
-    """The training backends and the flash-attention builds that are there, and an error of old versions."""
+    """Return the training backends and flash-attention builds that are installed, and an error of old versions."""
     actor = root / "miles" / "backends" / "fsdp_utils" / "actor.py"
     here = ["megatron"] if probe.finds("megatron.training") else []
     if actor.is_file():
@@ -52,33 +49,33 @@ def _features(root: Path) -> tuple[str, ...]:
 
 
 def _logs_packed(source: str) -> bool:
-    """Whether FSDP logs by unpacking batches: that method stops at some batches of several sequences."""
+    """Tell whether FSDP logs by unpacking batches, which crashes at some batches of several sequences."""
     methods = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
     return any(node.name == "_log_rollout_data" for node in methods)
 
 
 def _fsdp_checkpoint(argv: Sequence[str]) -> str:
-    """What keeps FSDP from reading `--load`: what it cannot read it passes over in silence."""
+    """Return why FSDP cannot read `--load`, or "". It ignores in silence what it cannot read."""
     load, model = value_of(argv, "--load") or "", value_of(argv, "--hf-checkpoint") or ""
     if load == model:
         return ""
-    if (Path(load) / "config.json").is_file() and not (Path(load) / "checkpoint" / TRACKER).is_file():
+    if (Path(load) / "config.json").is_file() and not (Path(load) / "checkpoint" / CHECKPOINT_TRACKER).is_file():
         return f"--load {load}: name a Hugging Face checkpoint with --model; --load goes on from one of miles' own"
     if why := _unsaved(argv, load):
         return why
-    if (Path(load) / TRACKER).is_file() and not _is_fsdp(Path(load)):
+    if (Path(load) / CHECKPOINT_TRACKER).is_file() and not _is_fsdp(Path(load)):
         return f"--load {load}: FSDP did not write this checkpoint and would start anew: --train-backend megatron"
     return ""
 
 
 def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
-    """What keeps Megatron from reading `--load`, or `--ref-load` where there is nothing yet."""
+    """Return why Megatron cannot read `--load`, or `--ref-load` if there is nothing yet; "" if it can."""
     load, reference = value_of(argv, "--load") or "", value_of(argv, "--ref-load") or ""
     if not (Path(load) / "config.json").is_file() and (why := _unsaved(argv, load)):
         return why
-    if (Path(load) / TRACKER).is_file():
+    if (Path(load) / CHECKPOINT_TRACKER).is_file():
         return f"--load {load}: FSDP wrote this checkpoint: --train-backend fsdp" if _is_fsdp(Path(load)) else ""
-    if (Path(reference) / TRACKER).is_file():
+    if (Path(reference) / CHECKPOINT_TRACKER).is_file():
         why = probe.no_checkpoint(reference)
         return f"--ref-load {reference}: {why}" if why else ""
     if value_of(argv, "--megatron-to-hf-mode") == "bridge":
@@ -90,16 +87,16 @@ def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
 
 
 def _unsaved(argv: Sequence[str], load: str) -> str:
-    """Why `--load` is no checkpoint of miles' own; the run's own, `--save`, need not be there yet."""
-    if probe.goes_on(argv) and not (Path(load) / TRACKER).is_file():
+    """Return why `--load` is no checkpoint of miles, or "". The run's own, `--save`, need not be there yet."""
+    if probe.goes_on(argv) and not (Path(load) / CHECKPOINT_TRACKER).is_file():
         return ""
     why = probe.no_checkpoint(load)
     return f"--load {load}: {why}" if why else ""
 
 
 def _is_fsdp(load: Path) -> bool:
-    """Whether the newest checkpoint in `load` is laid out as FSDP does: the model in a folder of its own."""
-    step = (load / TRACKER).read_text(encoding="utf-8").strip()
+    """Tell whether the newest checkpoint in `load` is laid out as FSDP does: the model in a folder of its own."""
+    step = (load / CHECKPOINT_TRACKER).read_text(encoding="utf-8").strip()
     return step.isdecimal() and (load / f"iter_{int(step):07d}" / "model").is_dir()
 
 

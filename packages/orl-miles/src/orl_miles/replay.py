@@ -1,4 +1,4 @@
-"""What miles replays in training of what the engine chose: routed experts, and the tokens that sparse attention saw.
+"""Replay in miles' training of the engine's choices: routed experts, and the tokens that sparse attention saw.
 
 The engine returns either for the whole sequence at once, so that the last generation of a datum has all of it, in
 base64 of int32. miles reads a row of -1 as padding: a sample that failed has such rows, in the width of the others.
@@ -21,12 +21,12 @@ _widths: dict[str, tuple[int, ...]] = {}  # layers and choices, as the engine la
 
 
 def payload(args: Any) -> dict[str, Any]:
-    """What the engine is asked for in training; miles' engines for evaluation alone return none of it."""
+    """Return the fields of a training request; miles' engines for evaluation alone return nothing to replay."""
     return {f"return_{name}": True for name in _replayed(args)}
 
 
 def write(args: Any, sample: Any, generations: Sequence[Generation]) -> None:
-    """Write into `sample`, its tokens set, what miles replays; without `generations`, of a sample that failed, padding.
+    """Write into `sample`, its tokens set, the fields that miles replays; padding if it failed, without `generations`.
 
     Raises:
         EngineError: what the engine returned does not fit the ids.
@@ -46,7 +46,7 @@ def write(args: Any, sample: Any, generations: Sequence[Generation]) -> None:
 
 
 def pad(args: Any, samples: Sequence[Any]) -> None:
-    """Give the padding of a whole batch its siblings' width: what fails before anything was returned only guesses."""
+    """Give the padding of a whole batch its siblings' width, which was a guess if a sample failed early."""
     import numpy as np
 
     for field in (_FIELDS[name] for name in _replayed(args)):

@@ -1,4 +1,4 @@
-"""What slime's own environment says of itself and of a command line: `python -m orl_slime.probe ANSWER -- arguments`.
+"""Looks at slime's own environment and at a command line: `python -m orl_slime.probe ANSWER -- arguments`.
 
 It runs in the Python that has slime and is the one module of orl that calls slime's parser. slime ignores options that
 it does not know, so they are found here.
@@ -12,41 +12,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import structs
 from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.trainer_defaults import TRACKER
+from orl_cluster.launch.probe import CHECKPOINT_TRACKER
 from orl_core.errors import OrlError, boundary
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
 
 
 def findings(argv: Sequence[str]) -> probe.Findings:
-    """What this environment says of itself, and of `argv` where there is one."""
+    """Look at this environment, and at `argv` if there is one."""
     found = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
-    obstacle = _judged(argv, found.root) if argv else ""
-    return msgspec.structs.replace(
-        found,
-        features=("megatron",) if probe.finds("megatron.training") else (),
-        obstacles=(obstacle,) if obstacle else (),
-    )
+    features = ("megatron",) if probe.finds("megatron.training") else ()
+    return structs.replace(found, features=features, obstacle=_obstacle(argv, found.root) if argv else "")
 
 
-def _judged(argv: Sequence[str], root: str) -> str:
-    """What keeps slime from reading what it begins with.
+def _obstacle(argv: Sequence[str], root: str) -> str:
+    """Return why slime cannot read its first checkpoint, or "".
 
-    It is `--load`; where the run's own checkpoint is not there yet, `--ref-load`. Some Hugging Face checkpoints are
+    That is `--load`, or `--ref-load` if the run's own checkpoint is not there yet. Some Hugging Face checkpoints are
     read as they are.
     """
     load, reference = (value_of(argv, name) or "" for name in ("--load", "--ref-load"))
-    fresh = probe.goes_on(argv) and not _holds(load, TRACKER) and not _holds(load, "config.json")
+    fresh = probe.goes_on(argv) and not _holds(load, CHECKPOINT_TRACKER) and not _holds(load, "config.json")
     name, begins = ("--ref-load", reference) if fresh else ("--load", load)
     if fresh and not Path(begins).exists():
         return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
-    if _holds(begins, TRACKER):
+    if _holds(begins, CHECKPOINT_TRACKER):
         why = probe.no_checkpoint(begins)
         return f"{name} {begins}: {why}" if why else ""
-    of_run = _holds(f"{begins}/checkpoint", TRACKER)  # a run's folder: its config.json is orl's
+    of_run = _holds(f"{begins}/checkpoint", CHECKPOINT_TRACKER)  # a run's folder: its config.json is orl's
     if of_run or not (fresh or _holds(begins, "config.json")):
         return f"{name} {begins}: {probe.no_checkpoint(begins)}"
     if _holds(begins, "config.json") and _reads(begins):

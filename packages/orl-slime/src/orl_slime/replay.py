@@ -1,4 +1,4 @@
-"""What slime replays in training of what the engine chose from: routed experts, and the nucleus of a top-p below 1.
+"""Replay in slime's training of the engine's choices: routed experts, and the nucleus of a top-p below 1.
 
 slime's own `Sample.append_response_tokens` (from its v0.3.1 on) reads what its SGLang returns; here it is fed one
 generation after the other, and the loss mask is then put back as the datum has it. slime asserts these fields of every
@@ -19,12 +19,12 @@ _FIELDS = ("rollout_top_p_token_ids", "rollout_top_p_token_offsets", "rollout_ro
 
 
 def routing(args: Any) -> bool:
-    """Whether slime replays the routing of a mixture of experts."""
+    """Tell whether slime replays the routing of a mixture of experts."""
     return bool(getattr(args, "use_rollout_routing_replay", False))
 
 
 def write(args: Any, sample: Any, datum: Datum | None, generations: Sequence[Generation]) -> None:
-    """Write into `sample`, filled from `datum` (None: it failed), what slime replays, if anything.
+    """Write into `sample`, filled from `datum` (None: it failed), the fields that slime replays.
 
     Raises:
         EngineError: what the engine returned does not fit its ids.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from orl_rollout.loop.engine import Engine
-    from orl_rollout.run_folder.contract import Run
+    from orl_rollout.run_folder.contract import Plan, Run
 
 T = TypeVar("T")
 
@@ -29,11 +29,14 @@ def train(run: Run) -> None:
     train_now(run)
 
 
-def plan(run: Run) -> list[str]:
-    """What `train` would do, in one line."""
+def plan(run: Run) -> Plan:
+    """Return what `train` would do."""
+    from orl_rollout.run_folder.contract import Plan
+
     trainer = run.config.trainer
     flags = " ".join((*(f"{name}={value}" for name, value in trainer.flags.items()), *run.extra))
-    return [f"would train {trainer.model} with trl, in this process, on {run.task_data}{f': {flags}' if flags else ''}"]
+    told = f": {flags}" if flags else ""
+    return Plan(command=f"would train {trainer.model} with trl, in this process, on {run.task_data}{told}")
 
 
 def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:

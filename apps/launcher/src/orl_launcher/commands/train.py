@@ -1,7 +1,6 @@
-"""`orl train`: make a run's folder ready, hand it to a trainer's adapter, make the report of what came back.
+"""`orl train`: prepare a run's folder, hand it to a trainer's adapter, and write the report.
 
-It knows no trainer. Adapters are found through the entry-point group `orl.trainers`; what they are handed is
-`orl_rollout.run_folder.contract.Run`, what they leave behind are the files named there.
+It knows no trainer. `orl_rollout.run_folder.contract` says what an adapter is handed and which files it leaves behind.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from orl_core.config import Backend
 from orl_core.credentials import refuse_on_command_line
@@ -23,14 +21,21 @@ from orl_rollout.run_folder.summary import note_interruption
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli, trainer_options
-from orl_launcher.playground import baseline, playground, reachable, served_here, warm_model
+from orl_launcher.playground import baseline, playground, served_here, warm_model
+from orl_launcher.trainers import (
+    RUNS,
+    WOULD_NOT_START,
+    find_trainer,
+    holds_out,
+    missing_tasks,
+    plan_run,
+    task_data_of,
+)
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_rollout.run_folder.contract import Trainer
 
-GROUP = "orl.trainers"
-RUNS = Path("runs")
 DEFAULT_CONFIG = "configs/local.yaml"
 
 DESCRIPTION = """\
@@ -55,7 +60,7 @@ what lowers the memory that training takes on a cluster:
 
 
 class TrainParser(cli.Parser):
-    """Knows that everything after `--` belongs to the trainer."""
+    """Parser that leaves everything after `--` to the trainer."""
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv` up to the first `--`; the rest is `extra`."""
@@ -66,7 +71,7 @@ class TrainParser(cli.Parser):
 
 
 def parser() -> cli.Parser:
-    """The options of `orl train`."""
+    """Return the options of `orl train`."""
     made = TrainParser("train", description=DESCRIPTION, examples=EXAMPLES)
     backends = get_args(Backend)
     made.add_argument("backend", nargs="?", choices=backends, help="the trainer (default: trainer.backend in the file)")
@@ -84,7 +89,7 @@ def parser() -> cli.Parser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and report also what was interrupted."""
+    """Train, and report also an interrupted run."""
     from orl_rollout.secrets.secrets import refuse_in_words
 
     if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
@@ -93,10 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     config = dated(cli.config_of(arguments, [*chosen, *trainer_options.overrides_of(arguments)]))
     refuse_on_command_line(arguments.extra)
     refuse_in_words(config, arguments.extra)
-    adapter = find_adapter(config.trainer.backend)
+    trainer = find_trainer(config.trainer.backend)
+    if missing := missing_tasks(config):
+        raise ConfigError(missing)
     name = arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}"
     if arguments.dry_run:
-        _print_plan(config, adapter, arguments, name)
+        _print_plan(config, arguments, _folder(name))
         return 0
     folder = make_folder(name)
 
@@ -106,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         with interrupt.notified(note):
-            _train(config, adapter, folder, arguments)
+            _train(config, trainer, folder, arguments)
     except KeyboardInterrupt:
         note()
         raise
@@ -116,24 +123,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def find_adapter(backend: str) -> EntryPoint:
-    """The adapter of a trainer.
-
-    Raises:
-        UsageError: it is not installed; names the package that brings it.
-    """
-    found = entry_points(group=GROUP, name=backend)
-    if not found:
-        brings = f"pip install 'orl-launcher[{backend}]' brings it"
-        raise cli.UsageError(f"orl-{backend}: not in this environment: {brings}")
-    return next(iter(found))
-
-
 def make_folder(name: str) -> Path:
-    """A new folder in runs/.
+    """Make a new folder in runs/.
 
     Raises:
-        UsageError: the name is none, or taken.
+        UsageError: the name is no folder name, or is taken.
     """
     folder = _folder(name)
     try:
@@ -151,7 +145,7 @@ def _folder(name: str) -> Path:
     return RUNS / name
 
 
-def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argparse.Namespace) -> None:
+def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argparse.Namespace) -> None:
     from orl_rollout.run_folder.contract import Run
 
     from orl_launcher.view.progress import following
@@ -165,7 +159,6 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argp
     interrupt.check()
     with playground(warm) as served:
         task_data, eval_data = _tasks(served, folder)
-        trainer = cast("Trainer", adapter.load())
         made = Run(
             config=served,
             folder=folder,
@@ -181,32 +174,23 @@ def _train(config: RunConfig, adapter: EntryPoint, folder: Path, arguments: argp
 
 
 def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
-    """The tasks to train on and to hold out, prepared in the run's folder where none are given."""
+    """Return the tasks to train on and to hold out, prepared in the run's folder if none are given."""
     from orl_rollout.tasks.prepare import prepare
 
     from orl_launcher.commands.prepare import print_prepared
 
-    seed, given = config.trainer.seed, config.trainer.task_data
-    task_data = _task_data(config, folder)
-    if not given:
+    seed, task_data = config.trainer.seed, task_data_of(config, folder)
+    if not config.trainer.task_data:
         print_prepared(config, interrupt.run(prepare(config, task_data, seed=seed)), task_data)
-    if not any(environment.eval_splits for environment in config.environments.values()):
+    if not holds_out(config):
         return task_data, None
     eval_data = folder / "eval_tasks.jsonl"
     interrupt.run(prepare(config, eval_data, max_tasks=config.eval.max_tasks, seed=seed, splits="eval_splits"))
     return task_data, eval_data
 
 
-def _task_data(config: RunConfig, folder: Path) -> Path:
-    """The tasks to train on: those that are given, else a file that is yet to be written."""
-    given = config.trainer.task_data
-    if given and not Path(given).is_file():
-        raise ConfigError(f"--task-data {given}: no such file; orl prepare writes one")
-    return Path(given) if given else folder / "tasks.jsonl"
-
-
 def _conclude(folder: Path) -> None:
-    """Report what there is."""
+    """Write the report and print the closing table."""
     from orl_rollout.run_folder.record import read_record
 
     from orl_launcher.view.report import write_report
@@ -228,26 +212,15 @@ def _conclude(folder: Path) -> None:
     console.print(f"the episodes: orl show {folder}", style="dim", soft_wrap=True)
 
 
-def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Namespace, name: str) -> None:
-    """The settings for people, on stderr; what the trainer would do, on stdout, to be read or pasted."""
+def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:
+    """Print the settings for people on stderr, and the trainer's plan on stdout, to read or to paste into a shell."""
     from orl_core.text import visible
-    from orl_rollout.run_folder.contract import Run
     from rich.text import Text
 
     from orl_launcher.view.html import flat
     from orl_launcher.view.tables import plain_table
 
-    folder = _folder(name)
-    held_out = any(environment.eval_splits for environment in config.environments.values())
-    made = Run(
-        config=reachable(config),
-        folder=folder,
-        task_data=_task_data(config, folder),
-        eval_data=folder / "eval_tasks.jsonl" if held_out else None,
-        extra=arguments.extra,
-        python=arguments.python,
-    )
-    lines = cast("Trainer", adapter.load()).plan(made)
+    plan = plan_run(config, folder, arguments.extra, arguments.python)
     table = plain_table("setting", "value")
     table.columns[1].justify = "left"
     public: dict[str, Any] = config.public()
@@ -257,5 +230,6 @@ def _print_plan(config: RunConfig, adapter: EntryPoint, arguments: argparse.Name
     console.print(table)
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}", soft_wrap=True)
-    for line in lines:
+    problems = (f"{WOULD_NOT_START}: {problem}" for problem in plan.problems)
+    for line in (*plan.command.split("\n"), *(f"# {told}" for told in (*problems, *plan.notes))):
         print(visible(line))

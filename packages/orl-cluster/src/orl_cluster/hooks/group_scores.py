@@ -26,8 +26,8 @@ from orl_cluster.hooks.worker import config_of
 
 logger = logger_of("orl")
 
-OFFERED = "orl_conversation"  # in a sample's metadata: what the judge will be shown
-SCORED = "orl_group_score"  # and what it said: a number, or None where the group could not be scored
+OFFERED = "orl_conversation"  # in a sample's metadata: the conversation for the judge
+SCORED = "orl_group_score"  # and its score: a number, or None if the group could not be scored
 
 
 def offer(sample: Any, trajectory: Trajectory | None) -> None:
@@ -39,9 +39,9 @@ def offer(sample: Any, trajectory: Trajectory | None) -> None:
 
 
 def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list[float]:
-    """The rewards of N samples, those of whole groups that were offered blended with the environment's scores.
+    """Return the rewards of N samples, blended with the environment's scores where whole groups were offered.
 
-    Conversations leave the metadata; scores stay in it. Total: what cannot be scored keeps its reward.
+    Conversations leave the metadata; scores stay in it. Total: a sample that cannot be scored keeps its reward.
     """
     if not any(OFFERED in sample.metadata for sample in samples):
         return list(rewards)
@@ -59,20 +59,20 @@ def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list
     logger.info("%s", metrics_of_groups(found))
     scores: dict[Any, float | None] = {}
     for members, group in zip(groups.values(), found, strict=True):
-        for place, sample in enumerate(members):
+        for member, sample in enumerate(members):
             offer(sample, None)
-            sample.metadata[SCORED] = scores[rollout_of(sample)] = group[place] if group else None
+            sample.metadata[SCORED] = scores[rollout_of(sample)] = group[member] if group else None
     return group_rewards(rewards, [scores.get(rollout_of(sample)) for sample in samples], config.group_reward)
 
 
 def flat(samples: Iterable[Any]) -> list[Any]:
-    """The samples of calls that returned a sample each, or a list of them."""
+    """Return the samples of calls that returned a sample each, or a list of them."""
     lists = [cast("list[Any]", one) if isinstance(one, list) else [one] for one in samples]
     return [sample for members in lists for sample in members]
 
 
 def rollout_of(sample: Any) -> Any:
-    """What samples of one rollout share, and no others."""
+    """Return the identity that samples of one rollout share, and no others."""
     return sample.index if sample.rollout_id is None else sample.rollout_id
 
 

@@ -1,46 +1,47 @@
-"""The reward of a sample as one number, whether it trains, and the advantages of a batch of whole groups.
+"""Rewards of samples: one number each, the advantages of a batch of whole groups, and groups that teach nothing.
 
-A trainer's own normalisation may take an uneven batch for one group, or let failures into the baseline; ours does not.
-Which of its estimators want what is the adapter's to say.
+A trainer's own normalisation may take an uneven batch for one group, or let failures into the baseline. Its own filter
+may not look into rollouts that were split into several samples, and takes a failure's reward for a reward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from orl_core.reward import group_advantages
 
-from orl_cluster.hooks.group_scores import compare, rollout_of
+from orl_cluster.hooks.group_scores import OFFERED, compare, flat, rollout_of
 
+SMALLEST = 1e-6  # difference between rewards that counts as one
 _CENTRED = frozenset({"reinforce_plus_plus_baseline"})
 
 
 def reward_of(args: Any, sample: Any) -> float:
-    """The one number of a sample's reward, where it may have several (`--reward-key`); 0.0 where it has none."""
+    """Return the reward of a sample, the one of `--reward-key` where it has several; 0.0 where it has none."""
     given: Any = sample.reward
     value: Any = cast("dict[str, Any]", given)[args.reward_key] if isinstance(given, dict) else given
     return 0.0 if value is None else float(value)
 
 
 def trains(sample: Any) -> bool:
-    """Whether the trainer will train on `sample`. It takes no mask for one of ones."""
+    """Tell whether the trainer will train on `sample`. It reads a missing mask as ones."""
     mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
     return not sample.remove_sample and any(mask)
 
 
-def post_process(args: Any, samples: list[Any], normalised: Collection[str]) -> tuple[list[float], list[float]]:
-    """Raw rewards, and rewards as the estimator wants them, for N samples in the trainer's order.
+def advantages(args: Any, samples: list[Any], normalised: Collection[str]) -> tuple[list[float], list[float]]:
+    """Return raw rewards, and rewards as the estimator wants them, for N samples in the trainer's order.
 
-    `normalised` are the estimators that take the group's mean and deviation out. Whole groups are here for the first
-    time, so this is where the environment compares them (`group_reward`). Samples that do not train are left out of
-    their group's baseline and get 0. A rollout that was split into several samples (equal `rollout_id`) counts once.
+    `normalised` are the estimators that take the group's mean and deviation out. Groups are whole here for the first
+    time, so the environment compares them here (`group_reward`). Samples that do not train are left out of their
+    group's baseline and get 0. A rollout that was split into several samples (equal `rollout_id`) counts once.
     """
     raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
     estimator = args.advantage_estimator if getattr(args, "rewards_normalization", False) else ""
     if estimator not in normalised and estimator not in _CENTRED:
         return raw, list(raw)
-    advantages = group_advantages(
+    return raw, group_advantages(
         raw,
         [sample.group_index for sample in samples],
         [rollout_of(sample) for sample in samples],
@@ -48,4 +49,19 @@ def post_process(args: Any, samples: list[Any], normalised: Collection[str]) -> 
         center=True,
         scale=estimator in normalised and args.grpo_std_normalization,
     )
-    return raw, advantages
+
+
+def reason_to_drop(args: Any, samples: Sequence[Any]) -> str | None:
+    """Return why a group teaches nothing; None if two of its rollouts train and their rewards differ.
+
+    `samples` is one group: a sample for each rollout, or a list of them. A group of one is kept if it trains. Groups
+    that the environment will compare are kept whatever their rewards are now.
+    """
+    members = flat(samples)
+    rewards = {rollout_of(sample): reward_of(args, sample) for sample in members if trains(sample)}
+    compared = any(OFFERED in sample.metadata for sample in members)
+    if len(rewards) < min(2, len(samples)):
+        return "too_few_train"
+    if len(samples) > 1 and not compared and max(rewards.values()) - min(rewards.values()) <= SMALLEST:
+        return f"equal_rewards_{round(next(iter(rewards.values())), 1)}"
+    return None

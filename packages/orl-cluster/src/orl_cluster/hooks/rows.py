@@ -10,19 +10,19 @@ from orl_rollout.tasks.file import task_in
 
 
 def is_task(sample: Any) -> bool:
-    """Whether a row is a task of orl, or at least not one that the trainer could play alone."""
+    """Tell whether a row is a task of orl, or at least none that the trainer could play alone."""
     metadata = metadata_of(sample)
     return metadata is None or "env_name" in metadata
 
 
 def metadata_of(sample: Any) -> dict[str, Any] | None:
-    """The metadata of `sample`; None where a data set holds something else there."""
+    """Return the metadata of `sample`; None if a data set holds something else there."""
     given: object = sample.metadata
     return cast("dict[str, Any]", given) if isinstance(given, dict) else None
 
 
 def task_of(sample: Any) -> Task:
-    """The task in a sample's metadata.
+    """Return the task in a sample's metadata.
 
     Raises:
         ConfigError: there is none.

@@ -1,8 +1,8 @@
 """From an outcome to the trainer's Sample: the fields that train, those that its metrics read, and its status.
 
-It works on any object with the fields that the Samples of trainers share (`type(sample)` is asked for what it is made
-of) and never imports a trainer. What does not train is well-formed all the same: a trainer looks at every sample of a
-batch. What only one trainer has in its Sample, its adapter writes.
+It works on any object with the fields that the Samples of trainers share, and never imports a trainer. A sample that
+does not train is well-formed all the same: a trainer looks at every sample of a batch. Fields that only one trainer has
+are written by its adapter.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TextOf = Callable[[Sequence[int]], str]
 
 
 def fill(sample: Any, outcome: Outcome, *, text_of: TextOf) -> None:
-    """Write `outcome` into `sample`. What does not train is well-formed all the same: mask, logprobs and reward."""
+    """Write `outcome` into `sample`. If it does not train, it has mask, logprobs and reward all the same."""
     _write(sample, outcome.data[0] if outcome.data else None, outcome, text_of)
     _count(sample, outcome)
 
@@ -72,7 +72,7 @@ def begin_anew(sample: Any) -> None:
     """Make `sample`, which failed, one that was never played."""
     sample.tokens, sample.response, sample.response_length, sample.weight_versions = [], "", 0, []
     sample.loss_mask = sample.reward = None
-    for name in cast("dict[str, Any]", vars(sample)):  # what trainers keep of the engine for each token
+    for name in cast("dict[str, Any]", vars(sample)):  # per-token fields that trainers keep of the engine
         if name.startswith("rollout_") and name != "rollout_id":
             setattr(sample, name, None)
     sample.remove_sample, sample.status = False, cast("Any", type(sample)).Status.PENDING
@@ -100,7 +100,7 @@ def _fill_tokens(sample: Any, datum: Datum | None, text_of: TextOf) -> None:
 
 
 def _count(sample: Any, outcome: Outcome | None) -> None:
-    """Write what a trainer sums up over samples; one sample of a rollout has it for all of them, the others none."""
+    """Write numbers that a trainer sums over samples: into one sample of a rollout, and none into the others."""
     sample.non_generation_time = 0.0
     cache, speculation = _anew(sample, "prefix_cache_info"), _anew(sample, "spec_info")
     if outcome is None:
@@ -117,7 +117,7 @@ def _count(sample: Any, outcome: Outcome | None) -> None:
 
 
 def _anew(sample: Any, name: str) -> Any:
-    """An empty counter in the place of the one that `sample` has; None where its trainer has none."""
+    """Replace a counter of `sample` by an empty one and return it; None if its trainer has no such counter."""
     counter = getattr(sample, name, None)
     if counter is not None:
         counter = type(counter)()

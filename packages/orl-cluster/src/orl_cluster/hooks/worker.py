@@ -1,121 +1,138 @@
-"""What the rollouts of one process share, and those of one of its event loops: tokenizer, journal, breaker; clients.
+"""State shared inside a trainer's worker. Per run: tokenizer, journal, circuit breaker. Per event loop: HTTP clients.
 
-A trainer runs several event loops in one process and kills it without ceremony, so clients are kept for each loop and
-never need to be closed. The module reads the trainer's arguments by the names that trainers share, and knows nothing
-of its samples.
+A trainer runs several event loops in one process and kills it without warning. So each loop has clients of its own,
+and none needs to be closed. The module reads the trainer's arguments by the names that trainers share, and knows
+nothing of its samples.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import functools
 import os
 import threading
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import msgspec
+from msgspec import Struct
 from orl_core.config import RunConfig, decode_config, load_config
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine
 
 
-class Run:
-    """What is known of a run, also where it never came to a Process."""
+class RunState:
+    """A run in this process. `ended` says why it is over; `batches` counts the training batches that were logged."""
 
     def __init__(self) -> None:
-        self.ended = ""  # why it is over
-        self.stripped = False  # whether its rollouts are lists of samples
-        self.batches = 0  # the training batches up to the latest that was logged
+        self.ended = ""
+        self.batches = 0
+        self._training = False
+        self._worker: SharedState | None = None
 
+    @property
+    def stripped(self) -> bool:
+        """Tell whether a rollout becomes a list of samples."""
+        return self._worker is not None and self._worker.config.thinking == "strip"
 
-class Process(SharedState):
-    """State shared by the event loops of a trainer's worker, which is closed when the process ends."""
+    def worker(self, args: Any) -> SharedState:
+        """Return the machinery, opened at the first call.
 
-    def __init__(self, config: RunConfig, checkpoint: str, group_size: int, folder: str) -> None:
-        super().__init__(config, checkpoint, folder, group_size)
-        atexit.register(self.close)
-        self._began = False
-
-    def step(self, batch: int, *, evaluation: bool) -> int:
-        """The step of the run as its history counts, from 1, where the trainer plays its batch `batch`.
-
-        An evaluation is that of the batch before it; trainers give the one before all training a batch's number too.
+        Raises:
+            ConfigError: the configuration or the checkpoint cannot be used.
         """
-        self._began = self._began or not evaluation
-        return batch + self._began
+        with _one_at_a_time:
+            if self._worker is None:
+                folder = getattr(args, "orl_folder", "")
+                self._worker = SharedState(config_of(args), args.hf_checkpoint, folder, args.n_samples_per_prompt)
+                atexit.register(self._worker.close)
+            return self._worker
+
+    def step(self, batch: int | None, *, evaluation: bool) -> int:
+        """Return the step, from 1, of the trainer's batch `batch`, from 0; None where the trainer does not say.
+
+        Then it is the step after the latest one that was logged. An evaluation belongs to the batch before it; trainers
+        give the evaluation before all training a batch's number too.
+        """
+        if batch is None:
+            return self.batches + (not evaluation)
+        self._training = self._training or not evaluation
+        return batch + self._training
 
 
-class Loop:
-    """What the rollouts of one event loop share."""
+class LoopClients(Struct, frozen=True):
+    """Clients of one event loop, and the runtime that uses them."""
 
-    def __init__(self, process: Process, engine: SglangEngine, client: OpenRewardClient) -> None:
-        self.process = process
-        self.engine = engine
-        self.closing = AsyncExitStack()
-        self.client = client
-        self.runtime = process.runtime(client)
-
-    async def open(self) -> None:
-        """Open the clients; they live as long as the loop."""
-        await self.closing.enter_async_context(self.client)
-        await self.closing.enter_async_context(self.engine)
+    worker: SharedState
+    engine: SglangEngine
+    runtime: Runtime
+    closing: AsyncExitStack
 
 
-_runs: defaultdict[str, Run] = defaultdict(Run)
-_one_at_a_time = threading.Lock()  # two loops begin on two threads, and share one process
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], asyncio.Task[Loop]]] = WeakKeyDictionary()
+_runs: dict[str, RunState] = {}  # by the run's folder
+_one_at_a_time = threading.Lock()  # two loops begin on two threads
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], asyncio.Task[LoopClients]]] = (
+    WeakKeyDictionary()
+)
 
 
-def run_of(args: Any) -> Run:
-    """The run that the trainer's arguments, or a copy of them, belong to. A trainer's process has one."""
-    return _runs[repr((getattr(args, "orl_folder", ""), getattr(args, "orl_config", None)))]
+def run_of(args: Any) -> RunState:
+    """Return the run of the trainer's arguments, or of a copy of them. A process without a folder has one run."""
+    return _runs.setdefault(getattr(args, "orl_folder", ""), RunState())
 
 
-async def this_loop(args: Any, payload: Mapping[str, Any], *, evaluation: bool) -> Loop:
-    """The clients of the current event loop, opened by the first rollout that asks.
-
-    An evaluation has clients of its own: its context may be longer, and a trainer that evaluates on engines of their
-    own names another router in its arguments. `payload` is what the trainer wants in every request to its engines,
-    beside what the engine's client itself asks.
+def run_in_progress(args: Any) -> RunState:
+    """Return the run.
 
     Raises:
-        OrlError: they cannot be opened; a ConfigError where the configuration says so.
+        RunAborted: `generate` ended it.
+    """
+    run = run_of(args)
+    if run.ended:
+        raise RunAborted(run.ended)
+    return run
+
+
+async def clients_of(args: Any, payload: Mapping[str, Any], *, evaluation: bool) -> LoopClients:
+    """Return the clients of the current event loop, opened by the first rollout that asks.
+
+    An evaluation has clients of its own: its context may be longer, and its engines may have another router. `payload`
+    is sent with every request to the engines.
+
+    Raises:
+        OrlError: they cannot be opened. It is a ConfigError if the configuration is the cause.
     """
     running = asyncio.get_running_loop()
-    openings = _loops.setdefault(running, {})
+    openings = _clients.setdefault(running, {})
     key = (f"http://{args.sglang_router_ip}:{args.sglang_router_port}", evaluation)
     if key not in openings:
         openings[key] = running.create_task(_open(args, *key, payload))
     return await asyncio.shield(openings[key])
 
 
-async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any]) -> Loop:
+async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any]) -> LoopClients:
     with boundary(OrlError, "starting rollouts"):
-        with _one_at_a_time:
-            process = _process(*_settings(args))
-        context = context_tokens(args, evaluation=evaluation) or process.config.rollout.context_tokens
-        engine = SglangEngine(url, context_tokens=context, payload=payload)
-        loop = Loop(process, engine, OpenRewardClient(process.config))
-        await loop.open()
-    return loop
+        worker = run_of(args).worker(args)
+        context = context_tokens(args, evaluation=evaluation) or worker.config.rollout.context_tokens
+        closing = AsyncExitStack()
+        client = await closing.enter_async_context(OpenRewardClient(worker.config))
+        engine = await closing.enter_async_context(SglangEngine(url, context_tokens=context, payload=payload))
+        return LoopClients(worker, engine, worker.runtime(client), closing)
 
 
 async def aclose() -> None:
-    """Close the clients of the current event loop. A host that kills its process need not call it."""
-    for opening in _loops.pop(asyncio.get_running_loop(), {}).values():
-        with suppress(OrlError):  # what never opened is not closed
+    """Close the clients of the current event loop. A trainer that kills its process need not call it."""
+    for opening in _clients.pop(asyncio.get_running_loop(), {}).values():
+        with suppress(OrlError):  # clients that never opened need no close
             await (await opening).closing.aclose()
 
 
 def config_of(args: Any) -> RunConfig:
-    """The configuration that the trainer's arguments carry, or the file that they or the environment name.
+    """Return the configuration in the trainer's arguments, or in the file that they or the environment name.
 
     Raises:
         ConfigError: there is none, or it is wrong.
@@ -130,17 +147,6 @@ def config_of(args: Any) -> RunConfig:
 
 
 def context_tokens(args: Any, *, evaluation: bool) -> int | None:
-    """How long prompt and response may be together, as the trainer's arguments say."""
+    """Return the most ids of prompt and response together, as the trainer's arguments say."""
     name = "eval_max_context_len" if evaluation else "rollout_max_context_len"
     return getattr(args, name, None) or getattr(args, "rollout_max_context_len", None)
-
-
-def _settings(args: Any) -> tuple[str, str, int, str]:
-    """The configuration as JSON, the checkpoint, the group's size and the run's folder, as the arguments say."""
-    config = msgspec.json.encode(config_of(args)).decode()
-    return config, args.hf_checkpoint, args.n_samples_per_prompt, getattr(args, "orl_folder", "")
-
-
-@functools.cache
-def _process(config: str, checkpoint: str, group_size: int, folder: str) -> Process:
-    return Process(decode_config(msgspec.json.decode(config), "orl_config"), checkpoint, group_size, folder)

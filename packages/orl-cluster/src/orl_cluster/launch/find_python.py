@@ -1,4 +1,4 @@
-"""The Python that has a trainer: the one that was named, or the first on PATH that finds it.
+"""Finds the Python that has a trainer: the one that the user names, or the first on PATH.
 
 It is only ever run, with the environment of this process: nothing is installed there and nothing of it is imported.
 """
@@ -19,7 +19,7 @@ _FIND = "import importlib.util, sys; sys.exit(0 if importlib.util.find_spec(sys.
 
 
 def find_python(package: str, given: str | None = None) -> str:
-    """The whole path of a Python that finds `package`: `given`, else $ORL_TRAINER_PYTHON, else the first fit on PATH.
+    """Return the path of a Python that finds `package`: `given`, else $ORL_TRAINER_PYTHON, else the first on PATH.
 
     Raises:
         ConfigError: the one that was named does not run or does not find the package; or none on PATH does.

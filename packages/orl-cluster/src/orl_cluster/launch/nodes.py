@@ -30,7 +30,7 @@ HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
 
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node's answer: `variables` are set there, `found` says whether the package is; `why` says what failed."""
+    """One node's answer: `variables` are set there, `found` tells whether it has the package, `why` what failed."""
 
     address: str
     head: bool
@@ -40,7 +40,7 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def ask(python: str, environment: Mapping[str, str], needs: Needs) -> list[Node]:
-    """What the nodes of the cluster at RAY_ADDRESS of `environment` answer.
+    """Return the answers of the nodes of the cluster at RAY_ADDRESS of `environment`.
 
     Raises:
         ConfigError: there is no such cluster, or it takes no work from `python`.
@@ -58,7 +58,7 @@ def ask(python: str, environment: Mapping[str, str], needs: Needs) -> list[Node]
 
 
 def look(package: str, names: Sequence[str]) -> tuple[list[str], bool]:
-    """What a worker says of itself: which of `names` are set, and whether it finds `package`."""
+    """Return, in a worker, which of `names` are set and whether it finds `package`."""
     return [name for name in names if os.environ.get(name)], not package or find_spec(package) is not None
 
 

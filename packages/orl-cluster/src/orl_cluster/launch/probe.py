@@ -1,9 +1,9 @@
-"""What a trainer's own environment says of itself and of a command line.
+"""Asks a trainer's own environment about itself and about a command line.
 
-`ask` runs the adapter's probe, `python -m ADAPTER.probe ANSWER -- arguments`, in the Python that has the trainer; there
-`findings` calls the trainer's parser, which alone knows the options of trainer, backend and engine together. Every
-option that any parser registers while the command line is read is taken down, so that a wrong one is told from a right
-one also where the trainer would ignore it. No trainer is named here: an adapter hands in its name.
+`ask` runs the adapter's probe, `python -m ADAPTER.probe ANSWER -- arguments`, in the Python that has the trainer. There
+`findings` calls the trainer's parser, which alone knows the options of trainer, backend and engine together. It records
+every option that any parser registers meanwhile, so that an unknown option is found also where the trainer would ignore
+it. No trainer is named here: an adapter hands in its name.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import platform
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -29,33 +28,31 @@ from orl_rollout.bounded_files import read_whole
 from orl_rollout.signals import children
 
 from orl_cluster.launch.argv import names_in, nearest, value_of
-from orl_cluster.launch.trainer_defaults import TRACKER
 
-PACKAGES = ("torch", "ray", "sglang", "transformers", "megatron-core", "orl-core", "orl-rollout", "orl-cluster")
+CHECKPOINT_TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
 ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes a minute on a slow disk
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """The answer. `unknown` maps options that no parser knows to the nearest that exists, or "".
+    """The answer. `root` is the trainer's checkout, `ray` the version of Ray; "" if there is none.
 
-    `complete` is False where the parsers could not be asked, and `why` says why; `unknown` is empty then. Otherwise
-    `why` is what the parser refuses, or "". `features` are what the adapter looks for in this environment, by names of
-    its own; `obstacles` are what else keeps the command line from running there, `notes` what its user should know.
+    `features` are the adapter's own names for what it looks for; `obstacle` is what else keeps the command line from
+    running. `unknown` maps options that no parser knows to the nearest that exists, or "". `complete` is False if the
+    parsers could not be asked: then `why` is the reason. Otherwise `why` is what the parser refuses, or "".
     """
 
-    versions: dict[str, str] = field(default_factory=dict[str, str])
     root: str = ""
+    ray: str = ""
     gpus: int = 0
     features: tuple[str, ...] = ()
-    obstacles: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    obstacle: str = ""
     unknown: dict[str, str] = field(default_factory=dict[str, str])
     complete: bool = False
     why: str = ""
 
 
 def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str, str]) -> Findings:
-    """Ask the environment of `python` about itself and about `argv`, which parsers judge by `environment` too.
+    """Ask the environment of `python` about itself and about `argv`, which its parsers read with `environment`.
 
     Raises:
         ConfigError: the adapter of `trainer` is not installed there, or the question was not answered.
@@ -77,9 +74,9 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
 
 
 def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings:
-    """What this environment says of itself, and of `argv` where there is one.
+    """Look at this environment, and at `argv` if there is one.
 
-    `last_parser` is the module that the trainer's parser loads last: where it is loaded, every parser has been asked.
+    `last_parser` is the module that the trainer's parser loads last: once it is loaded, every parser has been asked.
     """
     known: dict[str, bool] = {}
     why, refused = "", False
@@ -96,8 +93,8 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
     names = names_in(argv) if asked else []
     switched = next(_given_values(argv, known), "") if asked else ""
     return Findings(
-        versions=_versions(trainer),
-        root=str(_root_of(trainer) or ""),
+        root=_root_of(trainer),
+        ray=next((found.version for found in distributions(name="ray")), ""),
         gpus=_gpus(),
         unknown={name: nearest(name, known) for name in names if name not in known},
         complete=asked or refused,
@@ -106,7 +103,7 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
 
 
 def _given_values(argv: Sequence[str], known: Mapping[str, bool]) -> Generator[str]:
-    """What is wrong with switches that stand before a value, `--use-kl-loss false`: a trainer would set them."""
+    """Yield what is wrong with switches before a value, `--use-kl-loss false`: a trainer would set them."""
     for name, value in pairwise(argv):
         if known.get(name) and not value.startswith("--"):
             yield f"{name} is a switch and takes no value, such as {value!r}: give it alone, or leave it out"
@@ -114,9 +111,9 @@ def _given_values(argv: Sequence[str], known: Mapping[str, bool]) -> Generator[s
 
 @contextlib.contextmanager
 def _recorded(known: dict[str, bool]) -> Generator[None]:
-    """Take down the option strings that any argparse parser registers, and which of them take no value.
+    """Record the options that any argparse parser registers, and whether they take no value.
 
-    What a parser refuses is a SystemExit with a text.
+    A refusal of a parser is a SystemExit with a text.
     """
     add = argparse._ActionsContainer.add_argument  # pyright: ignore[reportPrivateUsage]
     error = argparse.ArgumentParser.error
@@ -139,17 +136,15 @@ def _recorded(known: dict[str, bool]) -> Generator[None]:
         argparse.ArgumentParser.error = error
 
 
-def _root_of(trainer: str) -> Path | None:
-    """The checkout that the trainer was installed from: the folder of train.py."""
+def _root_of(trainer: str) -> str:
+    """Return the checkout that the trainer was installed from, the folder of train.py; "" if there is none."""
     spec = find_spec(trainer)
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        if (Path(place).parent / "train.py").is_file():
-            return Path(place).parent
-    return None
+    folders = (Path(folder).parent for folder in spec.submodule_search_locations or ()) if spec else ()
+    return next((str(folder) for folder in folders if (folder / "train.py").is_file()), "")
 
 
 def finds(module: str) -> bool:
-    """Whether `module` is there, without its being imported (its parents are)."""
+    """Tell whether `module` is there. Its parents are imported, it is not."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
@@ -157,36 +152,28 @@ def finds(module: str) -> bool:
 
 
 def goes_on(argv: Sequence[str]) -> bool:
-    """Whether `--load` is `--save`: the run's own checkpoint, which need not be there yet."""
+    """Tell whether `--load` is `--save`: the run's own checkpoint, which need not be there yet."""
     load, save = (value_of(argv, name) for name in ("--load", "--save"))
     return bool(load and save) and Path(load or "").absolute() == Path(save or "").absolute()
 
 
 def no_checkpoint(folder: str) -> str:
-    """Why training cannot go on from `folder`, and where it could; "" where training, or a conversion, wrote it."""
-    tracker = Path(folder) / TRACKER
+    """Return why training cannot go on from `folder`, and where it could; "" if it can."""
+    tracker = Path(folder) / CHECKPOINT_TRACKER
     if not tracker.is_file():
         return f"no checkpoint is there, training would start anew: {_meant(folder)}"
     step = tracker.read_text(encoding="utf-8").strip()
-    place = f"iter_{int(step):07d}" if step.isdecimal() else step
-    if place and (Path(folder) / place).is_dir():
+    saved = f"iter_{int(step):07d}" if step.isdecimal() else step
+    if saved and (Path(folder) / saved).is_dir():
         return ""
-    return f"its {TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
+    return f"its {CHECKPOINT_TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
 
 
 def _meant(folder: str) -> str:
-    """The folder with a checkpoint that `folder`, a run's or one step's, was likely taken for."""
-    near = (place for place in (Path(folder) / "checkpoint", Path(folder).parent) if (place / TRACKER).is_file())
-    found = next(near, None)
-    return f"did you mean {found}?" if found else f"name the folder that --save named, which holds {TRACKER}"
-
-
-def _versions(trainer: str) -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in (trainer, f"orl-{trainer}", *PACKAGES):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    """Return a hint at the checkpoint that `folder`, of a run or of one step, was likely taken for."""
+    near = (Path(folder) / "checkpoint", Path(folder).parent)
+    found = next((one for one in near if (one / CHECKPOINT_TRACKER).is_file()), None)
+    return f"did you mean {found}?" if found else f"name the folder that --save named, which holds {CHECKPOINT_TRACKER}"
 
 
 def _gpus() -> int:
@@ -198,5 +185,5 @@ def _gpus() -> int:
 
 
 def answer(look: Callable[[Sequence[str]], Findings], argv: Sequence[str]) -> None:
-    """An adapter's `python -m ADAPTER.probe`: write what it finds to the file named first."""
+    """Run an adapter's `python -m ADAPTER.probe`: write its findings to the file named first."""
     Path(argv[0]).write_bytes(msgspec.json.encode(look(argv[2:])))

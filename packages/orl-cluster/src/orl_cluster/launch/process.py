@@ -1,6 +1,6 @@
-"""A trainer's process: run to its end with its words in a log, ended with everything it started on any way out.
+"""A trainer's process: run to its end with its output in a log, ended with all its children on any way out.
 
-Its words go through a process that takes secrets' values out (`scrub`), since a trainer may print whatever it has.
+Its output goes through a process that takes secrets' values out (`scrub`), since a trainer may print whatever it has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?::
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hidden: Iterable[str] = ()) -> int:
-    """Run `command`, its output appended to `log` without the values of the variables `hidden`; the exit code.
+    """Run `command`, append its output to `log` without the values of the variables `hidden`, return the exit code.
 
     It leads a process group of its own, which is ended when this function is left.
 
@@ -46,11 +46,10 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hi
 
 @contextmanager
 def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) -> Generator[IO[bytes]]:
-    """Yield the end of a pipe that leads into `log`, past the values that `environment` has for variables.
+    """Yield the end of a pipe that leads into `log`, with the values of secret variables of `environment` taken out.
 
-    The variables are `hidden`, those whose name says that they hold a secret, and those that hold a login.
-
-    The log is whole when the block is left, if every process that writes to it has ended.
+    Secret are the variables `hidden`, those whose name says so, and those that hold a login. The log is complete when
+    the block is left, if every process that writes to it has ended.
     """
     telling = (name for name, value in environment.items() if takes_secret(name) or has_login(value))
     with log.open("ab") as file:
@@ -73,7 +72,7 @@ def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) 
 
 
 def last_error(log: Path) -> str:
-    """The last line of a log that names an exception, or its last line."""
+    """Return the last line of a log that names an exception, or its last line."""
     lines = _end(log)
     named = [line for line in lines if _EXCEPTION.search(line)]
     last = (named or lines or ["it said nothing"])[-1]
@@ -81,7 +80,7 @@ def last_error(log: Path) -> str:
 
 
 def ran_out_of_memory(log: Path) -> bool:
-    """Whether the end of a log says so."""
+    """Tell whether the end of a log names a lack of memory."""
     return any(sign in line for line in _end(log) for sign in MEMORY)
 
 

@@ -1,8 +1,8 @@
-"""A Ray cluster for one run: the one that is there, or one of its own, closed to others, that ends with the block.
+"""A Ray cluster for one run: one that runs already, or one of its own, closed to others, that ends with the block.
 
 Ray is a command of the trainer's Python here, never imported. Workers inherit the environment that the cluster was
-started with, which is how secrets reach them (law L6): none is ever an argument or a runtime environment's text. What
-workers lack on a node of a cluster that others started is refused before anything runs.
+started with. That is how secrets reach them (law L6): none is ever an argument or part of a runtime environment. A node
+of a cluster that others started is refused before anything runs if its workers lack a variable or a package.
 
 A cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
 its process, never by `ray stop`, which ends every cluster of the machine. Ray listens on every interface whatever
@@ -28,7 +28,7 @@ from orl_rollout.signals import children, interrupt
 
 from orl_cluster.launch import nodes
 from orl_cluster.launch.process import scrubbing
-from orl_cluster.launch.required_env import PLATFORM, TRACKER, Needs
+from orl_cluster.launch.required_env import PLATFORM, WANDB_KEY, Needs
 
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 PORT = 6379  # Ray's own, of a cluster that the user starts
@@ -42,7 +42,7 @@ NOTHING = Needs()
 def ray_cluster(
     python: str, environment: Mapping[str, str], *, gpus: int, log: Path, needs: Needs = NOTHING
 ) -> Generator[dict[str, str]]:
-    """`environment` with the address of a cluster: of RAY_ADDRESS, where that is set, else of one started here.
+    """Yield `environment` with the address of a cluster: that of RAY_ADDRESS if it is set, else of one started here.
 
     Raises:
         ConfigError: its workers lack something of `needs`; says where, and how it gets there.
@@ -73,12 +73,12 @@ def ray_cluster(
 
 
 def hidden_of(needs: Needs) -> tuple[str, ...]:
-    """The variables whose values no log is to hold: those of `needs`, every key, and the cluster's token."""
-    return tuple(dict.fromkeys((*needs.names, PLATFORM, TRACKER, TOKEN)))
+    """Return the variables whose values no log may hold: those of `needs`, every key, and the cluster's token."""
+    return tuple(dict.fromkeys((*needs.names, PLATFORM, WANDB_KEY, TOKEN)))
 
 
 def several_nodes(nodes: int, gpus: int, needs: Needs) -> str:
-    """How a cluster of several nodes is started, with what in the environment: what is to be done, in one line."""
+    """Return the commands that start a cluster of several nodes, in one line."""
     start = f"{needs.assignments()}ray start --num-gpus={gpus}"
     return (
         f"{nodes} nodes need a Ray cluster that runs already: on the first `{start} --head --port={PORT}`, on every "
@@ -86,9 +86,9 @@ def several_nodes(nodes: int, gpus: int, needs: Needs) -> str:
     )
 
 
-def unclosable(version: str | None) -> list[str]:
-    """What keeps a cluster of our own from being closed to others: a Ray that does not know the token."""
-    numbers = re.match(r"(\d+)\.(\d+)", version or "")
+def unclosable(version: str) -> list[str]:
+    """Return why a cluster of our own would be open to others: a Ray that does not know the token. Else empty."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
     if not numbers or (int(numbers[1]), int(numbers[2])) >= CLOSABLE:
         return []
     return [
@@ -114,7 +114,7 @@ def _refuse_unready(python: str, environment: Mapping[str, str], needs: Needs, a
 
 
 def problem_of(node: nodes.Node, needs: Needs, address: str) -> str:
-    """What keeps workers on `node` from playing, and what mends it; "" where nothing does."""
+    """Return what keeps workers on `node` from playing, and what to do; "" if nothing does."""
     if node.why:
         return f"node {node.address}: {node.why}"
     if not node.found:
@@ -157,7 +157,7 @@ def _free_port() -> int:
 
 
 def environment_for(python: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment for a trainer of another Python, whose programs come first on PATH."""
+    """Return this process's environment for a trainer of another Python, whose programs come first on PATH."""
     kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
     own = str(Path(python).parent)
     return {

@@ -1,4 +1,4 @@
-"""What a trainer's workers need of their environment: of variables that may hold secrets the names alone (law L6).
+"""Environment variables that a trainer's workers need: names alone of variables that may hold secrets (law L6).
 
 Workers read secrets from the environment that their cluster was started with, so names can be checked before anything
 runs, here or on a machine that this one does not own. The module knows neither Ray nor a trainer.
@@ -13,11 +13,11 @@ from msgspec import Struct, field
 from orl_core.config import RunConfig, Secret
 from orl_core.errors import ConfigError
 
-PLATFORM, TRACKER = "OPENREWARD_API_KEY", "WANDB_API_KEY"
+PLATFORM, WANDB_KEY = "OPENREWARD_API_KEY", "WANDB_API_KEY"
 
 
 class Needs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`package` is what workers import; of each tuple in `variables`, one has to be set.
+    """Workers import `package`; of each tuple in `variables`, one has to be set.
 
     `settings` are variables of the trainer's, with their values, that a cluster is to be started with.
     """
@@ -32,30 +32,30 @@ class Needs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return tuple(name for either in self.variables for name in either)
 
     def assignments(self, there: Container[str] = ()) -> str:
-        """As one would set them in front of a command where those in `there` are set; ends with a space."""
+        """Return assignments for the front of a command, without variables in `there`; ends with a space."""
         words = [f"{name}={shlex.quote(value)}" for name, value in self.settings.items()]
         return "".join(f"{word} " for word in [*words, *(f"{name}=..." for name in self.missing(there))])
 
     def missing(self, there: Container[str]) -> list[str]:
-        """The variables to be set where those in `there` are."""
+        """Return the variables to set if those in `there` are set."""
         return [either[-1] for either in self.variables if not any(name in there for name in either)]
 
 
 def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mapping[str, str]) -> Needs:
-    """What the workers of `config` need; `tracked` says whether they need a key of Weights & Biases.
+    """Return what the workers of `config` need; `tracked` tells whether they need a key of Weights & Biases.
 
     A secret is read from the variable of its name or of its upper-case form, whichever is set.
     """
     environments = config.environments.values()
     secrets = dict.fromkeys([*config.secrets, *(name for each in environments for name in each.secrets)])
     keys = [PLATFORM] if any(each.base_url is None or each.send_api_key for each in environments) else []
-    keys += [TRACKER] if tracked else []
+    keys += [WANDB_KEY] if tracked else []
     either = [*((key,) for key in keys), *(tuple(dict.fromkeys((name, name.upper()))) for name in secrets)]
     return Needs(package=package, variables=tuple(either), settings=dict(settings))
 
 
 def given_secrets(config: RunConfig) -> dict[str, str]:
-    """The values that stand in the configuration itself, under the variables that workers read them from.
+    """Return secrets given in the configuration itself, by the variables that workers read them from.
 
     Raises:
         ConfigError: two environments give one secret two values, which one variable cannot hold.

@@ -1,7 +1,7 @@
 """Rows of a trainer's data: tasks of orl, and beside them rows that the trainer plays and scores itself.
 
-A task stands in a row's metadata, to which the trainer adds fields of its own. The file is judged before a GPU is asked
-for; the trainer's data source would pass over a broken line, and a row without its fields would end the run.
+A task is in a row's metadata, to which the trainer adds fields of its own. The file is checked before a GPU is asked
+for: the trainer's data source would skip a broken line, and a row without its fields would end the run.
 """
 
 from __future__ import annotations

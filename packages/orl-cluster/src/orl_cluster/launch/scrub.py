@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from orl_rollout.secrets.secrets import Scrubber
 
-IDLE_SECONDS = 0.5  # after which what was held back is written: a log that is followed should not lag
+IDLE_SECONDS = 0.5  # then the text that was held back is written: a log that is followed should not lag
 BLOCK = 1 << 16
 
 
 def main(names: Sequence[str]) -> None:
-    """Copy to the end of stdin. What may be the beginning of a value is held back until more is there."""
+    """Copy to the end of stdin. Text that may be the beginning of a value is held back until more comes."""
     scrubber = Scrubber(os.environ.get(name, "") for name in names)
     decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
     held, ended = "", False

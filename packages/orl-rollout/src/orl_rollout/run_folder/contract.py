@@ -1,11 +1,11 @@
-"""What the launcher hands to an adapter, found through the entry-point groups `orl.trainers` and `orl.engines`.
+"""Types that the launcher and an adapter exchange. Adapters are entry points of `orl.trainers` and `orl.engines`.
 
 The folder of a run holds, whichever trainer made it:
 
     config.json       the resolved configuration, secrets left out
-    tasks.jsonl       what was trained on; eval_tasks.jsonl what was held out
+    tasks.jsonl       the tasks to train on; eval_tasks.jsonl the held-out tasks
     metrics.jsonl     one JSON object a line: `step`, `kind` ("train" or "eval"), `seconds`, and metrics by name;
-                      `seconds` are the whole step's, or its rollouts' alone where the trainer is on a cluster
+                      `seconds` are those of the whole step, or of its rollouts alone if the trainer is on a cluster
     journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says which of them have been uploaded
     trainer.log       the output of a trainer that runs in a process of its own
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """One training run. `extra` is what stood after `--`, for the trainer; `facts` are fields of its Summary.
+    """One training run. `extra` are the words after `--`, for the trainer; `facts` are fields of its Summary.
 
-    `python` is the Python that has the trainer, where that is not this one and the user names it.
+    `python` is the Python that has the trainer, if it is another one and the user names it.
 
     `config.environments` are ready to be reached (a `base_url` is filled in where the launcher serves one), and
     `config.trainer.model` is a checkpoint's path or a hub's name. `started` is the monotonic clock when the command
-    began, in seconds: what was done before the trainer counts to the run.
+    began, in seconds: work before the trainer starts counts to the run.
     """
 
     config: RunConfig
@@ -48,8 +48,19 @@ class Run(Struct, frozen=True, kw_only=True):
     started: float = field(default_factory=time.monotonic)
 
 
+class Plan(Struct, frozen=True, kw_only=True):
+    """Plan of a run: `command` has the lines to read or to paste into a shell.
+
+    `problems` keep the run from starting on this machine; `notes` are what else its user should know.
+    """
+
+    command: str
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Trainer(Protocol):
-    """An adapter's entry point, a module with two functions: `orl.trainers = {trl = "orl_trl"}`."""
+    """The entry point of an adapter, a module with two functions: `orl.trainers = {trl = "orl_trl"}`."""
 
     def train(self, run: Run) -> None:
         """Train to the end, writing the files of the run's folder.
@@ -59,8 +70,8 @@ class Trainer(Protocol):
         """
         ...
 
-    def plan(self, run: Run) -> list[str]:
-        """What `train` would do, in lines to read; nothing is written, and the folder need not exist.
+    def plan(self, run: Run) -> Plan:
+        """Return what `train` would do. Nothing is written, and the folder need not exist.
 
         Raises:
             OrlError: the run could not start; one line says why.
@@ -72,7 +83,7 @@ class LocalEngine(Protocol):
     """The entry point `orl.engines` of a package that runs a model in this process."""
 
     def __call__(self, model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
-        """Load the checkpoint `model` and answer `play`'s requests on this thread until it returns; its result.
+        """Load the checkpoint `model`, answer `play`'s requests on this thread, and return its result.
 
         `play` runs on an event loop of its own, on another thread.
 

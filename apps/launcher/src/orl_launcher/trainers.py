@@ -1,0 +1,75 @@
+"""Trainers' adapters and the runs that they are handed. It knows no trainer.
+
+Adapters are found through the entry-point group `orl.trainers`. `orl train` and `orl doctor` plan a run in the same
+way: nothing is written, and no server is started.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from orl_launcher import cli
+from orl_launcher.playground import reachable
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+    from orl_rollout.run_folder.contract import Plan, Trainer
+
+GROUP = "orl.trainers"
+RUNS = Path("runs")
+WOULD_NOT_START = "it would not start on this machine"  # opens every problem of a plan
+
+
+def find_trainer(backend: str) -> Trainer:
+    """Return the adapter of a trainer.
+
+    Raises:
+        UsageError: it is not installed; names the package that brings it.
+    """
+    found = entry_points(group=GROUP, name=backend)
+    if not found:
+        brings = f"pip install 'orl-launcher[{backend}]' brings it"
+        raise cli.UsageError(f"orl-{backend}: not in this environment: {brings}")
+    return cast("Trainer", next(iter(found)).load())
+
+
+def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), python: str | None = None) -> Plan:
+    """Let the adapter plan a run in `folder`.
+
+    Raises:
+        OrlError: the run could not start; one line says why.
+    """
+    from orl_rollout.run_folder.contract import Run
+
+    return find_trainer(config.trainer.backend).plan(
+        Run(
+            config=reachable(config),
+            folder=folder,
+            task_data=task_data_of(config, folder),
+            eval_data=folder / "eval_tasks.jsonl" if holds_out(config) else None,
+            extra=extra,
+            python=python,
+        )
+    )
+
+
+def task_data_of(config: RunConfig, folder: Path) -> Path:
+    """Return the file of the tasks to train on: the given one, else one in `folder` that is yet to be written."""
+    return Path(config.trainer.task_data or folder / "tasks.jsonl")
+
+
+def missing_tasks(config: RunConfig) -> str:
+    """Return what is wrong with the given file of tasks, or ""."""
+    given = config.trainer.task_data
+    return (
+        f"trainer.task_data {given}: no such file; orl prepare writes one"
+        if given and not Path(given).is_file()
+        else ""
+    )
+
+
+def holds_out(config: RunConfig) -> bool:
+    """Tell whether the run evaluates held-out tasks."""
+    return any(environment.eval_splits for environment in config.environments.values())

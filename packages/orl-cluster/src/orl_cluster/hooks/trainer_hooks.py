@@ -1,0 +1,135 @@
+"""Hooks that trainers call with the same arguments: rewards, advantages, the dynamic filter, and logs.
+
+An adapter names its trainer's modules in a TrainerHooks and exports the bound methods. The trainer has loaded these
+modules before it calls us: they are looked up, never imported. Both log hooks return False, so that the trainer logs
+its own numbers beside ours.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from msgspec import Struct
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_rollout.logs import logger_of
+from orl_rollout.results.metrics import Measure, metrics_of
+
+from orl_cluster.hooks.log import append, measures_of, steps_made
+from orl_cluster.hooks.reward import advantages, reason_to_drop, reward_of
+from orl_cluster.hooks.worker import run_in_progress
+
+logger = logger_of("orl")
+
+
+class TrainerHooks(Struct, frozen=True, kw_only=True):
+    """Hooks of the trainer `package`.
+
+    `tracking` and `metric_utils` are the modules of its own logging. `normalised` are the estimators that subtract a
+    group's mean and divide by its deviation. `unhook` takes the path of our reward hook out of a sample.
+    """
+
+    package: str
+    tracking: str
+    metric_utils: str
+    normalised: frozenset[str]
+    unhook: Callable[[Any], None]
+
+    def log_rollout(
+        self, rollout_id: int, args: Any, samples: Sequence[Any], rollout_extra_metrics: Any, rollout_time: float
+    ) -> bool:
+        """`--custom-rollout-log-function-path`: log one training batch, step `rollout_id + 1` of the run.
+
+        Raises:
+            RunAborted: `generate` ended the run, and the trainer went on without its exception.
+        """
+        run_in_progress(args).batches = rollout_id + 1
+        metrics = self._track(args, rollout_id, "rollout", measures_of(samples))
+        append(args, "train", rollout_id + 1, metrics, rollout_time)
+        return False
+
+    def log_eval(self, rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None) -> bool:
+        """`--custom-eval-rollout-log-function-path`: log one evaluation of the held-out tasks.
+
+        Raises:
+            RunAborted: as `log_rollout`.
+        """
+        run_in_progress(args)
+        measures = [measure for one in data.values() for measure in measures_of(one.get("samples") or ())]
+        metrics = self._track(args, rollout_id, "eval", measures)
+        # Evaluated rollouts run side by side: they take as long as the longest of them.
+        seconds = max((measure.generation_seconds + measure.environment_seconds for measure in measures), default=0.0)
+        append(args, "eval", steps_made(args, rollout_id), metrics, seconds)
+        return False
+
+    def has_signal(self, args: Any, samples: list[Any], **_: Any) -> Any:
+        """`--dynamic-sampling-filter-path`: keep a group if two of its rollouts train and their rewards differ.
+
+        The answer is the trainer's own, with the reason; a bool where there is no trainer. A dead environment cannot
+        make the trainer sample for ever: the circuit breaker in `generate` ends the run.
+        """
+        reason = reason_to_drop(args, samples)
+        own = self._module("rollout.filter_hub.base_types")
+        return own.DynamicFilterOutput(keep=reason is None, reason=reason) if own else reason is None
+
+    async def reward(self, args: Any, sample: Any, **_: Any) -> Any:
+        """`--custom-rm-path`: return the reward that `generate` set; for a list of samples, a list of rewards.
+
+        A row that is no task is scored by the trainer's own reward model.
+        """
+        if isinstance(sample, list):
+            return [await self.reward(args, member) for member in cast("list[Any]", sample)]
+        own = self._module("rollout.rm_hub")
+        if sample.reward is not None or own is None:
+            return reward_of(args, sample)
+        args, sample = copy.copy(args), copy.copy(sample)
+        args.custom_rm_path = None  # either may have led here
+        self.unhook(sample)
+        return await own.async_rm(args, sample)
+
+    def post_process(self, args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
+        """`--custom-reward-post-process-path`: return raw rewards and advantages; see `orl_cluster.hooks.reward`."""
+        return advantages(args, samples, self.normalised)
+
+    def aborted(self, args: Any) -> bool:
+        """Return the trainer's abort flag."""
+        own = self._module("rollout.sglang_rollout")
+        return bool(own and own.GenerateState(args).aborted)
+
+    async def play(self, args: Any, sample: Any, sampling: Mapping[str, Any]) -> None:
+        """Let the trainer play a row of its own.
+
+        Raises:
+            ConfigError: the row is no task, and the trainer is not loaded.
+        """
+        await self.loaded("rollout.sglang_rollout", sample).generate(args, sample, sampling)
+
+    def loaded(self, name: str, sample: Any) -> Any:
+        """Return the trainer's module `name`, which the row of `sample` needs.
+
+        Raises:
+            ConfigError: it is not loaded.
+        """
+        if (module := self._module(name)) is None:
+            needed = f"`{self.package}.{name}`"
+            raise ConfigError(
+                f"row {sample.index}: its metadata is no task of `orl prepare`, and {needed} is not there"
+            )
+        return module
+
+    def _module(self, name: str) -> Any:
+        return sys.modules.get(f"{self.package}.{name}")
+
+    def _track(self, args: Any, rollout_id: int, kind: str, measures: Sequence[Measure]) -> dict[str, float]:
+        """Return metrics, sent to W&B and TensorBoard by the trainer's tracking, on its own axis for this kind."""
+        metrics = metrics_of(measures)
+        named = {f"{kind}/{name}": value for name, value in metrics.items()}
+        logger.info("orl %s %d: %s", kind, rollout_id, named)
+        tracking, metric_utils = self._module(self.tracking), self._module(self.metric_utils)
+        if named and tracking is not None and metric_utils is not None:
+            with boundary(OrlError, "the trainer's tracking"):
+                step = metric_utils.compute_rollout_step(args, rollout_id)
+                tracking.log(args, {**named, f"{kind}/step": step}, step_key=f"{kind}/step")
+        return metrics
