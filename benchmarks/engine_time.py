@@ -18,7 +18,7 @@ import msgspec
 from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec, text_message
 from orl_core.task import Task
-from orl_core.trajectory import Job
+from orl_core.trajectory import RolloutSpec
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Opening
 from orl_rollout.sglang.client import SglangEngine
@@ -63,7 +63,7 @@ async def ours(world: World, url: str, rollouts: int, turns: int) -> None:
         await asyncio.gather(
             *(
                 rollout(
-                    Job(task=TASK, key=f"{number:032d}", limits=limits, sampling=SAMPLING),
+                    RolloutSpec(task=TASK, rollout_id=f"{number:032d}", limits=limits, sampling=SAMPLING),
                     session=Instant(world.said),
                     renderer=world.renderer,
                     engine=engine,

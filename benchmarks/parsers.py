@@ -78,7 +78,7 @@ def sglang() -> list[str]:
 
 
 def well_formed(reply: Reply) -> bool:
-    """Whether it is known what the reply says. Prose before calls that no delimiter opens makes text of them."""
+    """Return whether it is known what the reply says. Prose before calls that no delimiter opens makes text of them."""
     return reply.damage in HARMLESS and not (reply.damage == "prose before" and reply.wire in BARE)
 
 

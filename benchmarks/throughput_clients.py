@@ -27,7 +27,7 @@ from orl_core.limits import Limits
 from orl_core.messages import text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Opening
@@ -136,7 +136,7 @@ class Calling:
         most = sampling["max_new_tokens"] - len(self._call)
         said = await self._engine.generate(ids, {**sampling, "max_new_tokens": most}, key=key)
         logprobs = (*said.logprobs, *(0.0 for _ in self._call))
-        return structs.replace(said, ids=(*said.ids, *self._call), logprobs=logprobs, finish_reason="stop")
+        return structs.replace(said, token_ids=(*said.token_ids, *self._call), logprobs=logprobs, finish_reason="stop")
 
 
 async def ours(url: str, deck: Deck) -> Played:
@@ -158,7 +158,7 @@ async def ours(url: str, deck: Deck) -> Played:
         trajectories = await asyncio.gather(
             *(
                 rollout(
-                    Job(task=TASK, key=f"{number:032d}", limits=limits, sampling=sampling),
+                    RolloutSpec(task=TASK, rollout_id=f"{number:032d}", limits=limits, sampling=sampling),
                     session=Noted(deck, number),
                     renderer=deck.renderer,
                     engine=Calling(engine, deck.call),

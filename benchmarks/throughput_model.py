@@ -63,7 +63,7 @@ def make_tokenizer(seed: int = 0, vocabulary: int = VOCABULARY) -> PreTrainedTok
     count = vocabulary - len(alphabet) - len(SPECIAL) - len(ADDED)
     pieces = [*alphabet, *(f"Ġ{word}" for word in words(count, seed))]
     # Without merges a piece is either known as a whole (ignore_merges) or spelled in bytes.
-    model = models.BPE(vocab={piece: place for place, piece in enumerate(pieces)}, merges=[], ignore_merges=True)
+    model = models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[], ignore_merges=True)
     backend = Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -24,7 +24,7 @@ from orl_rollout.journal.journal import Journal
 from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
@@ -132,7 +132,7 @@ class Player:
 @asynccontextmanager
 async def playing(world: World, engine: str, servers: Sequence[str], journal: Path) -> AsyncGenerator[Player]:
     """A player against an engine and environment servers, all in use as trainers have it, journal included."""
-    breaker = Breaker(max_error_rate=1.0, group_size=1)
+    breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
     async with AsyncExitStack() as stack:
         sglang = await stack.enter_async_context(SglangEngine(engine, context_tokens=CONTEXT))
         written = stack.enter_context(Journal(journal, config_of(servers[0], 1)))

@@ -27,7 +27,7 @@ from orl_core.limits import Limits
 from orl_core.render import Renderer
 from orl_core.reward import reduce_reward
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job
+from orl_core.trajectory import Generation, RolloutSpec
 from orl_playground.server import serving
 from orl_playground.warm_start import ensure
 from orl_rollout.loop.loop import rollout
@@ -83,7 +83,7 @@ class TorchEngine:
         for (_, _, answer), ids, values in zip(batch, sampled.tolist(), logprobs.tolist(), strict=True):
             stops = [index for index, token in enumerate(ids) if token in stop_ids]
             end, reason = (stops[0] + 1, "stop") if stops else (len(ids), "length")
-            action = Generation(ids=tuple(ids[:end]), logprobs=tuple(values[:end]), finish_reason=reason)
+            action = Generation(token_ids=tuple(ids[:end]), logprobs=tuple(values[:end]), finish_reason=reason)
             answer.set_result(action)
 
 
@@ -91,11 +91,11 @@ async def play_group(
     task: Task, step: int, client: OpenRewardClient, renderer: Renderer, engine: TorchEngine
 ) -> list[tuple[Datum, float]]:
     """Play `task` GROUP times. Return the data to train on, each with its advantage."""
-    jobs = [Job(task=task, key=f"{step}/{task.key}/{member}", limits=LIMITS) for member in range(GROUP)]
+    jobs = [RolloutSpec(task=task, rollout_id=f"{step}/{task.key}/{member}", limits=LIMITS) for member in range(GROUP)]
     trajectories = await asyncio.gather(
         *(rollout(job, session=client.session(task), renderer=renderer, engine=engine) for job in jobs)
     )
-    valid = [trajectory for trajectory in trajectories if trajectory.trains]  # a failure is not a reward of 0
+    valid = [trajectory for trajectory in trajectories if trajectory.trainable]  # a failure is not a reward of 0
     rewards = [reduce_reward(trajectory, client.config.environments[GAME]) for trajectory in valid]
     mean = sum(rewards) / max(1, len(rewards))
     return [

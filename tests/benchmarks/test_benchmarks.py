@@ -58,7 +58,7 @@ def test_the_parsers_are_compared_with_whatever_serves_detectors(monkeypatch: py
     assert "SGLang raises" in printed(console)
 
 
-def test_the_corpus_is_the_same_every_time_and_what_is_well_formed_is_read_as_it_was_meant() -> None:
+def test_corpus_is_reproducible_and_well_formed_calls_parse() -> None:
     corpus = list(replies(3))
     assert corpus == list(replies(3))
     assert {(reply.wire, reply.detector) for reply in corpus} == set(READERS)

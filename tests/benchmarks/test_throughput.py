@@ -57,7 +57,7 @@ def test_every_id_decodes_and_words_encode_to_the_same_ids_again() -> None:
     assert hf.encode(hf.decode(ids), add_special_tokens=False) == ids
 
 
-async def test_our_rollouts_are_the_mix_and_only_what_is_new_is_not_from_the_cache(model: Path) -> None:
+async def test_rollouts_follow_the_mix_and_reuse_the_prefix_cache(model: Path) -> None:
     deck = await asyncio.to_thread(deck_of, model)
     async with serving() as server:
         played = await ours(server.url, deck)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from orl_cluster.launch.nodes import Node
 from orl_cluster.launch.ray import problem_of, several_nodes
-from orl_cluster.launch.required_env import Needs, given_secrets, needs_of
+from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
 
@@ -43,20 +43,20 @@ def test_the_platforms_key_is_needed_where_it_is_sent(environment: dict[str, Any
     assert needs_of(config_of({"a/b": environment}), "orl_adapter", tracked=False, settings={}).names == needed
 
 
-def test_values_in_the_configuration_are_handed_on_under_the_names_that_are_read_first():
+def test_configured_secrets_use_the_names_read_first():
     hosted = {"value": "three", "hosts": ["x.example"]}
     config = config_of({"a/b": {"secrets": {"own": "two"}}, "a/c": {"secrets": {"hosted": hosted}}}, {"shared": "one"})
-    assert given_secrets(config) == {"shared": "one", "own": "two", "hosted": "three"}
+    assert secrets_in_config(config) == {"shared": "one", "own": "two", "hosted": "three"}
 
 
 def test_two_values_of_one_secret_are_refused_by_name_alone():
     config = config_of({"a/b": {"secrets": {"own": "first-one"}}, "a/c": {"secrets": {"own": "second-one"}}})
     with pytest.raises(ConfigError, match="`own` has several values") as refused:
-        given_secrets(config)
+        secrets_in_config(config)
     assert "-one" not in str(refused.value)
 
 
-NEEDS = Needs(package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)), settings={"QUEUES": "1 or 2"})
+NEEDS = RequiredEnv(package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)), settings={"QUEUES": "1 or 2"})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_a_node_lacks_is_named_with_what_mends_it(node: Node, told: str):
     assert re.search(told, found) if told else found == ""
 
 
-def test_several_nodes_are_started_by_lines_that_hold_names_of_secrets_alone():
+def test_node_commands_hold_only_names_of_secrets():
     told = several_nodes(2, 8, NEEDS)
     assert "`QUEUES='1 or 2' KEY=... OTHER=... ray start --num-gpus=8 --head --port=6379" in told
     assert "`QUEUES='1 or 2' KEY=... OTHER=... ray start --num-gpus=8 --address=FIRST:6379" in told

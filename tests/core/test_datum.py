@@ -11,7 +11,7 @@ from orl_core.datum import to_data
 from orl_core.limits import Limits, TrainOn
 from orl_core.messages import Action, FailureKind, Span, ToolResult
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 
 from tests.kit.strategies import masked_trajectories
 
@@ -19,14 +19,14 @@ SPANS = (Span(part="reasoning", start=0, end=2), Span(part="calls", start=3, end
 
 
 def turn(spans: tuple[Span, ...] | None = SPANS, failure: FailureKind | None = None) -> Turn:
-    generation = Generation(ids=(1, 2, 3, 4, 5), logprobs=(-0.5,) * 5, finish_reason="stop")
+    generation = Generation(token_ids=(1, 2, 3, 4, 5), logprobs=(-0.5,) * 5, finish_reason="stop")
     results = (ToolResult(name="t", failure=failure), ToolResult(name="t", failure=FailureKind.UNKNOWN_TOOL))
     return Turn(observation=(9,), generations=(generation,), action=Action(), spans=spans, results=results)
 
 
 def mask(policy: TrainOn, *turns: Turn) -> str:
     """The loss mask under a policy, one character for each id."""
-    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k", limits=Limits(train_on=policy))
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k", limits=Limits(train_on=policy))
     (datum,) = to_data(Trajectory(job=job, turns=turns, stop_reason=StopReason.FINISHED), reward=0.0)
     return "".join(map(str, datum.loss_mask))
 
@@ -45,7 +45,7 @@ def test_parts_that_are_switched_off_do_not_train(off: tuple[str, ...], expected
     assert mask(TrainOn(**dict.fromkeys(off, False)), turn()) == expected
 
 
-def test_a_turn_all_of_whose_calls_failed_trains_only_where_failed_turns_do():
+def test_failed_turn_trains_only_if_failed_turns_do():
     failed, half = turn(failure=FailureKind.INVALID_JSON), turn()
     assert mask(TrainOn(), failed, half) == "11111" + "0" + "11111"
     assert mask(TrainOn(failed_turns=False), failed, half) == "00000" + "0" + "11111"
@@ -66,9 +66,9 @@ def test_a_policy_only_ever_lowers_the_mask(trajectory: Trajectory):
         assert structs.replace(datum, loss_mask=()) == structs.replace(free, loss_mask=())
 
 
-def test_a_reward_that_is_not_finite_takes_nothing_from_the_others_of_its_turn():
+def test_non_finite_reward_leaves_other_rewards_of_the_turn():
     results = (ToolResult(name="t", reward=math.nan), ToolResult(name="t", reward=0.5))
     paid = structs.replace(turn(), results=results)
-    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k")
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
     (datum,) = to_data(Trajectory(job=job, turns=(paid,), stop_reason=StopReason.FINISHED), reward=0.0)
     assert datum.rewards == ((4, 0.5),)

@@ -61,7 +61,7 @@ def calling(*names: str) -> Generation:
     """A generation that calls tools without arguments, all in one action."""
     text = "\n".join(f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>' for name in names)
     ids = tuple(TOKENIZER.encode_joint(f"{text}<|im_end|>"))
-    return Generation(ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
+    return Generation(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
 
 
 def model(*actions: tuple[str, ...]) -> ScriptedEngine:

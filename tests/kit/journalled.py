@@ -8,7 +8,7 @@ from typing import Any
 from orl_core.config import RunConfig, decode_config
 from orl_core.messages import Action, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import Entry, encode_entry, journal_files
 from orl_rollout.results.outcome import Outcome, outcome_of
@@ -31,7 +31,7 @@ def trajectory_of(
     text: str = "ok", key: str = "r1", *, ids: tuple[int, ...] = (5, 6), turns: int = 1, calls: Any = None
 ) -> Trajectory:
     extras = {"experts": object()}
-    generation = Generation(ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop", extras=extras)
+    generation = Generation(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop", extras=extras)
     calls = calls if calls is not None else (ToolCall(name="say", arguments={"text": text}),)
     results = tuple(ToolResult(name="say", content=(TextBlock(text=text),), reward=1.0, finished=True) for _ in calls)
     action = Action(text=text, reasoning="hm", calls=calls)
@@ -39,7 +39,7 @@ def trajectory_of(
     spec = {"n": 1, "none": None}
     task = Task(env_name="a/b", deployment_name="a/b", environment_name="b", index=3, task_spec=spec)
     return Trajectory(
-        job=Job(task=task, key=key, sampling={"temperature": 0.7, "odd": object}),
+        job=RolloutSpec(task=task, rollout_id=key, sampling={"temperature": 0.7, "odd": object}),
         messages=(text_message("user", "Say it."),),
         turns=(turn,) * turns,
         stop_reason=StopReason.FINISHED,
@@ -52,7 +52,7 @@ def outcome(*args: Any, **settings: Any) -> Outcome:
 
 
 def entry_of(trajectory: Trajectory) -> Entry:
-    return Entry(key=trajectory.job.key, time=1.7e9, reward=0.5, success=False, step=9, trajectory=trajectory)
+    return Entry(key=trajectory.job.rollout_id, time=1.7e9, reward=0.5, success=False, step=9, trajectory=trajectory)
 
 
 def write(folder: Path, *trajectories: Trajectory, name: str = "1") -> Path:

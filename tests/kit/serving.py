@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from aiohttp import web
-from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import Fault, SglangServer
 
 PROMPT = [5, 6, 7]
@@ -29,22 +29,22 @@ async def leaving_no_task() -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def serving(
-    *faults: Fault, retry: float = 0.3, patience: Patience | None = None, context_tokens: int = 32768, **options: Any
+    *faults: Fault, retry: float = 0.3, timeouts: Timeouts | None = None, context_tokens: int = 32768, **options: Any
 ) -> AsyncGenerator[tuple[SglangServer, SglangEngine]]:
     """A server that always answers ANSWER, and an engine with `options` on it."""
-    patience = patience or Patience(retry=retry)
+    timeouts = timeouts or Timeouts(retry=retry)
     async with (
         leaving_no_task(),
         asyncio.timeout(HANGS),
         SglangServer(lambda ids, sampling: ANSWER, faults=faults, context_tokens=context_tokens) as server,
-        SglangEngine(server.url, context_tokens=context_tokens, patience=patience, **options) as engine,
+        SglangEngine(server.url, context_tokens=context_tokens, timeouts=timeouts, **options) as engine,
     ):
         yield server, engine
 
 
 @asynccontextmanager
 async def answering(
-    handler: Callable[[web.Request], Any], *, context_tokens: int = 100, patience: Patience | None = None
+    handler: Callable[[web.Request], Any], *, context_tokens: int = 100, timeouts: Timeouts | None = None
 ) -> AsyncGenerator[SglangEngine]:
     """An engine on a server whose /generate is `handler`."""
     app = web.Application()
@@ -55,8 +55,8 @@ async def answering(
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        patience = patience or Patience(retry=0.1)
-        yield await stack.enter_async_context(SglangEngine(url, context_tokens=context_tokens, patience=patience))
+        timeouts = timeouts or Timeouts(retry=0.1)
+        yield await stack.enter_async_context(SglangEngine(url, context_tokens=context_tokens, timeouts=timeouts))
 
 
 def replying(**meta: Any) -> Callable[[web.Request], Any]:

@@ -9,7 +9,7 @@ from msgspec import structs
 from orl_core.limits import Limits, TrainOn
 from orl_core.messages import Action, FailureKind, Part, Span, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
-from orl_core.trajectory import FinishReason, Generation, Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import FinishReason, Generation, RolloutSpec, StopReason, Trajectory, Turn
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 modest = st.floats(min_value=-1e6, max_value=1e6)
@@ -40,9 +40,9 @@ policies = st.builds(
 )
 
 
-def _jobs(policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Job]:
+def _jobs(policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[RolloutSpec]:
     limits = st.builds(Limits, train_timeouts=st.booleans(), train_on=policies)
-    return st.builds(Job, task=st.sampled_from(SOME_TASKS), key=names, limits=limits)
+    return st.builds(RolloutSpec, task=st.sampled_from(SOME_TASKS), rollout_id=names, limits=limits)
 
 
 # Drawn as bytes: one draw for many ids. The last one is the largest that an engine may return.
@@ -58,7 +58,7 @@ RESULTS = tuple(
 def _generation(ids: tuple[int, ...], first: int, reason: FinishReason, version: str) -> Generation:
     """Logprobs are all different, so that a place cannot pass for another."""
     logprobs = tuple(first / -7 - place for place in range(len(ids)))
-    return Generation(ids=ids, logprobs=logprobs, finish_reason=reason, weight_version=version)
+    return Generation(token_ids=ids, logprobs=logprobs, finish_reason=reason, weight_version=version)
 
 
 reasons = st.sampled_from(get_args(FinishReason))
@@ -94,7 +94,7 @@ def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
         Span(part=PARTS[(start + end) % 2], start=start, end=end) for start, end in _ranges(drawn or b"", size)
     )
     hidden = _ranges(draw(st.binary(max_size=4)), len(turn.observation) + size) if stripped and size else ()
-    return structs.replace(turn, spans=None if drawn is None else spans, hidden=tuple(hidden))
+    return structs.replace(turn, spans=None if drawn is None else spans, stripped_spans=tuple(hidden))
 
 
 def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[Trajectory]:
@@ -104,7 +104,7 @@ def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st
         turns=st.lists(turns(stripped=stripped), max_size=5).map(tuple),
         stop_reason=st.sampled_from((StopReason.FINISHED, *StopReason)),
         error=said,
-        leaked=st.sampled_from((False, False, False, True)),
+        contains_secret=st.sampled_from((False, False, False, True)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from orl_core.config import EnvironmentConfig, decode_config
 from orl_core.messages import Action, Message, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.loop.session import Opening
 from orl_rollout.results.outcome import Outcome, outcome_of
 
@@ -21,7 +21,7 @@ def played(rewards: list[float | None], stop: StopReason = StopReason.FINISHED) 
         Turn(observation=(1,), generations=(), action=Action(), results=(ToolResult(name="t", reward=reward),))
         for reward in rewards
     )
-    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k")
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
     return Trajectory(job=job, turns=turns, stop_reason=stop)
 
 
@@ -34,7 +34,7 @@ def turn(action: Action, *results: ToolResult) -> Turn:
     """Return a turn of one sampled token, read as `action`."""
     return Turn(
         observation=(1,),
-        generations=(Generation(ids=(2,), logprobs=(-0.5,), finish_reason="stop"),),
+        generations=(Generation(token_ids=(2,), logprobs=(-0.5,), finish_reason="stop"),),
         action=action,
         results=results,
     )
@@ -45,7 +45,7 @@ def ended(text: str, *, number: int = 1, reward: float = 1.0, stop: StopReason =
     call = ToolCall(name="act", arguments={"n": number})
     told = ToolResult(name="act", content=(TextBlock(text=text),), reward=reward)
     played = Trajectory(
-        job=Job(task=task_of("Compared", number), key=text),
+        job=RolloutSpec(task=task_of("Compared", number), rollout_id=text),
         messages=(text_message("user", "Act."),),
         turns=(turn(Action(text="So.", reasoning="Hm.", calls=(call,)), told), turn(Action(text=text))),
         stop_reason=stop,

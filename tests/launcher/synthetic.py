@@ -11,7 +11,7 @@ import msgspec
 from orl_core.config import decode_config
 from orl_core.messages import Action, TextBlock, ToolCall, ToolResult
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import Entry, encode_entry
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -24,7 +24,7 @@ CONTROLS = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
 def make_tokenizer() -> Tokenizer:
     """A tokenizer of single bytes, so that every character beyond ASCII takes several ids."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={piece: place for place, piece in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in CONTROLS])
@@ -41,7 +41,7 @@ def make_turn(
     logprobs = tuple(-rng.expovariate(4.0 if place % 9 else 0.8) for place in range(len(ids)))
     return Turn(
         observation=tuple(tokenizer.encode(shown).ids),
-        generations=(Generation(ids=ids, logprobs=logprobs, finish_reason="stop", seconds=0.021),),
+        generations=(Generation(token_ids=ids, logprobs=logprobs, finish_reason="stop", seconds=0.021),),
         action=Action(calls=(call,)),
         results=(
             ToolResult(
@@ -71,7 +71,7 @@ def make_trajectory(
         ),
     )
     task = Task(env_name=ENVIRONMENT, deployment_name=ENVIRONMENT, split="test", index=index)
-    job = Job(task=task, key=key, evaluation=evaluation)
+    job = RolloutSpec(task=task, rollout_id=key, evaluation=evaluation)
     return Trajectory(job=job, turns=turns, stop_reason=StopReason.FINISHED, seconds=0.11)
 
 
@@ -112,7 +112,12 @@ def make_run(folder: Path, *, steps: int = 30, finished: bool = True, prompt: st
             for index, hit in enumerate(won):
                 trajectory = make_trajectory(tokenizer, f"e{step}-{index}", won=hit, index=index, prompt=prompt)
                 entry = Entry(
-                    key=trajectory.job.key, time=0.0, reward=float(hit), success=hit, step=step, trajectory=trajectory
+                    key=trajectory.job.rollout_id,
+                    time=0.0,
+                    reward=float(hit),
+                    success=hit,
+                    step=step,
+                    trajectory=trajectory,
                 )
                 journal.write(frame(encode_entry(entry)))
     (folder / "checkpoint").mkdir()

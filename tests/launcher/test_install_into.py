@@ -34,7 +34,7 @@ def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path, 
     assert asked.returncode == 0
 
 
-def test_what_cannot_stand_beside_the_environments_versions_is_not_installed(
+def test_package_conflicting_with_environment_is_not_installed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     python = environment(tmp_path / "env", "tenacity==7.0.0")

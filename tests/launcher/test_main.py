@@ -184,7 +184,7 @@ def test_a_run_leaves_its_files_and_a_report(
 @pytest.mark.parametrize(
     "extra", [["--custom-x", "a-hidden-value"], ["--custom-x=a-hidden-value"], ["--x", "YS1oaWRkZW4tdmFsdWU="]]
 )
-def test_a_secret_among_the_trainers_arguments_is_refused_before_anything_is_written(
+def test_secret_in_trainer_arguments_is_refused_before_writing(
     capsys: Capture,
     fake_adapter: Callable[[str], None],
     tasks: Path,

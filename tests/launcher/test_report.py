@@ -172,7 +172,7 @@ def rewrite(folder: Path, *kept: tuple[str, int]) -> Path:
     return folder
 
 
-def test_one_evaluation_tells_no_change_and_training_is_not_called_held_out(tmp_path: Path) -> None:
+def test_single_evaluation_shows_no_change_and_no_held_out(tmp_path: Path) -> None:
     folder = rewrite(make_run(tmp_path / "demo"), ("eval", 0), ("train", 1), ("train", 2))
     page, _ = report_of(folder)
     assert "on the training tasks" in page
@@ -203,7 +203,7 @@ def test_the_time_of_a_steps_rollouts_is_not_called_a_steps(tmp_path: Path) -> N
     assert ">rollouts of a step<" in page
 
 
-def test_a_warm_start_that_was_made_earlier_is_not_shown_as_time_of_this_run(tmp_path: Path) -> None:
+def test_earlier_warm_start_is_not_counted_in_this_run(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "demo")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     for cached, label in ((False, ">warm start<"), (True, ">warm start, made earlier<")):

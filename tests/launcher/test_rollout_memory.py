@@ -10,8 +10,8 @@ import msgspec
 from orl_core.config import EnvironmentConfig, decode_config
 from orl_core.messages import Action
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
-from orl_launcher.commands.rollout import Plan, Played, play_all
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
+from orl_launcher.commands.rollout import Played, RolloutPlan, play_all
 from orl_rollout.results.outcome import Outcome, outcome_of
 from rich.progress import Progress
 
@@ -23,23 +23,23 @@ class Player:
     """A runtime whose rollouts are long, and end at once."""
 
     async def play(self, task: Task, *, key: str, **_: Any) -> Outcome:
-        generation = Generation(ids=tuple(range(IDS)), logprobs=(-0.5,) * IDS, finish_reason="stop")
+        generation = Generation(token_ids=tuple(range(IDS)), logprobs=(-0.5,) * IDS, finish_reason="stop")
         turn = Turn(observation=(1, 2), generations=(generation,), action=Action(text="x" * IDS))
-        ended = Trajectory(job=Job(task=task, key=key), turns=(turn,), stop_reason=StopReason.FINISHED)
+        ended = Trajectory(job=RolloutSpec(task=task, rollout_id=key), turns=(turn,), stop_reason=StopReason.FINISHED)
         return outcome_of(ended, EnvironmentConfig())
 
 
 async def test_rollouts_leave_numbers_alone() -> None:
     config = decode_config({"environments": {"A/B": {}}}, "test")
     task = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
-    plan = Plan(config=config, given=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
+    plan = RolloutPlan(config=config, given=config, tasks=(task,), samples=ROLLOUTS, concurrency=2, folder=Path())
     runtime: Any = Player()
     engine: Any = None
     with Progress(disable=True) as progress:
         played = await play_all(plan, runtime, engine, progress)
     assert len(played) == ROLLOUTS
-    assert all(isinstance(one, Played) and one.measure.action_tokens == IDS for one in played)
+    assert all(isinstance(one, Played) and one.stats.action_tokens == IDS for one in played)
     assert len(msgspec.json.encode(played)) < 1_000 * ROLLOUTS
     gc.collect()
-    kept = [each for each in gc.get_objects() if type(each) is Trajectory and each.job.key.startswith(task.key)]
+    kept = [each for each in gc.get_objects() if type(each) is Trajectory and each.job.rollout_id.startswith(task.key)]
     assert not kept

@@ -27,16 +27,16 @@ def check_data(trajectory: Trajectory, data: tuple[Datum, ...]) -> None:
     for turn in trajectory.turns:
         begins = len(shown)
         shown.extend((token, None, False) for token in turn.observation)
-        sampled = [pair for one in turn.generations for pair in zip(one.ids, one.logprobs, strict=True)]
+        sampled = [pair for one in turn.generations for pair in zip(one.token_ids, one.logprobs, strict=True)]
         for place, (token, logprob) in enumerate(sampled):
-            shown.append((token, logprob, trajectory.trains and may_train(trajectory, turn, place)))
+            shown.append((token, logprob, trajectory.trainable and may_train(trajectory, turn, place)))
         if sampled:
             datum = datum or next(left, None)
             assert datum is not None
             assert (*datum.prompt, *datum.response)[: len(shown)] == tuple(token for token, _, _ in shown)
-        if turn.hidden:
+        if turn.stripped_spans:
             _check_end(trajectory, datum, shown)
-            gone = {begins + place for start, end in turn.hidden for place in range(start, end)}
+            gone = {begins + place for start, end in turn.stripped_spans for place in range(start, end)}
             datum, shown = None, [(token, None, False) for at, (token, _, _) in enumerate(shown) if at not in gone]
     _check_end(trajectory, datum, shown)
     assert next(left, None) is None
@@ -68,8 +68,8 @@ def _check_end(trajectory: Trajectory, datum: Datum | None, shown: list[tuple[in
     assert datum.loss_mask == tuple(int(trains) for _, _, trains in rest)
     assert datum.logprobs == tuple(logprob or 0.0 for _, logprob, _ in rest)
     assert datum.sampled[-1] == 1
-    assert datum.trains == trajectory.trains
-    assert datum.trains or not any(datum.loss_mask)
+    assert datum.trainable == trajectory.trainable
+    assert datum.trainable or not any(datum.loss_mask)
 
 
 def check_shown(answered: Iterable[tuple[Sequence[int], Generation]], data: tuple[Datum, ...]) -> None:
@@ -80,10 +80,10 @@ def check_shown(answered: Iterable[tuple[Sequence[int], Generation]], data: tupl
     ends = set[tuple[int, ...]]()
     told = 0
     for ids, generation in answered:
-        if not generation.ids:
+        if not generation.token_ids:
             continue
-        told += len(generation.ids)
-        seen = (*ids, *generation.ids)
+        told += len(generation.token_ids)
+        seen = (*ids, *generation.token_ids)
         ends.add(seen)
         carrying = [datum for datum in data if _carries(datum, len(ids), seen)]
         assert len(carrying) == 1

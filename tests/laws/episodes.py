@@ -18,7 +18,7 @@ from orl_core.task import Task
 from orl_core.trajectory import FinishReason, Generation
 from orl_rollout.loop.session import Opening
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Runtime
 
 from tests.kit.tokenizers import tokenizer
@@ -38,14 +38,14 @@ CALLS = {
     "broken": '<tool_call>\n{"name"\n</tool_call>',
 }
 Call = Literal["good", "unknown", "broken"]
-Saying = Literal["calls", "text", "cut", "abort", "error", "foreign error", "nothing", "too much"]
-Doing = Literal["pays", "says nothing", "ends", "refuses", "image", "error", "foreign error"]
+ModelStep = Literal["calls", "text", "cut", "abort", "error", "foreign error", "nothing", "too much"]
+EnvironmentStep = Literal["pays", "says nothing", "ends", "refuses", "image", "error", "foreign error"]
 
 
 class Says(NamedTuple):
     """What the engine does with one request, after so many seconds."""
 
-    what: Saying = "calls"
+    what: ModelStep = "calls"
     calls: tuple[Call, ...] = ("good",)
     seconds: float = 0.0
 
@@ -60,7 +60,7 @@ class Says(NamedTuple):
 class Does(NamedTuple):
     """What the environment does when it is asked, after so many seconds."""
 
-    what: Doing = "pays"
+    what: EnvironmentStep = "pays"
     seconds: float = 0.0
 
 
@@ -100,9 +100,9 @@ class Model:
         if says.what in ("error", "foreign error"):
             raise SessionError("a stray error") if says.what == "error" else KeyError("meta_info")
         said = () if says.what == "nothing" else says.ids * (TURN_TOKENS if says.what == "too much" else 1)
-        reasons: dict[Saying, FinishReason] = {"cut": "length", "abort": "abort"}
+        reasons: dict[ModelStep, FinishReason] = {"cut": "length", "abort": "abort"}
         logprobs = tuple(-(1.0 + (len(ids) + place) % 97) for place in range(len(said)))
-        generation = Generation(ids=said, logprobs=logprobs, finish_reason=reasons.get(says.what, "stop"))
+        generation = Generation(token_ids=said, logprobs=logprobs, finish_reason=reasons.get(says.what, "stop"))
         self.answered.append((tuple(ids), generation))
         return generation
 
@@ -121,7 +121,9 @@ class World:
         self.opened += 1
         await self._do(self._episode.opens)
         tools = (ToolSpec(name="act"),)
-        return Opening(messages=(text_message("user", "Play."),), tools=tools, answers_in_text=self._episode.in_text)
+        return Opening(
+            messages=(text_message("user", "Play."),), tools=tools, accepts_text_answer=self._episode.in_text
+        )
 
     async def call(self, call: ToolCall) -> ToolResult:
         self.called += 1
@@ -175,7 +177,7 @@ def play(episode: Episode) -> Played:
 
     async def main() -> Played:
         loop = asyncio.get_running_loop()
-        breaker = Breaker(max_error_rate=1.0, group_size=1)
+        breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
         runtime = Runtime(config, renderer=RENDERER, client=world, breaker=breaker)
         playing = asyncio.create_task(
             runtime.play(TASK, key="k", engine=model, sampling={}, stopped=lambda: loop.time() >= episode.stops_at)

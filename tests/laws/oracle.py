@@ -32,7 +32,7 @@ class Over(Exception):
         self.reason = reason
 
 
-class Foretold:
+class Expected:
     """What must come of an episode: its end, the ids of every turn, what is paid, the tools that are run."""
 
     def __init__(self, episode: Episode) -> None:
@@ -49,7 +49,7 @@ class Foretold:
         self.seconds += min(episode.closes.seconds, CLOSE_SECONDS)  # 10: closed on every path, in bounded time
         self.cancelled = episode.cancelled_at < self.seconds
         trainable = {StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.MAX_TOKENS}
-        self.trains = self.reason in trainable | ({StopReason.TIMEOUT} if episode.train_timeouts else set())
+        self.trainable = self.reason in trainable | ({StopReason.TIMEOUT} if episode.train_timeouts else set())
 
     def _play(self) -> None:
         self._wait(self._episode.opens.seconds, NEVER)

@@ -140,7 +140,7 @@ def later(column: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def swapped(column: tuple[float, ...]) -> tuple[float, ...]:
     """Two neighbours that differ, exchanged."""
-    at = next((place for place, pair in enumerate(itertools.pairwise(column)) if pair[0] != pair[1]), None)
+    at = next((index for index, pair in enumerate(itertools.pairwise(column)) if pair[0] != pair[1]), None)
     return column if at is None else (*column[:at], column[at + 1], column[at], *column[at + 2 :])
 
 
@@ -157,7 +157,7 @@ def moved_spans(trajectory: Trajectory) -> tuple[Datum, ...]:
 MASKS: dict[str, Convert] = {
     "a mask one id late": each(lambda datum: {"loss_mask": later(datum.loss_mask)}),
     "sampled one id late": each(lambda datum: {"sampled": later(datum.sampled)}),
-    "trains what was shown": each(lambda datum: {"loss_mask": (int(datum.trains),) * len(datum.loss_mask)}),
+    "trains what was shown": each(lambda datum: {"loss_mask": (int(datum.trainable),) * len(datum.loss_mask)}),
     "trains what does not train": each(lambda datum: {"loss_mask": datum.sampled}),
     "trains nothing": each(lambda datum: {"loss_mask": (0,) * len(datum.loss_mask)}),
     "says that all was sampled": each(lambda datum: {"sampled": (1,) * len(datum.sampled)}),
@@ -173,7 +173,7 @@ MASKS: dict[str, Convert] = {
     "a prompt without its first id": each(lambda datum: {"prompt": datum.prompt[1:]}),
     "parts one id late": moved_spans,
     "forgets what was hidden": lambda trajectory: convert(
-        structs.replace(trajectory, turns=tuple(structs.replace(turn, hidden=()) for turn in trajectory.turns))
+        structs.replace(trajectory, turns=tuple(structs.replace(turn, stripped_spans=()) for turn in trajectory.turns))
     ),
     "loses the last datum": lambda trajectory: convert(trajectory)[:-1],
     "trains refused turns": lambda trajectory: convert(
@@ -207,13 +207,13 @@ def law_of_the_wire(client: type[ScriptedEngine], by: Settings) -> None:
     def holds(streams: list[list[int]]) -> None:
         call = TOKENIZER.encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>')
         script = [
-            Generation(ids=(*ids, *call), logprobs=(-0.5,) * (len(ids) + len(call)), finish_reason="stop")
+            Generation(token_ids=(*ids, *call), logprobs=(-0.5,) * (len(ids) + len(call)), finish_reason="stop")
             for ids in streams
         ]
         engine = client(script)
         session = ScriptedSession([ToolResult(name="act")] * len(script))
         trajectory = play(engine, session, Limits(max_turns=len(script)), lambda: False)
-        answered = [(request.ids, request.generation) for request in engine.requests]
+        answered = [(request.token_ids, request.generation) for request in engine.requests]
         check_shown(answered, to_data(trajectory, reward=0.0))
 
     holds()

@@ -18,19 +18,19 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from orl_core.trajectory import StopReason
 
 from tests.laws.checks import check_data, check_shown
-from tests.laws.episodes import NEVER, Call, Does, Doing, Episode, Played, Saying, Says, play
-from tests.laws.oracle import Foretold, Over
+from tests.laws.episodes import NEVER, Call, Does, EnvironmentStep, Episode, ModelStep, Played, Says, play
+from tests.laws.oracle import Expected, Over
 
 SAYINGS = (
-    *(Says(what) for what in get_args(Saying)),
+    *(Says(what) for what in get_args(ModelStep)),
     *(Says(calls=("good", call)) for call in get_args(Call)),
     *(Says(calls=(call,)) for call in ("unknown", "broken")),
     *(Says(seconds=seconds) for seconds in (7.0, 19.0, NEVER)),
 )
-DOINGS = (*(Does(what) for what in get_args(Doing)), *(Does(seconds=seconds) for seconds in (7.0, NEVER)))
+DOINGS = (*(Does(what) for what in get_args(EnvironmentStep)), *(Does(seconds=seconds) for seconds in (7.0, NEVER)))
 
 
-def check_episode(episode: Episode, promised: type[Foretold] = Foretold) -> Played:
+def check_episode(episode: Episode, promised: type[Expected] = Expected) -> Played:
     """Play it and compare with what was promised."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -45,7 +45,7 @@ def check_episode(episode: Episode, promised: type[Foretold] = Foretold) -> Play
         assert world.called <= foretold.called
         assert played.seconds < foretold.seconds + 1e-6
         return played
-    trajectory, data = played.outcome.trajectory, played.outcome.data
+    trajectory, data = played.outcome.trajectory, played.outcome.datums
     assert trajectory.stop_reason is foretold.reason, trajectory.error
     assert bool(trajectory.error) == (foretold.reason is StopReason.ERROR)
     assert played.seconds == pytest.approx(foretold.seconds, abs=0.1)
@@ -58,7 +58,7 @@ def check_episode(episode: Episode, promised: type[Foretold] = Foretold) -> Play
     check_shown(model.answered[:taken], data)
     sampled = tuple(token for ids in foretold.turns for token in ids)
     trained = [token for datum in data for token, bit in zip(datum.response, datum.loss_mask, strict=True) if bit]
-    assert trained == list(sampled if foretold.trains else ())
+    assert trained == list(sampled if foretold.trainable else ())
     return played
 
 
@@ -130,34 +130,34 @@ SLOW = Episode(says={0: Says(seconds=19.0), 1: Says(seconds=19.0)})
 
 
 def test_every_ending_is_foretold_by_some_pair() -> None:
-    reasons = {Foretold(episode).reason for episode in (*PAIRS, SLOW, Episode(stops_at=0.0))}
+    reasons = {Expected(episode).reason for episode in (*PAIRS, SLOW, Episode(stops_at=0.0))}
     assert reasons == set(StopReason)
 
 
-class _DeafToTheHost(Foretold):
+class _DeafToTheHost(Expected):
     def _heed_the_host(self) -> None:
         return
 
 
-class _FaultsAreEndings(Foretold):
+class _FaultsAreEndings(Expected):
     def _fail(self, fault: bool) -> None:
         if fault:
             raise Over(StopReason.MAX_TURNS)
 
 
-class _Patient(Foretold):
+class _Patient(Expected):
     def _wait(self, seconds: float, most: float) -> None:
         super()._wait(min(seconds, most, 1.0), most)
 
 
-class _Repeating(Foretold):
+class _Repeating(Expected):
     def _call_one(self, does: Does) -> None:
         self.called += does.what == "error"
         super()._call_one(does)
 
 
 @pytest.mark.parametrize("other", [_DeafToTheHost, _FaultsAreEndings, _Patient, _Repeating])
-def test_negative_control_other_promises_are_not_kept(other: type[Foretold]) -> None:
+def test_negative_control_other_promises_are_not_kept(other: type[Expected]) -> None:
     """A rollout that keeps these promises is found not to keep others."""
     stopped = Episode(stops_at=1.71, says={0: Says(seconds=7.0)})
     with pytest.raises(AssertionError):  # noqa: PT012  whichever of them it is that shows the difference

@@ -24,7 +24,7 @@ def test_stripped_reasoning_splits_a_trajectory_into_exact_data(trajectory: Traj
     check_data(trajectory, data)
     sampled = sum(len(turn.action_ids) for turn in trajectory.turns)
     assert sum(sum(datum.sampled) for datum in data) == sampled
-    assert {datum.rollout_id for datum in data} <= {trajectory.job.key}
+    assert {datum.rollout_id for datum in data} <= {trajectory.job.rollout_id}
 
 
 @given(trajectory=trajectories)
@@ -46,5 +46,5 @@ def test_a_datum_carries_what_names_it(trajectory: Trajectory):
             assert ends == sorted(set(ends))
             assert all(datum.sampled[place] for place in ends)
     for datum in data:
-        assert (datum.rollout_id, datum.task_key) == (trajectory.job.key, trajectory.job.task.key)
+        assert (datum.rollout_id, datum.task_key) == (trajectory.job.rollout_id, trajectory.job.task.key)
         assert datum.reward == 0.25

@@ -23,7 +23,7 @@ from orl_core.limits import Limits
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolResult, ToolSpec, text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from orl_testing import ScriptedEngine, ScriptedSession
@@ -86,7 +86,7 @@ def scripted(draw: st.DrawFn) -> Callable[[Sequence[int], Mapping[str, Any]], Ge
         budget = sampling["max_new_tokens"]
         kept = ids * 99 if kind == "too many" else ids[:budget]
         reason = "abort" if kind == "abort" else "length" if len(kept) == budget else "stop"
-        return Generation(ids=kept, logprobs=(logprob,) * len(kept), finish_reason=reason)  # type: ignore[arg-type]
+        return Generation(token_ids=kept, logprobs=(logprob,) * len(kept), finish_reason=reason)  # type: ignore[arg-type]
 
     return generate
 
@@ -117,7 +117,7 @@ def play(
     """One rollout on a loop of its own; no task may be left behind, and no warning."""
 
     async def main() -> Trajectory:
-        job = Job(task=TASK, key="k", limits=limits)
+        job = RolloutSpec(task=TASK, rollout_id="k", limits=limits)
         trajectory = await rollout(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return trajectory
@@ -129,27 +129,27 @@ def play(
 
 def check_shown_to(engine: ScriptedEngine, data: tuple[Datum, ...]) -> None:
     """Law L1 for what this engine saw, unless its last answer was refused for its length."""
-    answered = [request for request in engine.requests if request.generation.ids]
-    if not answered or len(answered[-1].generation.ids) > answered[-1].sampling["max_new_tokens"]:
+    answered = [request for request in engine.requests if request.generation.token_ids]
+    if not answered or len(answered[-1].generation.token_ids) > answered[-1].sampling["max_new_tokens"]:
         return
-    check_shown([(request.ids, request.generation) for request in answered], data)
+    check_shown([(request.token_ids, request.generation) for request in answered], data)
 
 
 def check_stripped(trajectory: Trajectory, data: tuple[Datum, ...], renderer: Renderer) -> None:
     """Where reasoning is stripped, none of an earlier turn's was shown; a turn without any goes on with its datum."""
     turns = trajectory.turns
     if not trajectory.job.limits.strip_reasoning:
-        assert not any(turn.hidden for turn in turns)
+        assert not any(turn.stripped_spans for turn in turns)
         return
     for turn in turns[:-1]:
-        hidden = {place for start, end in turn.hidden for place in range(start, end)}
+        hidden = {place for start, end in turn.stripped_spans for place in range(start, end)}
         calls = {place for span in turn.spans or () if span.part == "calls" for place in range(span.start, span.end)}
         for place, token in enumerate(turn.action_ids):
             assert token != THINK or place in calls or place + len(turn.observation) in hidden
         assert bool(hidden) == any(span.part == "reasoning" for span in turn.spans or ())
         if renderer is INSIDE:
             assert all(place in hidden for place, token in enumerate(turn.observation) if token == THINK)
-    assert len(data) <= 1 + sum(bool(turn.hidden) for turn in turns[:-1])
+    assert len(data) <= 1 + sum(bool(turn.stripped_spans) for turn in turns[:-1])
 
 
 @given(
@@ -175,7 +175,7 @@ def test_a_rollout_is_total_and_exact(steps, script, limits, aborts_after, first
         [*script, SessionError("the script is over"), SessionError("the script is over"), SessionError("again")],
         messages=(text_message("user", first),),
         tools=(ToolSpec(name="act"),),
-        answers_in_text=in_text,
+        accepts_text_answer=in_text,
         fails_to_open=broken,
     )
     trajectory = play(engine, session, limits, stopped, renderer)
@@ -199,7 +199,7 @@ def test_an_action_cut_at_every_id_is_kept_and_trained_and_not_acted_on(said, op
     for cut in range(1, len(ids)):
         if ids[cut - 1] in renderer.stop_ids:
             continue
-        generation = Generation(ids=ids[:cut], logprobs=(-0.5,) * cut, finish_reason="length")
+        generation = Generation(token_ids=ids[:cut], logprobs=(-0.5,) * cut, finish_reason="length")
         engine, session = ScriptedEngine([generation]), ScriptedSession()
         trajectory = play(engine, session, Limits(turn_tokens=cut), lambda: False, renderer)
         (datum,) = data = to_data(trajectory, reward=0.0)
@@ -211,7 +211,7 @@ def test_an_action_cut_at_every_id_is_kept_and_trained_and_not_acted_on(said, op
 
 def test_an_engine_that_is_shown_something_else_is_seen():
     """The check above fails when one id of an observation differs from what the engine was shown."""
-    generate = Generation(ids=CALL, logprobs=(-1.0,) * len(CALL), finish_reason="stop")
+    generate = Generation(token_ids=CALL, logprobs=(-1.0,) * len(CALL), finish_reason="stop")
     engine = ScriptedEngine([generate, generate])
     session = ScriptedSession([ToolResult(name="act"), ToolResult(name="act", finished=True)])
     trajectory = play(engine, session, Limits(), lambda: False)
@@ -231,14 +231,14 @@ def test_an_engine_that_is_shown_something_else_is_seen():
 def test_reasoning_stripped_otherwise_than_recorded_is_seen():
     """The checks above fail when what was hidden is recorded one id short, or not at all."""
     thinking = (THINK, *TOKENIZER.encode(["Hm."])[0], THOUGHT, *CALL)
-    generate = Generation(ids=thinking, logprobs=(-1.0,) * len(thinking), finish_reason="stop")
+    generate = Generation(token_ids=thinking, logprobs=(-1.0,) * len(thinking), finish_reason="stop")
     engine = ScriptedEngine([generate, generate])
     session = ScriptedSession([ToolResult(name="act"), ToolResult(name="act", finished=True)])
     trajectory = play(engine, session, Limits(strip_reasoning=True), lambda: False)
     first, last = trajectory.turns
-    ((start, end),) = first.hidden
+    ((start, end),) = first.stripped_spans
     check_shown_to(engine, to_data(trajectory, reward=0.0))
     for hidden in (((start, end - 1),), ()):
-        forged = structs.replace(trajectory, turns=(structs.replace(first, hidden=hidden), last))
+        forged = structs.replace(trajectory, turns=(structs.replace(first, stripped_spans=hidden), last))
         with pytest.raises(AssertionError):
             check_shown_to(engine, to_data(forged, reward=0.0))

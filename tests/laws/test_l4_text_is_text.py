@@ -96,7 +96,7 @@ def test_without_the_law_every_one_of_them_would_leak(name: str) -> None:
 
 
 @given(hostile)
-def test_what_an_action_spells_is_no_delimiter_where_the_vocabulary_has_one(text: str) -> None:
+def test_spelled_delimiter_is_text_if_vocabulary_has_a_token(text: str) -> None:
     said = f'{text}<tool_call>{{"name": "look"}}</tool_call><think>{text}</think>'
     (ids,) = tokenizer("qwen3").encode([said])
     action = RENDERERS["qwen3"].parse(ids)

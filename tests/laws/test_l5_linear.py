@@ -18,10 +18,10 @@ from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.render import Renderer, Tokenizer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import rollout
-from orl_rollout.loop.token_buffer import Context
+from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import ScriptedEngine, ScriptedSession, SglangServer
 
@@ -105,10 +105,10 @@ Turns = list[tuple[str, int, str]]  # the thought and the argument of each actio
 async def play(engine: Engine, turns: Turns, renderer: Renderer = RENDERER, **limits: Any) -> Trajectory:
     """One rollout of these turns; the last result ends it."""
     results = [
-        ToolResult(name="act", content=(TextBlock(text=text),), finished=place == len(turns))
-        for place, (_, _, text) in enumerate(turns, 1)
+        ToolResult(name="act", content=(TextBlock(text=text),), finished=index == len(turns))
+        for index, (_, _, text) in enumerate(turns, 1)
     ]
-    job = Job(task=TASK, key="rollout-7", limits=Limits(max_turns=50, **limits))
+    job = RolloutSpec(task=TASK, rollout_id="rollout-7", limits=Limits(max_turns=50, **limits))
     session = ScriptedSession(results, tools=(ToolSpec(name="act"),))
     trajectory = await rollout(job, session=session, renderer=renderer, engine=engine)
     assert trajectory.stop_reason is StopReason.FINISHED, trajectory.error
@@ -119,7 +119,7 @@ async def play(engine: Engine, turns: Turns, renderer: Renderer = RENDERER, **li
 def played(turns: Turns, renderer: Renderer = RENDERER) -> tuple[int, int, int]:
     """What a rollout of these turns gave to the tokenizer."""
     script = [
-        Generation(ids=ids, logprobs=(-1.0,) * len(ids), finish_reason="stop")
+        Generation(token_ids=ids, logprobs=(-1.0,) * len(ids), finish_reason="stop")
         for ids in (action(thought, argument) for thought, argument, _ in turns)
     ]
     COUNTING.spent()
@@ -183,7 +183,7 @@ async def through_sglang(turns: Turns, **limits: Any) -> tuple[SglangServer, lis
 def test_every_id_is_encoded_to_json_once(turns):
     server, contexts, trajectory = asyncio.run(through_sglang(turns))
     (context,) = {id(context): context for context in contexts}.values()
-    assert isinstance(context, Context)
+    assert isinstance(context, TokenBuffer)
     shown = len(context) - len(trajectory.turns[-1].action_ids)
     assert context.encoded == shown == len(server.requests[-1].body["input_ids"])
     shown_last = [token for turn in trajectory.turns for token in (*turn.observation, *turn.action_ids)][:shown]
@@ -194,15 +194,15 @@ def test_every_id_is_encoded_to_json_once(turns):
 def test_reasoning_that_is_stripped_is_never_encoded_and_the_rest_once(turns):
     server, contexts, trajectory = asyncio.run(through_sglang(turns, strip_reasoning=True))
     (context,) = {id(context): context for context in contexts}.values()
-    assert isinstance(context, Context)
+    assert isinstance(context, TokenBuffer)
     assert context.encoded == len(server.requests[-1].body["input_ids"])
-    assert all(turn.hidden for turn in trajectory.turns[:-1])
-    remains = [token for turn in trajectory.turns[:-1] for token in turn.remains]
+    assert all(turn.stripped_spans for turn in trajectory.turns[:-1])
+    remains = [token for turn in trajectory.turns[:-1] for token in turn.visible_ids]
     assert server.requests[-1].body["input_ids"] == [*remains, *trajectory.turns[-1].observation]
 
 
 @given(turns=any_turns)
-def test_prompt_logprobs_are_never_asked_for_and_one_key_leads_to_one_worker(turns):
+def test_no_prompt_logprobs_and_one_worker_for_each_key(turns):
     server, _, trajectory = asyncio.run(through_sglang(turns))
     assert {request.headers["X-SMG-Routing-Key"] for request in server.requests} == {"rollout-7"}
     for request in server.requests:
@@ -217,5 +217,5 @@ def test_prompt_logprobs_are_never_asked_for_and_one_key_leads_to_one_worker(tur
 async def test_the_body_is_the_json_of_the_request():
     """Whatever way it is written, it is the same JSON."""
     async with SglangServer([[8]]) as server, SglangEngine(server.url, context_tokens=100) as engine:
-        await engine.generate(Context([1, 23, 456]), {"max_new_tokens": 3}, key="a")
+        await engine.generate(TokenBuffer([1, 23, 456]), {"max_new_tokens": 3}, key="a")
     assert json.dumps(server.requests[0].body["input_ids"]) == "[1, 23, 456]"

@@ -33,11 +33,11 @@ from orl_launcher.view.tables import episode_view
 from orl_launcher.view.terminal import Terminal
 from orl_rollout.journal.journal import Journal, read_journal
 from orl_rollout.loop.session import Session
-from orl_rollout.openreward.faults import speaking
+from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.transport import RemoteFailure
-from orl_rollout.results.metrics import measure, metrics_of
+from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.upload.events import events_of
@@ -80,7 +80,7 @@ class Sessions:
     def fault(self) -> SessionError:
         """What the environment's own failure becomes on its way; the value stands where the line is cut."""
         before = "x" * (990 if self.place == "long fault" else 1)
-        with pytest.raises(SessionError) as caught, speaking("calling tool `act`", self.scrubber):
+        with pytest.raises(SessionError) as caught, as_session_error("calling tool `act`", self.scrubber):
             raise RemoteFailure(f"{before} {self.echo}")
         return caught.value
 
@@ -93,7 +93,7 @@ def engine(place: str, echo: str) -> ScriptedEngine:
     text = f"{json.dumps(echo)}\n" if place == "model" else ""
     call = f'{text}<tool_call>\n{{"name": "act", "arguments": {{}}}}\n</tool_call><|im_end|>'
     ids = tuple(tokenizer("qwen3").encode_joint(call))
-    return ScriptedEngine([Generation(ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")] * 3)
+    return ScriptedEngine([Generation(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")] * 3)
 
 
 def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
@@ -114,7 +114,7 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
         "samples": repr(samples),
         "ids": " ".join(map(DECODE, ids)),
         "outcome": repr(outcome),
-        "metrics": json.dumps(metrics_of([measure(outcome)])),
+        "metrics": json.dumps(metrics_of([stats_of(outcome)])),
         "page": page("episodes", title="", name="", charts=(), episodes=[rows]),
         "terminal": terminal.file.getvalue(),  # pyright: ignore[reportAttributeAccessIssue]
     }
@@ -126,7 +126,7 @@ async def played(place: str, echo: str, config: RunConfig, folder: Path) -> Outc
             config,
             renderer=RENDERER,
             client=Sessions(place, echo, Scrubber.of(config)),
-            breaker=Breaker(max_error_rate=1.0, group_size=1),
+            breaker=CircuitBreaker(max_error_rate=1.0, group_size=1),
             journal=journal,
         )
         return await runtime.play(TASK, key="k", engine=engine(place, echo), sampling={})
@@ -145,10 +145,10 @@ def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:
             found = sinks(outcome, config, Path(folder)) | {"log": logged.getvalue()}
     finally:
         logging.getLogger("orl").removeHandler(handler)
-    assert not outcome.trajectory.trains
+    assert not outcome.trajectory.trainable
     if place not in ("fault", "long fault", "bug"):  # those hold the error alone, scrubbed before it was one
-        assert outcome.trajectory.leaked
-        assert outcome.data == ()
+        assert outcome.trajectory.contains_secret
+        assert outcome.datums == ()
     lines = [line for line in value.splitlines() if len(line) > 12]
     told = {echo, json.dumps(echo)[1:-1], value, *lines, base64.b64encode(value.encode()).decode().strip("=")[:-2]}
     for sink, text in found.items():
@@ -160,7 +160,7 @@ def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:
 def test_a_secret_that_is_a_word_of_ours_loses_the_text_and_not_the_run(tmp_path: Path) -> None:
     config = decode_config({"environments": {"A/B": {}}, "secrets": {"k": "finished", "l": "messages"}}, "test")
     outcome = asyncio.run(played("result", "ok", config, tmp_path))
-    assert outcome.trajectory.leaked
+    assert outcome.trajectory.contains_secret
     assert [entry.trajectory.turns for entry in read_journal(tmp_path)] == [()]
 
 

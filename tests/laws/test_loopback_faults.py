@@ -19,7 +19,7 @@ from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, FaultKind, SglangServer
@@ -89,7 +89,9 @@ async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
         SglangEngine(server.url, context_tokens=4096, payload={"return_routed_experts": True}) as engine,
         OpenRewardClient(config) as client,
     ):
-        runtime = Runtime(config, renderer=RENDERER, client=client, breaker=Breaker(max_error_rate=1.0, group_size=1))
+        runtime = Runtime(
+            config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=1.0, group_size=1)
+        )
         outcome = await runtime.play(task, key="k", engine=engine, sampling={})
         async with asyncio.timeout(10):
             await server.until_running(0)
@@ -110,6 +112,6 @@ def test_pairs_on_the_wire_end_as_promised(gallery: Served, world: World, fault:
     assert gallery.asked("/delete") - deleted == 1
     assert gallery.sessions == 0
     assert left == 0
-    check_data(trajectory, outcome.data)
-    trained = sum(sum(datum.loss_mask) for datum in outcome.data)
+    check_data(trajectory, outcome.datums)
+    trained = sum(sum(datum.loss_mask) for datum in outcome.datums)
     assert trained == (0 if reason is StopReason.ERROR else sum(len(turn.action_ids) for turn in trajectory.turns))

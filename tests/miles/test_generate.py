@@ -82,9 +82,7 @@ async def test_a_failure_is_aborted_where_miles_puts_another_group_in_its_place(
     assert {(sample.status.value, sample.reward, sample.remove_sample) for sample in samples} == {(status, 0.0, True)}
 
 
-async def test_the_abort_flag_of_the_state_ends_a_rollout_before_it_asks_the_engine(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
+async def test_abort_flag_ends_rollout_before_engine_request(environment: str, checkpoint: Path, tmp_path: Path):
     with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment)) as (host, server):
         host.aborted = True
         samples = await played(host)
@@ -94,7 +92,7 @@ async def test_the_abort_flag_of_the_state_ends_a_rollout_before_it_asks_the_eng
 
 
 @by_api
-async def test_an_engine_that_refuses_ends_the_run_past_a_host_that_catches_every_exception(
+async def test_refusing_engine_ends_run_despite_host_catching_all(
     api: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
     with hosting(api, checkpoint, tmp_path, episode.settings(environment), (REFUSED,)) as (host, _):

@@ -133,9 +133,7 @@ def test_engines_may_be_wider_than_training_where_training_is_not_split(
     assert "--tp 4 does not divide 1 training and 4" in refused(capsys, python, *wide, *MEGATRON)
 
 
-def test_a_refusal_of_the_parser_itself_is_what_keeps_the_run_from_starting(
-    capsys: pytest.CaptureFixture[str], python: str
-) -> None:
+def test_parser_refusal_is_the_reported_problem(capsys: pytest.CaptureFixture[str], python: str) -> None:
     plan = planned(capsys, python, "--advantage-estimator", "cispo")
     assert (
         "# it would not start on this machine: the parser of miles: argument --advantage-estimator: invalid choice"
@@ -219,9 +217,7 @@ def checkpoint(folder: Path, *, fsdp: bool) -> str:
     return str(folder)
 
 
-def test_a_checkpoint_that_the_backend_cannot_read_keeps_the_run_from_starting(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_unreadable_checkpoint_prevents_start(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
     ours, other = checkpoint(working / "ours", fsdp=True), checkpoint(working / "other", fsdp=False)
     hf = working / "hf"
     hf.mkdir()
@@ -269,7 +265,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("backend", ["fsdp", "megatron"])
-def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment(
+def test_run_passes_config_and_keeps_secrets_in_environment(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path, backend: str
 ) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")

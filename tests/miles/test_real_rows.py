@@ -52,9 +52,7 @@ async def test_plain_rows_are_played_by_miles_and_scored_by_its_reward_model(
     assert len(evaluated["mix"]["rewards"]) == 4
 
 
-async def test_a_function_of_the_legacy_signature_has_no_miles_to_play_plain_rows_in_the_class_api(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
+async def test_legacy_function_refuses_plain_rows_in_class_api(environment: str, checkpoint: Path, tmp_path: Path):
     rows = mix(tmp_path / "mix.jsonl", PROMPT)
     config = episode.settings(environment)
     with (
@@ -66,9 +64,7 @@ async def test_a_function_of_the_legacy_signature_has_no_miles_to_play_plain_row
 
 
 @by_api
-async def test_what_the_engine_chose_reaches_the_trainer_for_every_row_a_failure_included(
-    api: Api, environment: str, checkpoint: Path, tmp_path: Path
-):
+async def test_routing_choices_reach_trainer_for_all_rows(api: Api, environment: str, checkpoint: Path, tmp_path: Path):
     refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
     with (
         engine(checkpoint, [refusal]) as server,

@@ -19,9 +19,7 @@ SAMPLING = {"temperature": 1.0, "max_new_tokens": 200}
 
 
 @by_api
-async def test_an_evaluation_asks_for_nothing_to_replay_beside_training_that_does(
-    api: Any, environment: str, checkpoint: Path, tmp_path: Path
-):
+async def test_evaluation_requests_no_replay_data(api: Any, environment: str, checkpoint: Path, tmp_path: Path):
     with hosting(api, checkpoint, tmp_path, episode.settings(environment), **REPLAY) as (host, server):
         (trained, evaluated), _ = host.groups
         try:
@@ -63,9 +61,7 @@ async def test_an_evaluation_has_a_context_of_its_own_to_play_in(environment: st
     assert (trained.response_length, evaluated.reward) == (1, 1.0)
 
 
-async def test_what_does_not_fit_its_ids_is_the_engines_fault_and_ends_a_run_that_has_nothing_else(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
+async def test_mismatched_replay_data_is_engine_error_and_ends_run(environment: str, checkpoint: Path, tmp_path: Path):
     ended = None
     changes: dict[str, Any] = REPLAY | {"num_layers": 2}
     with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment), **changes) as (host, _):

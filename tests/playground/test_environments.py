@@ -8,7 +8,7 @@ import pytest
 from orl_playground import guess_number, guess_wider, mystery, workshop
 from orl_playground.guess_number import Game, GuessNumber, consistent_baseline, uniform_baseline
 from orl_playground.guess_wider import GuessWider
-from orl_playground.mystery import Mystery, Place, Suspect, case
+from orl_playground.mystery import Mystery, Room, Suspect, case
 from orl_playground.workshop import Delivery, Line, Part, Workshop, order
 
 SPLITS = ("train", "test")
@@ -77,7 +77,7 @@ def test_every_mystery_is_determined_by_its_evidence(split):
     seeds: list[Any] = [task["seed"] for task in Mystery.list_tasks(split)]
     for mystery_case in map(case, seeds):
         alone = [suspect for suspect in Suspect if mystery_case.check_alibi(suspect).startswith("Nobody")]
-        scenes = [place for place in Place if "in order" not in mystery_case.inspect(place)]
+        scenes = [place for place in Room if "in order" not in mystery_case.inspect(place)]
         assert len(alone) == len(scenes) == 1
         weapon = next(w for w, wound in mystery.WOUNDS.items() if wound in mystery_case.inspect(scenes[0]))
         assert mystery_case.score(alone[0], weapon, scenes[0]) == 1.0
@@ -91,12 +91,12 @@ def test_an_accusation_earns_a_share_for_each_right_part():
     mystery_case = case(3)
     other = next(suspect for suspect in Suspect if suspect is not mystery_case.culprit)
     assert mystery_case.score(other, mystery_case.weapon, mystery_case.place) == 0.5
-    elsewhere = next(place for place in Place if place is not mystery_case.place)
+    elsewhere = next(place for place in Room if place is not mystery_case.place)
     assert mystery_case.score(mystery_case.culprit, mystery_case.weapon, elsewhere) == 0.75
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_every_order_has_something_to_deliver_and_its_tools_lead_to_the_total(split):
+def test_every_order_has_items_and_tools_reach_the_total(split):
     seeds: list[Any] = [task["seed"] for task in Workshop.list_tasks(split)]
     for wanted in map(order, seeds):
         lines = [line for line in wanted.lines if wanted.available(line)]

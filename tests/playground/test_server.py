@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from orl_playground import guess_number, guess_wider
-from orl_playground.mystery import WOUNDS, Place, Suspect, case
+from orl_playground.mystery import WOUNDS, Room, Suspect, case
 from orl_playground.server import ENVIRONMENTS, ServerError, serving
 from orl_playground.workshop import order
 
@@ -105,7 +105,7 @@ async def test_a_mystery_is_solved_from_evidence_alone(base_url, monkeypatch):
             assert "Suspects: Ada" in text((await session.get_messages())[0])
             assert "I was in the" in text(await session.call_tool("interview", {"suspect": "Ada"}))
             alibis = {who: text(await session.call_tool("check_alibi", {"suspect": who.value})) for who in Suspect}
-            rooms = {room: text(await session.call_tool("inspect_room", {"place": room.value})) for room in Place}
+            rooms = {room: text(await session.call_tool("inspect_room", {"place": room.value})) for room in Room}
             culprit = next(who for who, alibi in alibis.items() if alibi.startswith("Nobody"))
             scene = next(room for room, seen in rooms.items() if "stains" in seen)
             weapon = next(weapon for weapon, wound in WOUNDS.items() if wound in rooms[scene])

@@ -16,7 +16,7 @@ from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
 from orl_core.trajectory import Generation, StopReason
 from orl_rollout.http.client import retry_after
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.tasks.file import read_tasks
@@ -55,7 +55,7 @@ async def test_a_deep_answer_ends_a_rollout_with_an_error(
     with envs.serve(envs.Echo, wrap=Deep) as served:
         config = config_of("Echo", served.url, secrets={"passphrase": None})
         async with OpenRewardClient(config) as client:
-            breaker = Breaker(max_error_rate=0.0, group_size=1)
+            breaker = CircuitBreaker(max_error_rate=0.0, group_size=1)
             playing = Runtime(config, renderer=RENDERER, client=client, breaker=breaker)
             outcome = await playing.play(task_of("Echo"), key="1", engine=model(("finish",)), sampling={})
     assert outcome.trajectory.stop_reason is StopReason.ERROR
@@ -69,10 +69,12 @@ async def test_deep_arguments_of_a_model_are_its_mistake(
     monkeypatch.setenv("PASSPHRASE", "deep-secret")
     deep = '{"text": ' + "[" * depth + "]" * depth + "}"
     ids = tuple(TOKENIZER.encode_joint(f'<tool_call>\n{{"name": "echo", "arguments": {deep}}}\n</tool_call><|im_end|>'))
-    said = Generation(ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
+    said = Generation(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
     config = config_of("Echo", gallery.url, secrets={"passphrase": None})
     async with OpenRewardClient(config) as client:
-        playing = Runtime(config, renderer=RENDERER, client=client, breaker=Breaker(max_error_rate=0.0, group_size=1))
+        playing = Runtime(
+            config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1)
+        )
         engine = ScriptedEngine([said, *([said] * 30)])
         outcome = await playing.play(task_of("Echo"), key="1", engine=engine, sampling={})
     assert outcome.trajectory.stop_reason is not StopReason.ERROR, outcome.trajectory.error

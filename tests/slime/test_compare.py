@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from orl_cluster.hooks.group_scores import OFFERED, SCORED, offer
+from orl_cluster.hooks.group_scores import OFFERED, SCORED, store_conversation
 from orl_cluster.hooks.samples import split
 from orl_rollout.results.outcome import Outcome
 from orl_slime.hooks import post_process
@@ -34,13 +34,13 @@ def played(outcome: Outcome, index: int, group: int) -> list[Sample]:
     """What `generate` makes of an outcome where reasoning is stripped and groups are compared."""
     task = msgspec.to_builtins(outcome.trajectory.job.task)
     sample = Sample(index=index, group_index=group, metadata=task | {"start_rollout_id": 3})
-    offer(sample, outcome.trajectory if outcome.trajectory.trains else None)
+    store_conversation(sample, outcome.trajectory if outcome.trajectory.trainable else None)
     return split(sample, outcome, text_of=str)
 
 
 def test_whole_groups_are_compared_and_siblings_share_the_score(gallery: Served):
     outcomes = [ended("a"), ended("bbb"), ended("asleep", number=2), ended("at all", number=2)]
-    samples = [sample for place, outcome in enumerate(outcomes) for sample in played(outcome, place, place // 2)]
+    samples = [sample for index, outcome in enumerate(outcomes) for sample in played(outcome, index, index // 2)]
     sibling = Sample(index=1, rollout_id=1, group_index=0, reward=1.0, loss_mask=[1])
     samples.insert(2, sibling)
     raw, advantages = post_process(args(gallery.url), samples)

@@ -45,9 +45,9 @@ def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):
     assert sample.response_length == len(sample.loss_mask or []) == len(sample.rollout_log_probs or []) > 0
     assert len(sample.tokens) > sample.response_length
     assert isinstance(sample.reward, float)
-    assert sample.remove_sample == (not trajectory.trains)
-    if trajectory.trains:
-        (datum,) = outcome.data
+    assert sample.remove_sample == (not trajectory.trainable)
+    if trajectory.trainable:
+        (datum,) = outcome.datums
         assert sample.tokens == [*datum.prompt, *datum.response]
         assert sample.loss_mask == list(datum.loss_mask)
     else:
@@ -57,26 +57,26 @@ def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):
 
 
 @given(trajectory=stripped_trajectories)
-def test_stripped_reasoning_gives_a_list_of_samples_that_share_their_rollout(trajectory: Trajectory):
+def test_stripped_reasoning_gives_samples_of_one_rollout(trajectory: Trajectory):
     outcome = outcome_of(trajectory, environment())
     first = Sample(index=7, metadata={"task": 1})
     samples = split(first, outcome, text_of=str)
     assert samples[0] is first
-    assert len(samples) == max(1, len(outcome.data))
+    assert len(samples) == max(1, len(outcome.datums))
     assert {(sample.rollout_id, sample.index, sample.reward) for sample in samples} == {(7, 7, outcome.reward)}
-    for sample, datum in zip(samples, outcome.data, strict=False):
+    for sample, datum in zip(samples, outcome.datums, strict=False):
         assert sample.tokens == [*datum.prompt, *datum.response]
         assert sample.loss_mask == list(datum.loss_mask)
         assert sample.rollout_log_probs == list(datum.logprobs)
         assert sample.response_length == len(datum.response)
         assert sample.status.value == STATUS[trajectory.stop_reason]
-        assert sample.remove_sample == (not trajectory.trains)
+        assert sample.remove_sample == (not trajectory.trainable)
     assert len({id(sample.metadata) for sample in samples}) == len(samples)
     seconds = sum(result.seconds for turn in trajectory.turns for result in turn.results)
     assert sum(sample.non_generation_time for sample in samples) == seconds
     (evaluated,) = split(Sample(index=7), outcome, text_of=str, evaluation=True)
-    if outcome.data:
-        assert evaluated.tokens == [*outcome.data[-1].prompt, *outcome.data[-1].response]
+    if outcome.datums:
+        assert evaluated.tokens == [*outcome.datums[-1].prompt, *outcome.datums[-1].response]
 
 
 def batch() -> list[Sample]:
@@ -217,9 +217,9 @@ async def test_whatever_cannot_be_started_ends_the_run_with_an_error_of_ours(che
 def test_outcomes_without_ids_are_failures_that_do_not_train():
     sample = Sample()
     from orl_core.task import Task
-    from orl_core.trajectory import Job
+    from orl_core.trajectory import RolloutSpec
 
-    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k")
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
     dead = Trajectory(job=job, stop_reason=StopReason.ERROR, error="no server")
-    fill(sample, Outcome(trajectory=dead, reward=0.0, success=False, data=()), text_of=str)
+    fill(sample, Outcome(trajectory=dead, reward=0.0, success=False, datums=()), text_of=str)
     assert (sample.status.value, sample.remove_sample, sample.loss_mask) == ("failed", True, [0])

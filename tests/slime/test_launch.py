@@ -119,16 +119,14 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--model", "/models/Unheard-1B"], "--model-args"),
     ],
 )
-def test_what_slime_would_ignore_or_trip_over_is_refused_with_what_is_right(
+def test_options_slime_mishandles_are_refused_with_advice(
     capsys: pytest.CaptureFixture[str], python: str, argv: list[str], told: str
 ) -> None:
     assert told in refused(capsys, python, *argv)
 
 
 @pytest.mark.parametrize("value", ["0", "false", "-1"])
-def test_a_switch_with_a_value_which_slime_would_set_all_the_same_keeps_the_run_from_starting(
-    capsys: pytest.CaptureFixture[str], python: str, value: str
-) -> None:
+def test_switch_with_value_is_refused(capsys: pytest.CaptureFixture[str], python: str, value: str) -> None:
     told = "# it would not start on this machine: --use-tis is a switch and takes no value"
     assert told in planned(capsys, python, "--", "--use-tis", value)
     assert told not in planned(capsys, python, "--", "--use-tis", "--eps-clip", value)
@@ -220,7 +218,7 @@ def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     assert "no multiple" not in never
 
 
-def test_a_task_file_that_cannot_be_played_is_refused_before_any_gpu_is_asked_for(
+def test_unplayable_task_file_is_refused_before_gpu_request(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     (working / "tasks.jsonl").write_text('{"prompt": "?", "label": "", "metadata": {"env_name": "a/B"}}\n')
@@ -259,7 +257,7 @@ def test_ray_knows_the_token_since_a_version(version: str, closable: bool) -> No
     assert unclosable("") == []
 
 
-def test_a_run_begins_at_step_0_with_a_converted_model_and_goes_on_from_what_training_wrote(
+def test_run_starts_at_step_0_or_resumes_from_training(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     """slime takes a `--load` with a tracker for the run's own, which would skip the first step and evaluation."""
@@ -297,7 +295,7 @@ def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
     assert told in planned(capsys, python, "--model", other, *fresh, *shape)
 
 
-def test_a_folder_to_go_on_from_that_is_no_checkpoint_keeps_the_run_from_starting(
+def test_resume_folder_without_checkpoint_prevents_start(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     """slime would start anew, and end on the GPUs at a checkpoint that lacks its step."""

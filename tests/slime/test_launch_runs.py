@@ -49,7 +49,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_run_hands_over_the_configuration_and_keeps_secrets_in_the_environment(
+def test_run_passes_config_and_keeps_secrets_in_environment(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
@@ -113,7 +113,7 @@ def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_checkpoint_that_slime_cannot_read_is_refused_before_anything_starts(
+def test_unreadable_checkpoint_is_refused_before_start(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     other = str(checkpoint(working / "other", model_type="unheard_of"))
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_slime_cannot_read_is_refused_before_anything_starts(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_cluster_whose_workers_lack_a_secret_is_refused_before_the_trainer_starts(
+def test_cluster_lacking_a_secret_is_refused_before_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
     monkeypatch.delenv("OPENREWARD_API_KEY")

@@ -80,9 +80,7 @@ def working(host: Any, *, limit: int = 0) -> Iterator[Source]:
             assert not worker.worker_thread.is_alive()
 
 
-async def test_10_two_loops_have_their_own_clients_and_what_is_aborted_begins_anew(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
+async def test_10_two_loops_have_own_clients_and_aborted_is_reset(environment: str, checkpoint: Path, tmp_path: Path):
     config = episode.settings(environment)
     changes = ASYNC | {"rollout_batch_size": 1}
     with (

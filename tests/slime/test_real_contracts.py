@@ -97,9 +97,7 @@ def test_slimes_own_contract_tests_pass_with_our_paths(file: str):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def test_slimes_own_contract_test_of_generate_passes_with_ours_in_a_whole_host(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
+async def test_slimes_generate_contract_passes_in_whole_host(environment: str, checkpoint: Path, tmp_path: Path):
     """By itself it passes for no function that samples, slime's own included: its arguments name no engine."""
     root = Path(of_slime("slime.__file__")).parents[1]
     test = root / "tests/plugin_contracts/test_plugin_generate_contracts.py"

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 from orl_cluster.launch.ray import environment_for, ray_cluster
-from orl_cluster.launch.required_env import Needs
+from orl_cluster.launch.required_env import RequiredEnv
 from orl_core.errors import ConfigError
 
 from tests.slime.environment import make_environment
 
 pytestmark = pytest.mark.slime
 NAME, VALUE = "ORL_TEST_SECRET", "hush-hush-4b1d"
-NEEDS = Needs(package="orl_slime", variables=((NAME.lower(), NAME),))
+NEEDS = RequiredEnv(package="orl_slime", variables=((NAME.lower(), NAME),))
 SECONDS = 60.0  # for anything that is waited for
 
 
@@ -102,13 +102,13 @@ def test_a_secret_is_in_the_environment_of_an_actor_and_nowhere_else(tmp_path: P
     assert not temporary.exists()
 
 
-def test_a_cluster_of_others_is_used_only_where_every_node_has_what_is_needed(tmp_path: Path):
+def test_existing_cluster_is_used_only_if_all_nodes_qualify(tmp_path: Path):
     log, lacking = tmp_path / "ray.log", "ORL_TEST_OTHER"
     with ray_cluster(sys.executable, environment(**{NAME: VALUE}), gpus=0, log=log) as theirs:
         own = theirs | {lacking: "set here, which helps nobody"}
         with ray_cluster(sys.executable, own, gpus=0, log=log, needs=NEEDS) as accepted:
             assert accepted == own
-        needs = Needs(package="orl_slime", variables=(*NEEDS.variables, (lacking.lower(), lacking)))
+        needs = RequiredEnv(package="orl_slime", variables=(*NEEDS.variables, (lacking.lower(), lacking)))
         told = rf"node [\d.]+ has no {lacking}: .*`{lacking}=... ray start --head`"
         with (
             pytest.raises(ConfigError, match=told) as refused,
@@ -118,7 +118,7 @@ def test_a_cluster_of_others_is_used_only_where_every_node_has_what_is_needed(tm
         assert VALUE not in str(refused.value)
         with (
             pytest.raises(ConfigError, match="does not find orl_nowhere"),
-            ray_cluster(sys.executable, own, gpus=0, log=log, needs=Needs(package="orl_nowhere")),
+            ray_cluster(sys.executable, own, gpus=0, log=log, needs=RequiredEnv(package="orl_nowhere")),
         ):
             pass
     with (

@@ -30,7 +30,7 @@ def settings(environment: str, thinking: Any = False) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("thinking", [False, "strip"])
-async def test_every_sample_carries_what_the_engine_chose_from_and_one_that_failed_too(
+async def test_every_sample_carries_candidate_tokens_failed_included(
     thinking: Any, environment: str, checkpoint: Path, tmp_path: Path
 ):
     refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
@@ -43,19 +43,19 @@ async def test_every_sample_carries_what_the_engine_chose_from_and_one_that_fail
     samples = [one for group in groups for call in group for one in (call if thinking else [call])]
     assert [sample.status.value for sample in samples].count("failed") == 1
     assert len(samples) > 4 if thinking else len(samples) == 4
-    for place, sample in enumerate(samples):
+    for index, sample in enumerate(samples):
         failed = sample.status.value == "failed"
-        assert data["rollout_routed_experts"][place].shape == (len(sample.tokens) - 1, 1, 1)
-        experts = data["rollout_routed_experts"][place].reshape(-1).tolist()
+        assert data["rollout_routed_experts"][index].shape == (len(sample.tokens) - 1, 1, 1)
+        experts = data["rollout_routed_experts"][index].reshape(-1).tolist()
         assert experts == [0 if failed else token % 8 for token in sample.tokens[:-1]]
-        kept, offsets = (list(map(int, data[f"rollout_top_p_token_{name}"][place])) for name in ("ids", "offsets"))
+        kept, offsets = (list(map(int, data[f"rollout_top_p_token_{name}"][index])) for name in ("ids", "offsets"))
         spans = [kept[start:end] for start, end in pairwise(offsets)]
         response = sample.tokens[-sample.response_length :]
         sampled = [probability < 0.0 for probability in sample.rollout_log_probs]
         assert spans == [[token, token + 1] if bit else [] for token, bit in zip(response, sampled, strict=True)]
         assert any(sampled) != failed
-        assert len(data["loss_masks"][place]) == len(spans)
-        assert [bool(bit) for bit in data["loss_masks"][place]] == sampled
+        assert len(data["loss_masks"][index]) == len(spans)
+        assert [bool(bit) for bit in data["loss_masks"][index]] == sampled
 
 
 async def test_an_engine_that_returns_nothing_to_replay_makes_failures(

@@ -27,7 +27,7 @@ def mix(path: Path, prompt: Any) -> Path:
 
 @pytest.mark.parametrize("thinking", [False, "strip"])
 @pytest.mark.parametrize("chat", [True, False])
-async def test_plain_and_chat_rows_are_played_by_slime_and_scored_by_its_reward_model(
+async def test_plain_and_chat_rows_use_slimes_rollout_and_reward(
     thinking: Any, chat: bool, environment: str, checkpoint: Path, tmp_path: Path
 ):
     question = "A number of 100 to 111?"

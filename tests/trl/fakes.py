@@ -12,7 +12,7 @@ import msgspec
 from orl_core.config import RunConfig, decode_config
 from orl_core.messages import Action, ToolResult
 from orl_core.task import Task, row_of
-from orl_core.trajectory import Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.run_folder.contract import Run
@@ -54,7 +54,9 @@ class Player:
         self.keys.append(key)
         try:
             return await self._play(
-                Job(task=task, key=key, sampling=dict(sampling), evaluation=evaluation), engine, self._script(key)
+                RolloutSpec(task=task, rollout_id=key, sampling=dict(sampling), evaluation=evaluation),
+                engine,
+                self._script(key),
             )
         except asyncio.CancelledError:
             self.cancelled += 1
@@ -62,18 +64,18 @@ class Player:
         finally:
             self.running -= 1
 
-    async def _play(self, job: Job, engine: Engine, end: End) -> Outcome:
+    async def _play(self, job: RolloutSpec, engine: Engine, end: End) -> Outcome:
         if isinstance(end, Exception):
             raise end
         if end is StopReason.ERROR:
             return self._outcome(job, (), end)
         first = job.task.index or 0
-        await asyncio.sleep(0.001 * (hash(job.key) % 5))
+        await asyncio.sleep(0.001 * (hash(job.rollout_id) % 5))
         sampling = {**job.sampling, "max_new_tokens": 3, "stop_token_ids": []}
         shown = (10 + first, 11)
-        opening = await engine.generate(shown, sampling, key=job.key)
-        more = (*shown, *opening.ids, 12)
-        closing = await engine.generate(more, sampling, key=job.key)
+        opening = await engine.generate(shown, sampling, key=job.rollout_id)
+        more = (*shown, *opening.token_ids, 12)
+        closing = await engine.generate(more, sampling, key=job.rollout_id)
         reward = end() if callable(end) else end
         paid = () if isinstance(reward, StopReason) else (ToolResult(name="act", reward=reward, finished=True),)
         turns = (
@@ -82,7 +84,7 @@ class Player:
         )
         return self._outcome(job, turns, reward if isinstance(reward, StopReason) else StopReason.FINISHED)
 
-    def _outcome(self, job: Job, turns: tuple[Turn, ...], reason: StopReason) -> Outcome:
+    def _outcome(self, job: RolloutSpec, turns: tuple[Turn, ...], reason: StopReason) -> Outcome:
         trajectory = Trajectory(job=job, turns=turns, stop_reason=reason, error="x" if reason == "error" else "")
         return outcome_of(trajectory, self._config.environments[ENVIRONMENT])
 

@@ -17,7 +17,7 @@ from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_trl.engine import InProcessEngine
-from orl_trl.rollouts import Plan, Rollouts
+from orl_trl.rollouts import Rollouts, TrainingPlan
 from orl_trl.trainer import train
 
 from tests.kit.trajectories import FakeJudge, ended
@@ -56,7 +56,7 @@ def test_a_batch_is_paid_by_comparison():
     async def compared(played: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, float]]:
         return await compare(played, FakeJudge((3.0,)), config)
 
-    plan = Plan(
+    plan = TrainingPlan(
         tasks={key: outcome.trajectory.job.task for key, outcome in outcomes.items()},
         held_out=(),
         eval_samples=1,

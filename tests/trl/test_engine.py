@@ -38,8 +38,8 @@ def test_concurrent_requests_share_batches_and_get_their_own_answers(model: Qwen
     together = serve(engine, ask())
     for number, generation in enumerate(together):
         alone = engine.generate((number, 3), {"temperature": 0.0, "max_new_tokens": number + 1}, key="k")
-        assert generation.ids == serve(engine, alone).ids
-        assert len(generation.ids) == number + 1
+        assert generation.token_ids == serve(engine, alone).token_ids
+        assert len(generation.token_ids) == number + 1
         assert generation.finish_reason == "length"
         assert generation.weight_version == "7"
 
@@ -52,19 +52,19 @@ def test_what_is_more_than_a_batch_holds_is_answered_by_the_next_one(model: Qwen
         async with asyncio.timeout(60):
             return await asyncio.gather(*asked)
 
-    assert [len(generation.ids) for generation in serve(engine, ask())] == [1] * (BATCH_ROWS + 2)
+    assert [len(generation.token_ids) for generation in serve(engine, ask())] == [1] * (BATCH_ROWS + 2)
 
 
 def test_a_stop_id_ends_the_answer_and_is_part_of_it(model: Qwen3ForCausalLM):
     engine = InProcessEngine(model)
     greedy = {"temperature": 0.0, "max_new_tokens": 4}
     free = serve(engine, engine.generate((3, 4), greedy, key="k"))
-    stopped = serve(engine, engine.generate((3, 4), {**greedy, "stop_token_ids": [free.ids[1]]}, key="k"))
-    assert stopped.ids == free.ids[: free.ids.index(free.ids[1]) + 1]
+    stopped = serve(engine, engine.generate((3, 4), {**greedy, "stop_token_ids": [free.token_ids[1]]}, key="k"))
+    assert stopped.token_ids == free.token_ids[: free.token_ids.index(free.token_ids[1]) + 1]
     assert stopped.finish_reason == "stop"
 
 
-def test_a_failed_batch_is_an_engine_error_for_each_of_its_requests_and_the_next_batch_works(model: Qwen3ForCausalLM):
+def test_failed_batch_is_engine_error_and_next_batch_works(model: Qwen3ForCausalLM):
     engine = InProcessEngine(model)
 
     async def ask() -> list[BaseException | Generation]:
@@ -94,7 +94,7 @@ def test_a_cancelled_request_is_not_sampled(model: Qwen3ForCausalLM):
                 await engine.generate((10**6,), {"max_new_tokens": 2}, key="k")  # would fail its whole batch
         return await engine.generate((1,), {"max_new_tokens": 2}, key="k")
 
-    assert len(serve(engine, ask()).ids) == 2
+    assert len(serve(engine, ask()).token_ids) == 2
 
 
 def test_what_the_work_raises_is_raised_and_the_thread_ends(model: Qwen3ForCausalLM):

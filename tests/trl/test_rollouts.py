@@ -14,7 +14,7 @@ from orl_core.errors import RunAborted, SessionError
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.results.outcome import outcome_of
 from orl_trl.engine import InProcessEngine
-from orl_trl.rollouts import Plan, Rollouts, columns_of
+from orl_trl.rollouts import Rollouts, TrainingPlan, columns_of
 from transformers import Qwen3ForCausalLM
 
 from tests.kit.strategies import trajectories
@@ -23,10 +23,10 @@ from tests.trl.fakes import End, Player, make_run, tasks
 T = TypeVar("T")
 
 
-def plan(concurrency: int = 8) -> Plan:
+def plan(concurrency: int = 8) -> TrainingPlan:
     sampling = {"temperature": 1.0}
     by_key = {task.key: task for task in tasks(4)}
-    return Plan(
+    return TrainingPlan(
         tasks=by_key,
         held_out=tuple(tasks(3, "test")),
         eval_samples=2,
@@ -49,17 +49,17 @@ def test_a_row_is_a_datum_as_it_is_and_trl_can_hold_it(batch: list[Trajectory]):
         prompt, completion, logprobs, mask, reward = row
         assert prompt
         assert len(completion) == len(logprobs) == len(mask) >= 1
-        assert (reward is not None) == outcome.trajectory.trains
-        assert any(mask) == outcome.trajectory.trains
+        assert (reward is not None) == outcome.trajectory.trainable
+        assert any(mask) == outcome.trajectory.trainable
         assert reward in (None, outcome.reward)
-        for datum in outcome.data:
+        for datum in outcome.datums:
             whole = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask)
-            assert tuple(map(tuple, row[:4])) == (((0,), (0,), (0.0,), (0,)) if outcome.trajectory.leaked else whole)
+            assert tuple(map(tuple, row[:4])) == (
+                ((0,), (0,), (0.0,), (0,)) if outcome.trajectory.contains_secret else whole
+            )
 
 
-def test_rows_come_in_the_order_of_the_prompts_and_the_player_closes_after_them(
-    model: Qwen3ForCausalLM, tmp_path: Path
-):
+def test_rows_keep_prompt_order_and_player_closes_after(model: Qwen3ForCausalLM, tmp_path: Path):
     played = player(tmp_path, {0: 0.5, 1: StopReason.ERROR, 2: StopReason.TIMEOUT, 5: 2.0})
     keys = [key for key in plan().tasks for _ in range(2)]
     run = make_run(tmp_path, "m")
@@ -74,13 +74,13 @@ def test_rows_come_in_the_order_of_the_prompts_and_the_player_closes_after_them(
         assert [outcome.trajectory.job.task.index for outcome in evaluated] == [0, 0, 1, 1, 2, 2]
         assert all(outcome.trajectory.job.evaluation for outcome in evaluated)
         assert evaluated[0].trajectory.job.sampling == {"temperature": 0.0}
-        assert evaluated[2].data[0].response == evaluated[3].data[0].response
+        assert evaluated[2].datums[0].response == evaluated[3].datums[0].response
     assert len(set(played.keys)) == 14
     assert (played.opened, played.closed) == (1, 1)
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_the_breaker_ends_the_batch_as_itself_and_its_siblings_are_cancelled(model: Qwen3ForCausalLM, tmp_path: Path):
+def test_breaker_ends_batch_and_cancels_siblings(model: Qwen3ForCausalLM, tmp_path: Path):
     played = player(tmp_path, {3: RunAborted("enough")})
     run = make_run(tmp_path, "m")
     rollouts = Rollouts(plan(), InProcessEngine(model), lambda: played.open(run, "m"))

@@ -25,7 +25,7 @@ from msgspec import structs
 from orl_cluster.hooks import worker
 from orl_core.config import EnvironmentConfig
 from orl_core.messages import Action, ToolResult
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.runtime import runtime
 from orl_trl.engine import InProcessEngine
@@ -65,7 +65,7 @@ def _trajectory(draw: random.Random, group: int, *, stripped: bool) -> Trajector
     end = draw.choice(ENDS)
     count = draw.choice((0, 2)) if end is StopReason.ERROR else draw.randint(1, 3)
     return Trajectory(
-        job=Job(task=tasks(GROUPS)[group], key=""),
+        job=RolloutSpec(task=tasks(GROUPS)[group], rollout_id=""),
         turns=tuple(_turn(draw, strips=stripped and place < count - 1) for place in range(count)),
         stop_reason=end,
         error="gone" if end is StopReason.ERROR else "",
@@ -76,7 +76,10 @@ def _turn(draw: random.Random, *, strips: bool) -> Turn:
     shown, *said = (tuple(draw.randrange(1, 500) for _ in range(draw.randint(2, 7))) for _ in range(draw.randint(2, 3)))
     generations = (
         Generation(
-            ids=ids, logprobs=tuple(-draw.random() for _ in ids), finish_reason="stop", weight_version=f"{version}"
+            token_ids=ids,
+            logprobs=tuple(-draw.random() for _ in ids),
+            finish_reason="stop",
+            weight_version=f"{version}",
         )
         for version, ids in enumerate(said)
     )
@@ -84,7 +87,7 @@ def _turn(draw: random.Random, *, strips: bool) -> Turn:
         observation=shown,
         generations=tuple(generations),
         action=Action(),
-        hidden=((len(shown), len(shown) + 1),) if strips else (),
+        stripped_spans=((len(shown), len(shown) + 1),) if strips else (),
         results=(ToolResult(name="act", reward=draw.choice((None, 0.0, 0.25, 1.0))),),
     )
 
@@ -92,8 +95,8 @@ def _turn(draw: random.Random, *, strips: bool) -> Turn:
 def play_what_is_recorded(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every rollout of this process be the recorded one that its key names."""
 
-    async def recorded(job: Job, **_: Any) -> Trajectory:
-        group, member = map(int, job.key.split("/"))
+    async def recorded(job: RolloutSpec, **_: Any) -> Trajectory:
+        group, member = map(int, job.rollout_id.split("/"))
         return structs.replace(batch[group][member], job=job)
 
     monkeypatch.setattr(runtime, "rollout", recorded)
@@ -148,7 +151,8 @@ class Recorded:
         member = int(key.rsplit("/", 1)[1]) % MEMBERS  # copies of a task are adjacent
         trajectory = self._batch[task.index][member]
         return outcome_of(
-            structs.replace(trajectory, job=Job(task=task, key=f"{task.index}/{member}")), EnvironmentConfig()
+            structs.replace(trajectory, job=RolloutSpec(task=task, rollout_id=f"{task.index}/{member}")),
+            EnvironmentConfig(),
         )
 
 
@@ -163,7 +167,7 @@ def by_trl(batch: Batch, checkpoint: Path, folder: Path) -> list[Row]:
         trainer.train()
     columns = columns_of(rollouts.outcomes)
     rows = {
-        outcome.trajectory.job.key: Row([*prompt, *completion], mask, logprobs, reward, advantage)
+        outcome.trajectory.job.rollout_id: Row([*prompt, *completion], mask, logprobs, reward, advantage)
         for outcome, prompt, completion, logprobs, mask, reward, advantage in zip(
             rollouts.outcomes, *columns.values(), trainer._logs["advantages"], strict=True
         )
@@ -185,15 +189,13 @@ def test_three_trainers_train_on_the_same(seed: int, checkpoint: Path, tmp_path:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_cluster_trainers_train_on_the_same_where_rollouts_are_split_and_groups_uneven(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_trainers_agree_on_split_rollouts_and_uneven_groups(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     checkpoint = episode.make_checkpoint(tmp_path)
     batch = record(seed, [2, 5, 1, 6], stripped=True)
     play_what_is_recorded(batch, monkeypatch)
     slime, miles = (asyncio.run(by_cluster(adapter, batch, checkpoint, "strip")) for adapter in ("slime", "miles"))
     assert slime == miles
     assert len(slime) > sum(map(len, batch))
-    expected = [len(outcome_of(one, EnvironmentConfig()).data) or 1 for group in batch for one in group]
+    expected = [len(outcome_of(one, EnvironmentConfig()).datums) or 1 for group in batch for one in group]
     assert len(slime) == sum(expected)
     assert any(row.advantage for row in slime)

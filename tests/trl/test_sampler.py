@@ -4,13 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orl_trl.sampler import Request, sample
+from orl_trl.sampler import SamplingRequest, sample
 from transformers import Qwen3ForCausalLM
 
 ids = st.lists(st.integers(0, 599), min_size=1, max_size=40).map(tuple)
 requests = st.builds(
-    Request,
-    ids=ids,
+    SamplingRequest,
+    token_ids=ids,
     max_new_tokens=st.integers(1, 6),
     temperature=st.sampled_from([0.0, 0.5, 1.0]),
     top_p=st.sampled_from([0.7, 1.0]),
@@ -18,54 +18,56 @@ requests = st.builds(
 )
 
 
-def scores(model: Qwen3ForCausalLM, request: Request, sampled: tuple[int, ...]) -> torch.Tensor:
+def scores(model: Qwen3ForCausalLM, request: SamplingRequest, sampled: tuple[int, ...]) -> torch.Tensor:
     """The log-softmax at the request's temperature of a full forward pass, a row for each sampled id."""
     with torch.no_grad():
-        logits = model(torch.tensor([request.ids + sampled])).logits[0].float()
-    return torch.log_softmax(logits / (request.temperature or 1.0), dim=-1)[len(request.ids) - 1 : -1]
+        logits = model(torch.tensor([request.token_ids + sampled])).logits[0].float()
+    return torch.log_softmax(logits / (request.temperature or 1.0), dim=-1)[len(request.token_ids) - 1 : -1]
 
 
 @settings(max_examples=settings().max_examples // 4)  # batches of up to eight requests
 @given(batch=st.lists(requests, min_size=1, max_size=8))
-def test_an_answer_is_exact_within_its_budget_and_ends_at_its_stop(model: Qwen3ForCausalLM, batch: list[Request]):
+def test_an_answer_is_exact_within_its_budget_and_ends_at_its_stop(
+    model: Qwen3ForCausalLM, batch: list[SamplingRequest]
+):
     answers = sample(model, batch)
     assert len(answers) == len(batch)
     for request, answer in zip(batch, answers, strict=True):
-        assert 1 <= len(answer.ids) <= request.max_new_tokens
-        assert not request.stop_ids & set(answer.ids[:-1])
-        assert answer.stopped == (answer.ids[-1] in request.stop_ids)
-        assert answer.stopped or len(answer.ids) == request.max_new_tokens
-        full = scores(model, request, answer.ids)
-        own = full.gather(1, torch.tensor(answer.ids)[:, None])[:, 0]
+        assert 1 <= len(answer.token_ids) <= request.max_new_tokens
+        assert not request.stop_ids & set(answer.token_ids[:-1])
+        assert answer.stopped == (answer.token_ids[-1] in request.stop_ids)
+        assert answer.stopped or len(answer.token_ids) == request.max_new_tokens
+        full = scores(model, request, answer.token_ids)
+        own = full.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
         assert torch.allclose(own, torch.tensor(answer.logprobs), atol=1e-4)
         if request.temperature == 0:
             assert torch.allclose(own, full.max(dim=1).values, atol=1e-4)
 
 
 def test_the_nucleus_limits_what_is_drawn_and_not_its_logprob(model: Qwen3ForCausalLM):
-    request = Request(ids=(5, 6, 7), max_new_tokens=1, top_p=0.5)
+    request = SamplingRequest(token_ids=(5, 6, 7), max_new_tokens=1, top_p=0.5)
     full = scores(model, request, (0,))[0]
     ordered = full.exp().sort(descending=True)
     nucleus = set(ordered.indices[: int((ordered.values.cumsum(0) < 0.5).sum()) + 1].tolist())
     drawn = sample(model, [request] * 200)
-    assert {answer.ids[0] for answer in drawn} <= nucleus
+    assert {answer.token_ids[0] for answer in drawn} <= nucleus
     assert len(nucleus) < 100
-    assert all(answer.logprobs[0] == pytest.approx(full[answer.ids[0]].item(), abs=1e-4) for answer in drawn)
+    assert all(answer.logprobs[0] == pytest.approx(full[answer.token_ids[0]].item(), abs=1e-4) for answer in drawn)
 
 
 def test_the_draws_follow_the_distribution_whatever_the_checkpoint_prefers(model: Qwen3ForCausalLM):
     torch.manual_seed(0)
-    request = Request(ids=(5, 6, 7), max_new_tokens=1)
+    request = SamplingRequest(token_ids=(5, 6, 7), max_new_tokens=1)
     full = scores(model, request, (0,))[0].exp()
     counts = torch.zeros_like(full)
     for answer in sample(model, [request] * 4000):
-        counts[answer.ids[0]] += 1
+        counts[answer.token_ids[0]] += 1
     assert (counts / 4000 - full).abs().max() < 0.03
     assert (counts > 0).sum() > 3  # the checkpoint's top_k
 
 
 def test_a_seed_repeats_the_draws(model: Qwen3ForCausalLM):
-    batch = [Request(ids=(number, 7), max_new_tokens=6) for number in range(8)]
+    batch = [SamplingRequest(token_ids=(number, 7), max_new_tokens=6) for number in range(8)]
     torch.manual_seed(3)
     first = sample(model, batch)
     torch.manual_seed(3)
@@ -75,7 +77,7 @@ def test_a_seed_repeats_the_draws(model: Qwen3ForCausalLM):
 def test_the_model_is_left_as_it_was(model: Qwen3ForCausalLM):
     model.train()
     defaults = model.generation_config
-    sample(model, [Request(ids=(1,), max_new_tokens=2)])
+    sample(model, [SamplingRequest(token_ids=(1,), max_new_tokens=2)])
     assert model.training
     assert model.generation_config is defaults
     assert all(parameter.grad is None for parameter in model.parameters())

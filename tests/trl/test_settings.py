@@ -36,7 +36,7 @@ def test_the_learning_rate_that_nobody_chose_fits_the_size_of_the_model(tmp_path
     assert settings(tmp_path, lr=None, parameters=600_000_000).learning_rate == 1e-6
 
 
-def test_flags_pass_by_name_in_any_spelling_and_the_command_line_comes_last(tmp_path: Path):
+def test_flags_accept_any_spelling_and_command_line_wins(tmp_path: Path):
     flags = {"--loss-type": "grpo", "beta": 0.01, "--num_iterations": 2, "mask-truncated-completions": True}
     made = settings(tmp_path, "--beta", "0.02", "--no-shuffle-dataset", flags={**flags, "epsilon_high": None})
     assert (made.loss_type, made.beta, made.num_iterations) == ("grpo", 0.02, 2)
@@ -92,9 +92,7 @@ def test_wandb_is_used_where_there_is_a_key_or_the_mode_asks_for_it(tmp_path: Pa
     assert settings(tmp_path, wandb_mode="disabled").report_to == []
 
 
-def test_the_mode_that_the_environment_names_counts_where_the_configuration_names_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_wandb_mode_falls_back_to_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

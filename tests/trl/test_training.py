@@ -59,7 +59,7 @@ def test_what_does_not_train_stays_out_of_the_baseline(checkpoint: Path, tmp_pat
         [outcome.reward for outcome in rollouts.outcomes],
         [row // 4 for row in range(8)],
         list(range(8)),
-        [outcome.trajectory.trains for outcome in rollouts.outcomes],
+        [outcome.trajectory.trainable for outcome in rollouts.outcomes],
         center=True,
         scale=True,
     )
@@ -175,7 +175,7 @@ async def test_the_runs_own_template_plays_and_is_saved(checkpoint: Path, tmp_pa
 
 
 @pytest.mark.parametrize(("ends", "said"), [(True, ""), (False, "neither a `pad_token` nor an `eos_token`")])
-def test_a_tokenizer_without_padding_pads_with_its_end_or_says_what_it_lacks(
+def test_tokenizer_without_padding_uses_end_token_or_is_refused(
     checkpoint: Path, tmp_path: Path, *, ends: bool, said: str
 ):
     bare = tmp_path / "bare"

@@ -104,7 +104,7 @@ def test_a_case_that_a_template_cannot_express_is_recorded(old: str, new: str, c
     assert case in row.detail
 
 
-def test_a_template_that_writes_no_calls_fails_the_check_and_needs_a_stated_format() -> None:
+def test_template_without_calls_needs_a_stated_format() -> None:
     source = changed("{%- for tool_call in message.tool_calls %}", "{%- for tool_call in [] %}")
     assert not check(source, "hermes").passed
     with pytest.raises(RenderError, match="not made for tools"):
@@ -124,7 +124,7 @@ def test_llama_4s_text_before_json_calls_is_read() -> None:
     assert "cannot express" not in row.detail
 
 
-def test_arguments_are_given_as_text_where_the_template_prints_objects_as_python() -> None:
+def test_arguments_are_text_if_template_prints_python_objects() -> None:
     source = changed("tool_call.arguments | tojson", "tool_call.arguments | string")
     assert check(source).passed
 

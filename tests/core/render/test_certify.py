@@ -15,7 +15,7 @@ from orl_core.render.certify import Extent
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import Dialect
 from orl_core.render.dummy import Roles
-from orl_core.render.plan import Plan, Plans
+from orl_core.render.plan import Plans, TailPlan
 from orl_core.render.report import unlike_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
@@ -63,7 +63,7 @@ class _Broken(Plans):
         super().__init__(tok, Controls(tok))
         self._text, self._ids = text, ids
 
-    def plan(self, roles: Roles, calls_before: int = 0) -> Plan:
+    def plan(self, roles: Roles, calls_before: int = 0) -> TailPlan:
         plan = super().plan(roles, calls_before)
         if self._text:
             plan = structs.replace(plan, parts=(str(plan.parts[0]).replace("\n", "", 1), *plan.parts[1:]))

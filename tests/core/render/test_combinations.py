@@ -26,7 +26,7 @@ def changed(*pairs: tuple[str, str], end: str = "") -> str:
     return source + end
 
 
-def test_a_template_that_counts_the_system_message_is_certified_without_one() -> None:
+def test_template_counting_system_message_is_certified_without() -> None:
     """As Bielik 11B v3: with a system message and an earlier call, its loop looks at the wrong message."""
     source = changed(
         ("messages[loop.index0 - 1]", "messages[loop.index0 - (2 if messages[0].role == 'system' else 1)]")
@@ -67,7 +67,7 @@ def test_a_template_that_needs_tools_is_certified_with_them() -> None:
         renderer.open((USER,), ())
 
 
-def test_results_and_a_user_message_that_differ_together_are_refused_together() -> None:
+def test_differing_results_and_user_message_are_refused_together() -> None:
     both = "messages|length > 1 and messages[-1].role == 'user' and messages[-2].role == 'tool'"
     renderer = Renderer(HFTokenizer(build(changed(end="{%- if " + both + " %}!{{- messages|length }}{%- endif %}"))))
     assert renderer.extend((), (KNIFE, ALIBI), calls_before=0)

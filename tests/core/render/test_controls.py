@@ -31,9 +31,7 @@ def test_the_leftmost_and_longest_counts(texts: set[str], said: str) -> None:
 
 
 @given(texts=st.sets(short, max_size=8), said=st.text("ab<|", max_size=10), beside=st.text("ab<|", max_size=10))
-def test_a_guarded_text_makes_no_control_string_with_what_stands_at_its_edge(
-    texts: set[str], said: str, beside: str
-) -> None:
+def test_guarded_text_forms_no_control_string_at_its_edges(texts: set[str], said: str, beside: str) -> None:
     controls = Controls(Vocabulary(texts))  # type: ignore[arg-type]
     guarded = controls.guard(said, "\ue000")
     assert controls.sequence(beside + guarded) == controls.sequence(guarded + beside) == controls.sequence(beside)

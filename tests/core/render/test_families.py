@@ -17,8 +17,8 @@ from orl_core.render import Renderer
 from orl_core.render.certify import Extent, attacks
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import Dialect, for_template
-from orl_core.render.independence import Findings
-from orl_core.render.plan import Plan, Plans
+from orl_core.render.independence import OpeningLimits
+from orl_core.render.plan import Plans, TailPlan
 from orl_core.render.report import unlike_template
 from orl_core.tools import thinking
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
@@ -141,7 +141,7 @@ class _Broken(Plans):
         super().__init__(tokenizer(name), Controls(tokenizer(name)))
         self._text = text
 
-    def plan(self, roles: Roles, calls_before: int = 0) -> Plan:
+    def plan(self, roles: Roles, calls_before: int = 0) -> TailPlan:
         plan = super().plan(roles, calls_before)
         if self._text:
             return structs.replace(plan, parts=(str(plan.parts[0])[1:], "|", *plan.parts[1:]))
@@ -154,7 +154,7 @@ def test_negative_control_a_plan_that_differs_is_found(name: str) -> None:
     plans.counting = name in {"deepseek_v3", "command_r7b", "cohere2_moe"}
     roles: Roles = ("tool", "user") if family.user_turns else ("tool",)
     closing: dict[Role, int] = {role: plans.plan((role,)).closing for role in roles}
-    openings = Findings(apart=name == "gpt_oss")
+    openings = OpeningLimits(apart=name == "gpt_oss")
     extent = Extent(closing=closing, calls_per_action=family.calls_per_action, openings=openings)
     assert unlike_template(plans, extent, dialect(name)) == ""
     for text, complaint in ((True, "does not end in"), (False, "is not encoded jointly")):
@@ -222,12 +222,12 @@ def test_a_role_opener_that_does_not_fit_is_refused_and_never_dropped() -> None:
     assert made.extend((7, user), (USER,), calls_before=0) == asked[1:]
     assert made.extend((7, ids["<|endoftext|>"]), (KNIFE,), calls_before=0) == result
     for stop, message in ((user, KNIFE), (observation, USER)):
-        assert not made.fits((7, stop), (message,))
+        assert not made.can_follow((7, stop), (message,))
         with pytest.raises(RenderError, match=rf"ended in token {stop}, which a {message.role} message cannot follow"):
             made.extend((7, stop), (message,), calls_before=0)
 
 
-def test_a_stop_of_the_same_meaning_is_kept_and_the_templates_own_is_dropped() -> None:
+def test_equivalent_stop_is_kept_and_template_stop_is_dropped() -> None:
     made, ids = renderer("llama3_1"), tokenizer("llama3_1").added_tokens
     rest = made.extend((7,), (KNIFE,), calls_before=0)[1:]
     assert made.extend((7, ids["<|eom_id|>"]), (KNIFE,), calls_before=0) == rest
@@ -242,8 +242,8 @@ def test_an_answer_and_a_call_of_gpt_oss_end_differently() -> None:
     asked = made.extend((7,), (USER,), calls_before=0)
     assert asked[0] == ids["<|end|>"]
     assert made.extend((7, ids["<|return|>"]), (USER,), calls_before=0) == asked[1:]
-    assert not made.fits((7, ids["<|return|>"]), (KNIFE,))
-    assert not made.fits((7, ids["<|call|>"]), (USER,))
+    assert not made.can_follow((7, ids["<|return|>"]), (KNIFE,))
+    assert not made.can_follow((7, ids["<|call|>"]), (USER,))
 
 
 def test_call_ids_are_made_from_the_number_of_calls_before() -> None:
@@ -268,8 +268,8 @@ def test_what_a_template_cannot_express_is_refused() -> None:
     with pytest.raises(RenderError, match="an action is followed by tool messages, not by user"):
         renderer("mistral_nemo").extend((), (USER,), calls_before=0)
     for ids in ((), (7,), renderer("mistral_nemo").stop_ids):
-        assert not renderer("mistral_nemo").fits(ids, (USER,))
-        assert renderer("mistral_nemo").fits(ids, (KNIFE,))
+        assert not renderer("mistral_nemo").can_follow(ids, (USER,))
+        assert renderer("mistral_nemo").can_follow(ids, (KNIFE,))
     with pytest.raises(RenderError, match=r"cannot follow an action with tool, tool: .* single tool-calls"):
         renderer("llama3_1").extend((), (KNIFE, ALIBI), calls_before=0)
     (note,) = [note for note in renderer("mistral_nemo").certificate.notes if "user message" in note]

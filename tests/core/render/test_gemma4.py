@@ -89,7 +89,7 @@ def test_a_call_ends_with_what_opens_its_result_and_an_answer_otherwise() -> Non
     assert result[0] == ids["<|tool_response>"]
     assert made.extend((7, ids["<|tool_response>"]), (KNIFE,), calls_before=0) == result[1:]
     assert made.extend((7,), (USER,), calls_before=0)[0] == ids["<turn|>"]
-    assert not made.fits((7, ids["<turn|>"]), (KNIFE,))
+    assert not made.can_follow((7, ids["<turn|>"]), (KNIFE,))
 
 
 def test_l4_a_delimiter_counts_only_as_its_id() -> None:

@@ -87,7 +87,7 @@ def sampled(name: str, action: Message, tools: Sequence[ToolSpec]) -> list[int]:
 
     before, whole = rendered([user], prompt=True), rendered([user, action], prompt=False)
     assert whole[: len(before)] == before
-    end = max(place for place, token in enumerate(whole) if token in tok.stop_ids)
+    end = max(index for index, token in enumerate(whole) if token in tok.stop_ids)
     return whole[len(before) : end + 1]
 
 

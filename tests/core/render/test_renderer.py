@@ -71,7 +71,7 @@ def test_a_conversation_appended_is_the_conversation_rendered_whole(
 
 @pytest.mark.parametrize("thinking", [False, True])
 @given(played=st.lists(rounds(), min_size=1, max_size=4))
-def test_extensions_end_the_full_rendering_where_the_template_rewrites_history(
+def test_extension_is_suffix_of_rendering_with_rewritten_history(
     thinking: bool, played: list[tuple[Message, tuple[Message, ...]]]
 ) -> None:
     tok = tokenizer("qwen3", thinking=thinking)
@@ -235,7 +235,7 @@ def test_hide_takes_reasoning_and_its_opening_out_of_a_turn() -> None:
     hidden = renderer.hide(observation, action_ids, spans or ())
     ids = (*observation, *action_ids)
     assert [tok.decode(ids[start:end]) for start, end in hidden] == ["<think>\nHm.\n</think>\n\n", "<think>Or no."]
-    left = [token for place, token in enumerate(ids) if not any(start <= place < end for start, end in hidden)]
+    left = [token for index, token in enumerate(ids) if not any(start <= index < end for start, end in hidden)]
     assert tok.decode(left).endswith("<|im_start|>assistant\nYes.<|im_end|>")
 
 

@@ -17,7 +17,7 @@ from orl_rollout.http.safe_json import check, decode
 from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
 from orl_rollout.openreward.listing import open_listing
 from orl_rollout.secrets.secrets import Scrubber
-from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.upload import sender as delivery
 from orl_testing import ScriptedEngine
 
@@ -41,7 +41,7 @@ async def session(url: str) -> None:
     task = task_of("Echo")
     async with OpenRewardClient(config_of("Echo", url)) as client:
         made = client.session(task)
-        patient = structs.replace(made._terms, open_seconds=PATIENCE if url.endswith(NEVER_END) else 30.0)
+        patient = structs.replace(made._options, open_seconds=PATIENCE if url.endswith(NEVER_END) else 30.0)
         await OpenRewardSession(patient, made._reach).open(task)
 
 
@@ -51,7 +51,7 @@ async def listing(url: str) -> None:
 
 
 async def engine(url: str) -> None:
-    async with SglangEngine(url, context_tokens=32768, patience=Patience(total=PATIENCE, retry=0.01)) as asked:
+    async with SglangEngine(url, context_tokens=32768, timeouts=Timeouts(total=PATIENCE, retry=0.01)) as asked:
         await asked.generate([1, 2, 3], {"max_new_tokens": 4096}, key="a")
 
 

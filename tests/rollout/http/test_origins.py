@@ -151,9 +151,7 @@ def moved(paths: Sequence[str], status: int, there: str) -> type[Answering]:
 
 
 @pytest.mark.parametrize("status", [302, 307])
-async def test_no_request_of_a_session_or_a_listing_follows_a_redirect_with_the_key(
-    status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_request_follows_a_redirect_with_the_key(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
     with envs.serve(envs.Echo) as other:
         for path in LISTED:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 async def test_an_entry_comes_back_as_it_was(tmp_path):
     with Journal(tmp_path / "new", CONFIG) as journal:
         recorded = await journal.record(outcome("läuft \ud800"), step=4)
-        assert recorded.data[0].trains
+        assert recorded.datums[0].trainable
         (entry,) = read_journal(tmp_path / "new")
     assert [entry] == list(read_journal(only_file(tmp_path / "new")))
     assert (entry.key, entry.reward, entry.success, entry.step, entry.version) == ("r1", 1.0, True, 4, 1)
@@ -51,11 +51,11 @@ async def test_any_zstd_tool_shows_lines_of_json(tmp_path):
 async def test_an_echoed_secret_is_not_written_and_does_not_train(tmp_path, echo):
     with Journal(tmp_path, CONFIG) as journal:
         recorded = await journal.record(outcome(f"the key is {echo}."))
-    assert recorded.trajectory.leaked
-    assert recorded.trajectory.turns[0].action_ids == recorded.data == ()
+    assert recorded.trajectory.contains_secret
+    assert recorded.trajectory.turns[0].action_ids == recorded.datums == ()
     (entry,) = read_journal(tmp_path)
     assert echo not in msgspec.json.encode(entry).decode()
-    assert entry.trajectory.leaked
+    assert entry.trajectory.contains_secret
     assert entry.trajectory.turns[0].observation == entry.trajectory.turns[0].action_ids == ()
     assert "[secret]" in entry.trajectory.turns[0].action.text
 
@@ -63,7 +63,7 @@ async def test_an_echoed_secret_is_not_written_and_does_not_train(tmp_path, echo
 async def test_a_number_is_no_secret(tmp_path):
     config = decode_config({"environments": {"a/b": {}}, "secrets": {"pin": "12345"}}, "test")
     with Journal(tmp_path, config) as journal:
-        assert not (await journal.record(outcome(ids=(12345, 6)))).trajectory.leaked
+        assert not (await journal.record(outcome(ids=(12345, 6)))).trajectory.contains_secret
 
 
 async def test_a_file_that_has_grown_large_is_followed_by_the_next(tmp_path):

@@ -57,7 +57,7 @@ def test_what_was_not_packed_here_is_refused(packed):
 
 @given(trajectories, PROBABLE, HOSTILE, st.dictionaries(HOSTILE.map(clean), json_values, max_size=3))
 def test_any_trajectory_comes_back(trajectory, logprobs, text, sampling):
-    generation = Generation(ids=tuple(range(len(logprobs))), logprobs=tuple(logprobs), finish_reason="stop")
+    generation = Generation(token_ids=tuple(range(len(logprobs))), logprobs=tuple(logprobs), finish_reason="stop")
     given_turns = tuple(
         structs.replace(turn, generations=(*turn.generations, structs.replace(generation, extras={"x": object()})))
         for turn in trajectory.turns

@@ -8,7 +8,7 @@ from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, Trajectory
 from orl_rollout.loop import loop
 from orl_rollout.loop.loop import rollout
 from orl_testing import ScriptedEngine, ScriptedSession
@@ -29,7 +29,7 @@ def call(x: Any = 1, name: str = "act") -> str:
 def say(text: str, reason: str = "stop") -> Generation:
     """A generation of `text`, closed where it stops."""
     ids = TOKENIZER.encode_joint(text + ("<|im_end|>" if reason == "stop" else ""))
-    return Generation(ids=tuple(ids), logprobs=(-0.5,) * len(ids), finish_reason=reason)  # type: ignore[arg-type]
+    return Generation(token_ids=tuple(ids), logprobs=(-0.5,) * len(ids), finish_reason=reason)  # type: ignore[arg-type]
 
 
 def result(text: str = "ok", **fields: Any) -> ToolResult:
@@ -39,7 +39,7 @@ def result(text: str = "ok", **fields: Any) -> ToolResult:
 async def play(
     engine: ScriptedEngine, session: ScriptedSession, stopped: Any = loop.never, **limits: Any
 ) -> Trajectory:
-    job = Job(task=TASK, key="k", limits=Limits(**limits), sampling={"temperature": 0.7})
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(**limits), sampling={"temperature": 0.7})
     trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine, stopped=stopped)
     assert session.closed == 1
     return trajectory
@@ -51,4 +51,4 @@ def session_of(*script: ToolResult | Exception, **options: Any) -> ScriptedSessi
 
 def shown(engine: ScriptedEngine, request: int) -> str:
     """Return the text that the engine was shown in a request."""
-    return TOKENIZER.decode(engine.requests[request].ids)
+    return TOKENIZER.decode(engine.requests[request].token_ids)

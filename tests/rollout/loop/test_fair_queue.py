@@ -1,10 +1,10 @@
-"""The turnstile: one piece of work a round, in order, and nobody waits who is alone."""
+"""The fair queue: one piece of work a round, in order, and nobody waits who is alone."""
 
 from __future__ import annotations
 
 import asyncio
 
-from orl_rollout.loop.fair_queue import turnstile
+from orl_rollout.loop.fair_queue import fair_queue
 
 MANY = 200
 
@@ -30,7 +30,7 @@ async def test_many_that_come_at_once_work_one_a_round_and_in_order() -> None:
     worked: list[tuple[int, int]] = []
 
     async def work(number: int) -> None:
-        await turnstile().enter()
+        await fair_queue().enter()
         worked.append((number, rounds.now))
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
@@ -46,7 +46,7 @@ async def test_one_alone_goes_through_at_once() -> None:
     rounds = Rounds()
     for _ in range(5):
         before = rounds.now
-        await turnstile().enter()
+        await fair_queue().enter()
         assert rounds.now == before
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def test_who_is_cancelled_while_waiting_takes_nobodys_turn() -> None:
     through: list[int] = []
 
     async def work(number: int) -> None:
-        await turnstile().enter()
+        await fair_queue().enter()
         through.append(number)
 
     tasks = [asyncio.create_task(work(number)) for number in range(10)]
@@ -66,13 +66,13 @@ async def test_who_is_cancelled_while_waiting_takes_nobodys_turn() -> None:
         task.cancel()
     async with asyncio.timeout(30):
         await asyncio.wait(tasks)
-        await turnstile().enter()
+        await fair_queue().enter()
     assert through == [0, 9]
 
 
 def test_every_event_loop_has_its_own() -> None:
     async def enter() -> object:
-        await turnstile().enter()
-        return turnstile()
+        await fair_queue().enter()
+        return fair_queue()
 
     assert asyncio.run(enter()) is not asyncio.run(enter())

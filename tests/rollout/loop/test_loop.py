@@ -26,7 +26,7 @@ import pytest
 from orl_core.datum import to_data
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, text_of
-from orl_core.trajectory import Generation, Job, StopReason
+from orl_core.trajectory import Generation, RolloutSpec, StopReason
 from orl_rollout.loop.loop import rollout
 from orl_testing import ScriptedEngine, ScriptedSession
 
@@ -41,13 +41,13 @@ async def test_1_a_prompt_over_budget_is_max_tokens_without_a_turn():
 
 async def test_1_the_three_budgets_are_separate():
     script = [say(call()), say(call()), say(call())]
-    size = len(script[0].ids)
+    size = len(script[0].token_ids)
     engine = ScriptedEngine(script)
     await play(
         engine, session_of(result(), result(), result()), turn_tokens=100, rollout_tokens=100 + size, max_turns=3
     )
     assert [request.sampling["max_new_tokens"] for request in engine.requests] == [100, 100, 100 - size]
-    prompt = len(engine.requests[0].ids)
+    prompt = len(engine.requests[0].token_ids)
     engine = ScriptedEngine(script)
     await play(engine, session_of(result()), context_tokens=prompt + size + 1, max_turns=1)
     assert engine.requests[0].sampling["max_new_tokens"] == size + 1
@@ -56,10 +56,10 @@ async def test_1_the_three_budgets_are_separate():
 async def test_1_a_context_that_fills_up_ends_the_rollout_with_its_turns():
     engine = ScriptedEngine([say(call()), say(call())])
     await play(engine, session_of(result(), result(finished=True)))
-    full = len(engine.requests[1].ids)
+    full = len(engine.requests[1].token_ids)
     trajectory = await play(ScriptedEngine([say(call())]), session_of(result()), context_tokens=full)
     assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.MAX_TOKENS, 1)
-    assert trajectory.trains
+    assert trajectory.trainable
 
 
 async def test_2_an_action_cut_by_length_is_kept_and_trained_but_not_acted_on():
@@ -68,13 +68,13 @@ async def test_2_an_action_cut_by_length_is_kept_and_trained_but_not_acted_on():
     assert trajectory.stop_reason is StopReason.MAX_TOKENS
     assert session.calls == []
     (datum,) = to_data(trajectory, reward=0.0)
-    assert datum.trains
+    assert datum.trainable
     assert sum(datum.loss_mask) == len(datum.response)
 
 
 async def test_2_a_stop_token_at_the_very_limit_is_a_complete_action():
     whole = say(call())
-    cut = Generation(ids=whole.ids, logprobs=whole.logprobs, finish_reason="length")
+    cut = Generation(token_ids=whole.token_ids, logprobs=whole.logprobs, finish_reason="length")
     trajectory = await play(ScriptedEngine([cut]), session_of(result(finished=True)))
     assert trajectory.stop_reason is StopReason.FINISHED
 
@@ -105,7 +105,7 @@ async def test_3_max_invalid_in_a_row_end_the_rollout():
     trajectory = await play(ScriptedEngine(script), session, max_invalid=3)
     assert trajectory.stop_reason is StopReason.MAX_TURNS
     assert len(trajectory.turns) == 6
-    assert trajectory.trains
+    assert trajectory.trainable
 
 
 async def test_4_calls_run_in_order_and_the_first_finished_ends_the_episode():
@@ -178,16 +178,16 @@ async def test_stripped_reasoning_is_not_shown_again_and_splits_the_data():
     first, second, rest = to_data(trajectory, reward=0.5)
     for datum, request in ((first, 0), (second, 1), (rest, 3)):
         sampled = engine.requests[request]
-        assert datum.prompt + datum.response == sampled.ids + sampled.generation.ids
+        assert datum.prompt + datum.response == sampled.token_ids + sampled.generation.token_ids
     assert {datum.rollout_id for datum in (first, second, rest)} == {"k"}
-    assert rest.rewards == ((len(engine.requests[2].generation.ids) - 1, 0.5),)
+    assert rest.rewards == ((len(engine.requests[2].generation.token_ids) - 1, 0.5),)
     kept = ScriptedEngine([say(f"<think>\nHm.\n</think>\n\n{call()}"), say("Done.")])
     (whole,) = to_data(await play(kept, session_of(result()), max_nudges=0), reward=0.0)
     assert "<think>\nHm.\n</think>" in TOKENIZER.decode(whole.response)
 
 
 async def test_5_plain_text_answers_where_there_is_a_terminal_tool():
-    session = session_of(result(finished=True, reward=0.5), answers_in_text=True)
+    session = session_of(result(finished=True, reward=0.5), accepts_text_answer=True)
     trajectory = await play(ScriptedEngine([say("It was the butler.")]), session)
     assert trajectory.stop_reason is StopReason.FINISHED
     assert session.answers == ["It was the butler."]
@@ -212,7 +212,7 @@ async def test_6_finished_keeps_its_reward_and_null_is_not_zero():
 async def test_11_a_long_result_is_cut_with_a_visible_marker():
     engine = ScriptedEngine([say(call()), say(call())])
     await play(engine, session_of(result("word " * 5000), result(finished=True)), tool_result_tokens=50)
-    grown = len(engine.requests[1].ids) - len(engine.requests[0].ids) - len(say(call()).ids)
+    grown = len(engine.requests[1].token_ids) - len(engine.requests[0].token_ids) - len(say(call()).token_ids)
     assert grown < 50 + 40
     assert "cut here" in shown(engine, 1)
 
@@ -221,7 +221,7 @@ async def test_11_the_blocks_of_a_result_share_its_budget():
     engine = ScriptedEngine([say(call()), say(call())])
     many = ToolResult(name="act", content=(TextBlock(text="word " * 10),) * 100)
     await play(engine, session_of(many, result(finished=True)), tool_result_tokens=50)
-    assert len(engine.requests[1].ids) - len(engine.requests[0].ids) - len(say(call()).ids) < 50 + 40
+    assert len(engine.requests[1].token_ids) - len(engine.requests[0].token_ids) - len(say(call()).token_ids) < 50 + 40
     assert "cut here" in shown(engine, 1)
 
 
@@ -232,7 +232,9 @@ async def test_11_an_image_is_refused_loudly():
 
 
 async def test_12_the_given_sampling_parameters_are_used_and_not_changed():
-    job = Job(task=TASK, key="k", sampling={"temperature": 0.1, "top_p": 0.5, "max_new_tokens": 7}, evaluation=True)
+    job = RolloutSpec(
+        task=TASK, rollout_id="k", sampling={"temperature": 0.1, "top_p": 0.5, "max_new_tokens": 7}, evaluation=True
+    )
     before = dict(job.sampling)
     engine = ScriptedEngine([say("Hm.", reason="length")])
     await rollout(job, session=session_of(), renderer=RENDERER, engine=engine)
@@ -246,8 +248,8 @@ async def test_12_the_given_sampling_parameters_are_used_and_not_changed():
 
 @pytest.mark.parametrize("token", [RENDERER.vocabulary_size, 1 << 30])
 async def test_id_outside_the_vocabulary_is_the_engines_fault(token: int):
-    made = Generation(ids=(token,), logprobs=(-0.5,), finish_reason="length")
+    made = Generation(token_ids=(token,), logprobs=(-0.5,), finish_reason="length")
     trajectory = await play(ScriptedEngine([made]), session_of())
     assert trajectory.stop_reason is StopReason.ERROR
     assert str(token) in trajectory.error
-    assert not trajectory.trains
+    assert not trajectory.trainable

@@ -19,23 +19,25 @@ from tests.rollout.loop.loop_play import TOOLS, call, play, result, say, session
 
 async def test_7_an_abort_under_the_hosts_flag_is_aborted_and_does_not_train():
     flag = iter([False, True])
-    partial = Generation(ids=(5, 6), logprobs=(-1.0, -1.0), finish_reason="abort")
+    partial = Generation(token_ids=(5, 6), logprobs=(-1.0, -1.0), finish_reason="abort")
     trajectory = await play(ScriptedEngine([partial]), session_of(), stopped=lambda: next(flag))
     assert trajectory.stop_reason is StopReason.ABORTED
     assert trajectory.turns[0].action_ids == (5, 6)
-    assert not trajectory.trains
+    assert not trajectory.trainable
 
 
 async def test_7_an_abort_that_nobody_asked_for_is_continued_in_the_same_turn():
     whole = say(call())
-    first = Generation(ids=whole.ids[:3], logprobs=(-1.0,) * 3, finish_reason="abort", weight_version="1")
-    empty = Generation(ids=(), logprobs=(), finish_reason="abort")
-    rest = Generation(ids=whole.ids[3:], logprobs=(-2.0,) * (len(whole.ids) - 3), finish_reason="stop")
+    first = Generation(token_ids=whole.token_ids[:3], logprobs=(-1.0,) * 3, finish_reason="abort", weight_version="1")
+    empty = Generation(token_ids=(), logprobs=(), finish_reason="abort")
+    rest = Generation(
+        token_ids=whole.token_ids[3:], logprobs=(-2.0,) * (len(whole.token_ids) - 3), finish_reason="stop"
+    )
     engine = ScriptedEngine([first, empty, rest])
     trajectory = await play(engine, session_of(result(finished=True)))
     assert trajectory.stop_reason is StopReason.FINISHED
     assert [len(turn.generations) for turn in trajectory.turns] == [3]
-    assert engine.requests[2].ids == engine.requests[0].ids + whole.ids[:3]
+    assert engine.requests[2].token_ids == engine.requests[0].token_ids + whole.token_ids[:3]
     (datum,) = to_data(trajectory, reward=0.0)
     assert datum.logprobs == first.logprobs + rest.logprobs
 
@@ -59,7 +61,7 @@ async def test_7_the_flag_is_read_before_every_turn_and_call(reads: int, calls: 
 
 
 async def test_7_the_flag_is_read_before_an_answer_in_text():
-    flag, session = iter([False, True]), session_of(result(finished=True), answers_in_text=True)
+    flag, session = iter([False, True]), session_of(result(finished=True), accepts_text_answer=True)
     trajectory = await play(ScriptedEngine([say("The butler.")]), session, stopped=lambda: next(flag))
     assert (trajectory.stop_reason, session.answers) == (StopReason.ABORTED, [])
 
@@ -70,7 +72,7 @@ FAULTS = {
     "foreign engine error": lambda: (ScriptedEngine([OSError("dead")]), session_of()),
     "engine later": lambda: (ScriptedEngine([say(call()), EngineError("dead")]), session_of(result())),
     "call": lambda: (ScriptedEngine([say(call())]), session_of(OSError("dead"))),
-    "no ids": lambda: (ScriptedEngine([Generation(ids=(), logprobs=(), finish_reason="stop")]), session_of()),
+    "no ids": lambda: (ScriptedEngine([Generation(token_ids=(), logprobs=(), finish_reason="stop")]), session_of()),
     "image": lambda: (
         ScriptedEngine([say(call())]),
         session_of(ToolResult(name="act", content=(ImageBlock(data="", mime_type="image/png"),))),
@@ -85,7 +87,7 @@ async def test_8_a_fault_ends_in_error_and_is_never_trained(name: str):
     trajectory = await play(engine, session)
     assert trajectory.stop_reason is StopReason.ERROR
     assert trajectory.error
-    assert not trajectory.trains
+    assert not trajectory.trainable
     assert len(session.calls) <= 1
     assert all(not any(datum.loss_mask) for datum in to_data(trajectory, reward=0.0))
 
@@ -119,7 +121,7 @@ async def test_9_a_rollout_past_its_deadline_is_a_timeout_with_its_turns(train: 
     trajectory = await play(engine, session, rollout_timeout=0.05, train_timeouts=train)
     assert trajectory.stop_reason is StopReason.TIMEOUT
     assert len(trajectory.turns) == 1
-    assert trajectory.trains is train
+    assert trajectory.trainable is train
 
 
 @pytest.mark.parametrize("where", ["engine", "call"])

@@ -8,7 +8,7 @@ from orl_core.datum import to_data
 from orl_core.limits import Limits
 from orl_core.messages import FailureKind, TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
 from orl_testing import ScriptedEngine, ScriptedSession
 
@@ -22,7 +22,7 @@ GLM_CALL = "\n<tool_call>act\n<arg_key>x</arg_key>\n<arg_value>go</arg_value>\n<
 
 def say(name: str, text: str) -> Generation:
     ids = tokenizer(name).encode_joint(text)
-    return Generation(ids=tuple(ids), logprobs=(-0.5,) * len(ids), finish_reason="stop")
+    return Generation(token_ids=tuple(ids), logprobs=(-0.5,) * len(ids), finish_reason="stop")
 
 
 async def play(
@@ -30,26 +30,26 @@ async def play(
 ) -> tuple[Trajectory, ScriptedEngine, ScriptedSession]:
     engine = ScriptedEngine([say(name, text) for text in said])
     session = ScriptedSession([RESULT] * results, tools=(ToolSpec(name="act"),))
-    job = Job(task=TASK, key="k", limits=Limits(**limits))
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(**limits))
     return await rollout(job, session=session, renderer=renderer(name), engine=engine), engine, session
 
 
 async def test_no_nudge_where_a_user_message_cannot_follow():
     trajectory, engine, _ = await play("mistral_nemo", ["Hm.</s>"])
     assert (trajectory.stop_reason, len(engine.requests)) == (StopReason.MAX_TURNS, 1)
-    assert trajectory.trains
+    assert trajectory.trainable
     trajectory, engine, _ = await play("ministral_3", ["Hm.</s>", "Hm.</s>"], max_nudges=1)
     assert (trajectory.stop_reason, len(engine.requests)) == (StopReason.MAX_TURNS, 2)
 
 
-async def test_more_calls_than_have_results_are_answered_as_one_failure_and_none_is_made():
+async def test_excess_calls_get_one_failure_and_none_runs():
     one = " to=functions.act<|channel|>commentary json<|message|>{}<|call|>"
     two = one.removesuffix("<|call|>") + "<|end|><|start|>assistant" + one
     trajectory, engine, session = await play("gpt_oss", [two, one], results=1, max_turns=2)
     assert [len(turn.action.calls) for turn in trajectory.turns] == [2, 1]
     assert [result.failure for result in trajectory.turns[0].results] == [FailureKind.TOO_MANY_CALLS]
     assert len(session.calls) == 1
-    shown = tokenizer("gpt_oss").decode(engine.requests[1].ids)
+    shown = tokenizer("gpt_oss").decode(engine.requests[1].token_ids)
     assert "2 calls at once, and none was made; make at most 1 in one turn" in shown
 
 
@@ -58,16 +58,16 @@ async def test_an_action_that_has_opened_another_role_ends_the_rollout():
     assert (trajectory.stop_reason, trajectory.error) == (StopReason.MAX_TURNS, "")
     assert len(session.calls) == 1
     (datum,) = to_data(trajectory, reward=0.0)
-    assert datum.trains
+    assert datum.trainable
     assert datum.response[-1] == tokenizer("glm4_5").added_tokens["<|user|>"]
 
 
 async def test_a_role_opener_that_fits_goes_on():
     said = [GLM_CALL + "<|observation|>", "\nDone?<|user|>", "\nYes.<|user|>"]
     trajectory, engine, _ = await play("glm4_5", said, results=1, max_nudges=1)
-    assert [len(turn.action_ids) for turn in trajectory.turns] == [len(say("glm4_5", text).ids) for text in said]
+    assert [len(turn.action_ids) for turn in trajectory.turns] == [len(say("glm4_5", text).token_ids) for text in said]
     tok = tokenizer("glm4_5")
-    final = tok.decode(engine.requests[2].ids)
+    final = tok.decode(engine.requests[2].token_ids)
     assert final.count("<|observation|>") == 1
     assert final.count("<|user|>") == 2
     assert "</tool_call><|observation|>\n<tool_response>\nok\n</tool_response><|assistant|>" in final
@@ -80,7 +80,7 @@ async def test_calls_are_numbered_over_the_whole_rollout():
     )
     said = [call.format(n=number) for number in range(3)]
     _, engine, _ = await play("kimi_k2", said, results=3, max_turns=3)
-    shown = tokenizer("kimi_k2").decode(engine.requests[2].ids)
+    shown = tokenizer("kimi_k2").decode(engine.requests[2].token_ids)
     assert "## Return of functions.act:0\nok" in shown
     assert "## Return of functions.act:1\nok" in shown
 
@@ -100,7 +100,7 @@ async def test_texts_in_a_call_get_the_types_of_the_tools_that_were_shown():
     for tool, expected in ((number, 3), (ToolSpec(name="act", parameters=TEXT), "3")):
         engine, session = ScriptedEngine([say("glm4_5", text)]), ScriptedSession([RESULT], tools=(tool,))
         await rollout(
-            Job(task=TASK, key="k", limits=Limits(max_turns=1)),
+            RolloutSpec(task=TASK, rollout_id="k", limits=Limits(max_turns=1)),
             session=session,
             renderer=renderer("glm4_5"),
             engine=engine,

@@ -6,7 +6,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_rollout.loop.token_buffer import Context
+from orl_rollout.loop.token_buffer import TokenBuffer
 
 token_ids = st.integers(0, 2**31 - 1)
 ids = st.lists(token_ids, max_size=8)
@@ -17,13 +17,13 @@ steps = st.lists(
 )  # fmt: skip
 
 
-def written(context: Context) -> list[int]:
+def written(context: TokenBuffer) -> list[int]:
     return json.loads(b"[" + context.json() + b"]")
 
 
 @given(first=ids, steps=steps)
 def test_a_context_is_a_list_that_knows_its_json(first, steps):
-    context, model = Context(first), list(first)
+    context, model = TokenBuffer(first), list(first)
     for step, given_ in steps:
         if step == "extend":
             context.extend(given_)
@@ -43,7 +43,7 @@ def test_a_context_is_a_list_that_knows_its_json(first, steps):
 
 @given(st.lists(ids, max_size=10))
 def test_an_id_is_encoded_once_however_often_it_is_asked_for(added):
-    context = Context()
+    context = TokenBuffer()
     for more in added:
         context.extend(more)
         context.json()
@@ -54,7 +54,7 @@ def test_an_id_is_encoded_once_however_often_it_is_asked_for(added):
 @given(history=st.lists(ids, min_size=1, max_size=10), last=st.lists(token_ids, min_size=1, max_size=8), data=st.data())
 def test_a_cut_in_what_was_never_asked_for_encodes_nothing_again(history, last, data):
     """The last turn's reasoning, cut out before the next request."""
-    context = Context()
+    context = TokenBuffer()
     for more in history:
         context.extend(more)
         context.json()
@@ -68,7 +68,7 @@ def test_a_cut_in_what_was_never_asked_for_encodes_nothing_again(history, last, 
 
 @given(history=st.lists(ids.filter(bool), min_size=2, max_size=10), data=st.data())
 def test_a_cut_encodes_again_from_the_piece_that_it_meets(history, data):
-    context = Context()
+    context = TokenBuffer()
     for more in history:
         context.extend(more)
         context.json()

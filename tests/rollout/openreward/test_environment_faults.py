@@ -22,7 +22,7 @@ import pytest
 from orl_core.datum import to_data
 from orl_core.limits import Limits
 from orl_core.reward import reduce_reward
-from orl_core.trajectory import Job, StopReason, Trajectory
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
 from orl_rollout.openreward import OpenRewardClient
 from orl_testing import ScriptedEngine
@@ -113,7 +113,7 @@ async def play(url: str, engine: ScriptedEngine, spec: dict[str, Any], expected:
     )
     async with OpenRewardClient(config_of("Trouble", url, call_timeout=0.5 if hangs else 5.0)) as client:
         task = task_of("Trouble", **spec)
-        job = Job(task=task, key="k", limits=limits)
+        job = RolloutSpec(task=task, rollout_id="k", limits=limits)
         return await rollout(job, session=client.session(task), renderer=RENDERER, engine=engine)
 
 
@@ -123,20 +123,20 @@ def check(trajectory: Trajectory, engine: ScriptedEngine, name: str, expected: s
     assert trajectory.stop_reason is REASONS[word], trajectory.error
     assert envs.Trouble.ran[name] == int(ran)
     assert bool(trajectory.error) is (word == "lost")
-    sampled = [request.generation.ids for request in engine.requests]
+    sampled = [request.generation.token_ids for request in engine.requests]
     assert [turn.action_ids for turn in trajectory.turns] == sampled
     (datum,) = to_data(trajectory, reward=0.0) or (None,)
     trains = word in {"played", "ended"}
-    assert trajectory.trains is trains
+    assert trajectory.trainable is trains
     if trains:
         assert datum is not None
         last = engine.requests[-1]
-        assert datum.prompt + datum.response == last.ids + last.generation.ids
+        assert datum.prompt + datum.response == last.token_ids + last.generation.token_ids
         assert sum(datum.loss_mask) == sum(map(len, sampled))
         environment = config_of("Trouble", None).environments["gallery/Trouble"]
         assert reduce_reward(trajectory, environment) == (1.0 if word == "played" else 0.5)
     elif datum is not None:
-        assert not datum.trains
+        assert not datum.trainable
         assert not any(datum.loss_mask)
 
 

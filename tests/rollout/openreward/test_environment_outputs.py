@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from orl_core.limits import Limits
 from orl_core.messages import FailureKind, text_of
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
 from orl_rollout.openreward import OpenRewardClient
 from orl_testing import ScriptedEngine
@@ -26,13 +26,13 @@ async def play(
 ) -> Trajectory:
     task = task_of(name, **(spec or {}))
     async with OpenRewardClient(config_of(name, url)) as client:
-        job = Job(task=task, key="k", limits=Limits(**limits))
+        job = RolloutSpec(task=task, rollout_id="k", limits=Limits(**limits))
         return await rollout(job, session=client.session(task), renderer=RENDERER, engine=engine)
 
 
 def say(text: str) -> Generation:
     ids = tuple(TOKENIZER.encode_joint(f"{text}<|im_end|>"))
-    return Generation(ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
+    return Generation(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
 
 
 def shown(trajectory: Trajectory, turn: int) -> str:
@@ -79,7 +79,7 @@ async def test_an_episode_finishes_once(gallery: envs.Served, parallel: bool):
     trajectory = await play("Trouble", gallery.url, model(("finish", "finish")), parallel_calls=parallel)
     assert trajectory.stop_reason is StopReason.FINISHED
     assert trajectory.rewards == (1.0,)
-    assert trajectory.trains
+    assert trajectory.trainable
 
 
 @pytest.mark.parametrize("parallel", [False, True])

@@ -13,7 +13,7 @@ from orl_core.errors import (
 )
 from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.loop.session import Overloaded
-from orl_rollout.openreward.faults import SEARCHED, speaking
+from orl_rollout.openreward.faults import SEARCHED, as_session_error
 from orl_rollout.openreward.transport import Refusal, RemoteFailure
 from orl_rollout.secrets.secrets import Scrubber
 
@@ -40,7 +40,7 @@ class Watched(Scrubber):
 
 def said(words: str) -> tuple[SessionError, int]:
     scrubber = Watched([VALUE])
-    with pytest.raises(SessionError) as caught, speaking("calling tool `act`", scrubber):
+    with pytest.raises(SessionError) as caught, as_session_error("calling tool `act`", scrubber):
         raise RemoteFailure(words)
     return caught.value, scrubber.longest
 
@@ -75,7 +75,7 @@ def test_secret_at_the_end_of_what_is_searched_is_not_shown(place: int) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
 def test_fault_has_the_class_of_its_cause(cause: Exception, kind: type[SessionError]) -> None:
-    with pytest.raises(SessionError) as caught, speaking("opening a session", Scrubber([VALUE])):
+    with pytest.raises(SessionError) as caught, as_session_error("opening a session", Scrubber([VALUE])):
         raise cause
     assert type(caught.value) is kind
     assert caught.value.__cause__ is cause

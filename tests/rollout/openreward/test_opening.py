@@ -22,7 +22,7 @@ async def test_the_opening_holds_messages_and_tools(gallery):
         assert (echo.name, echo.description) == ("echo", "Say the text again.")
         assert echo.parameters["properties"]["text"]["type"] == "string"
         assert finish.parameters == {"type": "object", "properties": {}}
-        assert not play.opening.answers_in_text
+        assert not play.opening.accepts_text_answer
 
 
 async def test_a_task_known_by_its_index_opens(gallery):
@@ -36,7 +36,7 @@ async def test_a_task_known_by_its_index_opens(gallery):
 
 async def test_a_terminal_tool_is_hidden_and_takes_the_answer(gallery):
     async with Playing("Terminal", gallery.url) as play:
-        assert play.opening.answers_in_text
+        assert play.opening.accepts_text_answer
         assert [tool.name for tool in play.opening.tools] == ["look"]
         result = await play.session.answer("right")
         assert (text_of(result.content), result.reward, result.finished) == ("judged: right", 1.0, True)

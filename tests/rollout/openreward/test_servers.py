@@ -45,7 +45,7 @@ class Old(Answering):
     }
 
 
-async def test_an_older_server_is_asked_for_a_prompt_and_for_its_environments_tools():
+async def test_older_server_falls_back_to_prompt_and_tools():
     with envs.serve(envs.Echo, wrap=Old) as served:
         async with Playing("Echo", served.url) as play:
             assert [text_of(message.content) for message in play.opening.messages] == ["Task 1."]
@@ -97,7 +97,7 @@ async def test_a_session_may_be_named_in_json():
         assert served.sessions == 0
 
 
-async def test_a_stream_that_is_always_cut_is_taken_up_a_few_times_and_the_tool_runs_once(gallery: envs.Served):
+async def test_cut_stream_is_resumed_and_tool_runs_once(gallery: envs.Served):
     ran = envs.Trouble.ran["cut"]
     async with Proxy(gallery.url, [Mishap(kind=MishapKind.CUT, path="/call")]) as way:
         async with Playing("Trouble", way.url, {"name": "cut"}) as play:
@@ -134,7 +134,7 @@ async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: env
     before, asked = gallery.sessions, gallery.asked("/create_session")
     async with OpenRewardClient(config_of("SlowSetup", gallery.url)) as client:
         made = client.session(task_of("SlowSetup"))
-        impatient = structs.replace(made._terms, open_seconds=0.5)
+        impatient = structs.replace(made._options, open_seconds=0.5)
         session = OpenRewardSession(impatient, made._reach)
         with pytest.raises(SessionError, match="opening a session of gallery/SlowSetup: no answer: in time"):
             await session.open(task_of("SlowSetup"))
@@ -150,7 +150,7 @@ async def test_a_variant_of_the_configuration_is_played(gallery: envs.Served, va
         session = client.session(task)
         opening = await session.open(task)
         await session.close()
-    assert opening.answers_in_text
+    assert opening.accepts_text_answer
 
 
 async def test_a_toolset_travels_with_the_creation(gallery: envs.Served):
@@ -159,12 +159,12 @@ async def test_a_toolset_travels_with_the_creation(gallery: envs.Served):
             pass
 
 
-async def test_a_listing_that_is_refused_for_a_moment_is_not_taken_for_a_server_that_cannot_list(gallery: envs.Served):
+async def test_momentary_refusal_is_not_missing_listing_support(gallery: envs.Served):
     busy = Mishap(kind=MishapKind.STATUS, path="/list_environments", at=0, status=503)
     async with Proxy(gallery.url, [busy]) as way, OpenRewardClient(config_of("Terminal", way.url)) as client:
         task = Task(env_name="gallery/Terminal", deployment_name="gallery/Terminal", task_spec={"number": 1})
         session = client.session(task)
-        assert (await session.open(task)).answers_in_text
+        assert (await session.open(task)).accepts_text_answer
         await session.close()
         assert way.count("/list_environments") == 2
 

@@ -20,7 +20,7 @@ from orl_core.messages import (
     text_of,
 )
 from orl_core.task import Task
-from orl_core.trajectory import Job, StopReason, Trajectory
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.wire import candidate_of
 from orl_rollout.results.group_scores import Group, compare, conversation, score_groups
@@ -32,7 +32,7 @@ from tests.kit.trajectories import FakeJudge, ended, turn
 BLEND = GroupRewardConfig(mode="blend", weight=0.5, timeout=5.0)
 
 
-def test_a_conversation_is_what_was_said_broken_calls_and_their_answers_included():
+def test_conversation_includes_broken_calls_and_answers():
     broken = ParseFailure(kind=FailureKind.INVALID_JSON, message="no", text="{oops")
     call = ToolCall(name="look")
     results = (
@@ -40,7 +40,7 @@ def test_a_conversation_is_what_was_said_broken_calls_and_their_answers_included
         ToolResult(name="look", content=(TextBlock(text="a door"),)),
         ToolResult(name="error", content=(TextBlock(text="too many"),), failure=FailureKind.TOO_MANY_CALLS),
     )
-    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key="k")
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
     opening = (text_message("system", "Be brief."), text_message("user", "Go."))
     action = Action(text="So:", reasoning="Hm.", calls=(broken, call))
     played = Trajectory(job=job, messages=opening, turns=(turn(action, *results),), stop_reason=StopReason.FINISHED)
@@ -73,7 +73,7 @@ async def test_the_environment_compares_whole_groups_on_one_fresh_session_each(g
         compared, metrics = await compare(outcomes, client, BLEND)
         assert sum(path.endswith("/create") for path, _ in gallery.requests) - sessions == 2
     assert [outcome.reward for outcome in compared] == [1.5, 3.0, 2.5, 0.0]
-    assert [datum.reward for outcome in compared for datum in outcome.data] == [1.5, 3.0, 2.5, 0.0]
+    assert [datum.reward for outcome in compared for datum in outcome.datums] == [1.5, 3.0, 2.5, 0.0]
     assert [outcome.trajectory for outcome in compared] == [outcome.trajectory for outcome in outcomes]
     assert metrics == {"group_reward/groups": 2.0, "group_reward/failed": 0.0}
     first = next(group for group in envs.Compared.seen if len(group) == 2)[0]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.messages import Action, FailureKind, ToolResult
 from orl_core.trajectory import Generation, StopReason, Trajectory, Turn
-from orl_rollout.results.metrics import Measure, measure, metrics_of
+from orl_rollout.results.metrics import RolloutStats, metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
 
 from tests.kit.strategies import trajectories
@@ -17,14 +17,14 @@ from tests.kit.trajectories import environment, played
 RATES = ("success", "valid_calls", "failed_calls", "cache_hits", *(f"stop/{reason.value}" for reason in StopReason))
 
 
-def measured(trajectory: Trajectory) -> Measure:
-    return measure(outcome_of(trajectory, environment()))
+def measured(trajectory: Trajectory) -> RolloutStats:
+    return stats_of(outcome_of(trajectory, environment()))
 
 
 @given(batch=st.lists(trajectories, min_size=1, max_size=4))
 def test_every_rate_is_a_share_and_a_measure_survives_json(batch: list[Trajectory]):
     measures = [measured(trajectory) for trajectory in batch]
-    assert [msgspec.json.decode(msgspec.json.encode(one), type=Measure) for one in measures] == measures
+    assert [msgspec.json.decode(msgspec.json.encode(one), type=RolloutStats) for one in measures] == measures
     metrics = metrics_of(measures)
     for name in {one.environment for one in measures}:
         assert metrics[f"{name}/rollouts"] == sum(one.environment == name for one in measures)
@@ -36,13 +36,13 @@ def test_every_rate_is_a_share_and_a_measure_survives_json(batch: list[Trajector
 def test_cache_hits_are_a_share_of_all_that_was_sent_in_prompts():
     first = Turn(
         observation=(1, 2, 3),
-        generations=(Generation(ids=(4, 5), logprobs=(-1.0, -1.0), finish_reason="stop", cached_tokens=0),),
+        generations=(Generation(token_ids=(4, 5), logprobs=(-1.0, -1.0), finish_reason="stop", cached_tokens=0),),
         action=Action(),
         results=(ToolResult(name="a"), ToolResult(name="b", failure=FailureKind.UNKNOWN_TOOL)),
     )
     second = Turn(
         observation=(6,),
-        generations=(Generation(ids=(7,), logprobs=(-1.0,), finish_reason="stop", cached_tokens=4),),
+        generations=(Generation(token_ids=(7,), logprobs=(-1.0,), finish_reason="stop", cached_tokens=4),),
         action=Action(),
         results=(ToolResult(name="a", finished=True),),
     )
@@ -55,7 +55,7 @@ def test_cache_hits_are_a_share_of_all_that_was_sent_in_prompts():
     assert metrics["A/B/failed_calls"] == 1 / 3
 
 
-def test_a_fault_is_not_the_policys_and_several_environments_are_also_told_together():
+def test_faults_are_excluded_and_environments_are_totalled():
     won, failed = measured(played([1.0])), measured(played([1.0], StopReason.ERROR))
     elsewhere = structs.replace(won, environment="C/D", reward=0.0, success=False)
     metrics = metrics_of([won, failed, elsewhere])

@@ -32,12 +32,12 @@ def two(trajectory: Trajectory, other: Trajectory) -> float:
     return len(trajectory.turns) + len(other.turns)
 
 
-def test_a_reward_function_takes_the_place_of_the_reduction_within_the_bounds():
+def test_reward_function_replaces_reduction_and_is_clamped():
     function = load_reward(f"{HERE}:turns")
     assert function is turns
     outcome = outcome_of(played([5.0, 5.0]), environment(success_reward=2.0, nonterminal_reward=-9.0), function)
     assert (outcome.reward, outcome.success) == (2.0, True)
-    assert {datum.reward for datum in outcome.data} <= {2.0}
+    assert {datum.reward for datum in outcome.datums} <= {2.0}
     assert outcome_of(played([5.0, 5.0]), environment(max_reward=0.5), function).reward == 0.5
 
 
@@ -90,6 +90,6 @@ def test_a_function_that_raises_makes_an_error_that_does_not_train(trajectory: T
         return
     assert outcome.trajectory.stop_reason is StopReason.ERROR
     assert (outcome.reward, outcome.success) == (0.0, False)
-    assert not any(any(datum.loss_mask) or datum.trains for datum in outcome.data)
+    assert not any(any(datum.loss_mask) or datum.trainable for datum in outcome.datums)
     if trajectory.stop_reason is not StopReason.ERROR:
         assert outcome.trajectory.error == "the reward function: KeyError: 'answer'"

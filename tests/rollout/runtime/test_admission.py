@@ -1,4 +1,4 @@
-"""Slots: how many sessions of an environment are in flight. Counts, not times."""
+"""AdaptiveLimiter: how many sessions of an environment are in flight. Counts, not times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orl_core.task import Task
 from orl_rollout.loop.loop import never
 from orl_rollout.loop.session import Overloaded
 from orl_rollout.runtime import admission
-from orl_rollout.runtime.admission import Admitted, Slots
+from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
 from orl_testing import ScriptedSession
 
 TASK = Task(env_name="A/B", deployment_name="A/B")
@@ -26,11 +26,11 @@ async def turn_over() -> None:
 
 
 async def test_slots_are_given_in_the_order_of_asking():
-    slots, order = Slots(2), list[int]()
+    limiter, order = AdaptiveLimiter(2), list[int]()
     held = asyncio.Event()
 
     async def rollout(number: int) -> None:
-        async with slots.place():
+        async with limiter.ticket():
             order.append(number)
             await held.wait()
 
@@ -38,18 +38,18 @@ async def test_slots_are_given_in_the_order_of_asking():
         for number in range(5):
             tasks.create_task(rollout(number))
         await turn_over()
-        assert (order, slots.taken, slots.waiting) == ([0, 1], 2, 3)
+        assert (order, limiter.taken, limiter.waiting) == ([0, 1], 2, 3)
         held.set()
-    assert (order, slots.taken) == ([0, 1, 2, 3, 4], 0)
+    assert (order, limiter.taken) == ([0, 1, 2, 3, 4], 0)
 
 
 async def test_who_was_refused_comes_before_who_came_later():
-    slots, order = Slots(1), list[str]()
-    first, second = slots.place(), slots.place()
+    limiter, order = AdaptiveLimiter(1), list[str]()
+    first, second = limiter.ticket(), limiter.ticket()
     async with first:
         waiting = asyncio.create_task(_enter(second, order, "second"))
         await turn_over()
-        third = asyncio.create_task(_enter(slots.place(), order, "third"))
+        third = asyncio.create_task(_enter(limiter.ticket(), order, "third"))
         again = asyncio.create_task(_enter(first, order, "first"))  # as after a pause
         await turn_over()
         assert order == []
@@ -57,62 +57,62 @@ async def test_who_was_refused_comes_before_who_came_later():
     assert order == ["first", "second", "third"]
 
 
-async def _enter(place: admission.Place, order: list[str], name: str) -> None:
-    async with place:
+async def _enter(ticket: admission.Ticket, order: list[str], name: str) -> None:
+    async with ticket:
         order.append(name)
 
 
 async def test_a_burst_halves_the_limit_once():
-    slots = Slots(None)
-    places = [slots.place() for _ in range(16)]
-    for place in places:
-        await place.__aenter__()
-    assert slots.limit == math.inf
-    for place in places[4:]:
-        place.refused(Overloaded("full"))
-        await place.__aexit__(None, None, None)
-    assert (slots.limit, slots.taken) == (8.0, 4)
-    entering = [asyncio.create_task(place.__aenter__()) for place in places[4:9]]
+    limiter = AdaptiveLimiter(None)
+    tickets = [limiter.ticket() for _ in range(16)]
+    for ticket in tickets:
+        await ticket.__aenter__()
+    assert limiter.limit == math.inf
+    for ticket in tickets[4:]:
+        ticket.refused(Overloaded("full"))
+        await ticket.__aexit__(None, None, None)
+    assert (limiter.limit, limiter.taken) == (8.0, 4)
+    entering = [asyncio.create_task(ticket.__aenter__()) for ticket in tickets[4:9]]
     await turn_over()
     assert [task.done() for task in entering] == [True] * 4 + [False]
-    places[4].refused(Overloaded("full"))
-    assert slots.limit == 4.0
+    tickets[4].refused(Overloaded("full"))
+    assert limiter.limit == 4.0
     entering[4].cancel()
 
 
 async def test_the_limit_grows_back_to_the_configured_one_and_not_past_it():
-    slots = Slots(8)
-    places = [slots.place() for _ in range(8)]
-    for place in places:
-        await place.__aenter__()
-    places[0].overloaded()
-    assert slots.limit == 4.0
+    limiter = AdaptiveLimiter(8)
+    tickets = [limiter.ticket() for _ in range(8)]
+    for ticket in tickets:
+        await ticket.__aenter__()
+    tickets[0].overloaded()
+    assert limiter.limit == 4.0
     opened = 0
-    while slots.limit < 8 and opened < 1000:
-        places[0].opened()
+    while limiter.limit < 8 and opened < 1000:
+        tickets[0].opened()
         opened += 1
-    assert slots.limit == 8.0
+    assert limiter.limit == 8.0
     assert 4 * 4 <= opened <= 8 * 5, "one more for every limit's worth of sessions"
 
 
 async def test_a_limit_that_nobody_feels_does_not_grow():
-    slots = Slots(None)
-    place = slots.place()
-    async with place:
-        place.overloaded()
-    slots.limit = 5.0
-    async with place:
-        place.opened()
-    assert slots.limit == 5.0
+    limiter = AdaptiveLimiter(None)
+    ticket = limiter.ticket()
+    async with ticket:
+        ticket.overloaded()
+    limiter.limit = 5.0
+    async with ticket:
+        ticket.opened()
+    assert limiter.limit == 5.0
 
 
 @pytest.mark.parametrize("moment", ["waiting", "let in"])
 async def test_a_cancelled_place_passes_its_slot_on(moment: str):
-    slots = Slots(1)
+    limiter = AdaptiveLimiter(1)
     order = list[str]()
-    async with slots.place():
-        gone = asyncio.create_task(_enter(slots.place(), order, "gone"))
-        after = asyncio.create_task(_enter(slots.place(), order, "after"))
+    async with limiter.ticket():
+        gone = asyncio.create_task(_enter(limiter.ticket(), order, "gone"))
+        after = asyncio.create_task(_enter(limiter.ticket(), order, "after"))
         await turn_over()
         if moment == "waiting":
             gone.cancel()
@@ -120,7 +120,7 @@ async def test_a_cancelled_place_passes_its_slot_on(moment: str):
     gone.cancel()  # where it waited until now: let in, and cancelled before it could run
     await asyncio.wait({gone, after}, timeout=10)
     assert gone.cancelled()
-    assert (order, slots.taken, slots.waiting) == (["after"], 0, 0)
+    assert (order, limiter.taken, limiter.waiting) == (["after"], 0, 0)
 
 
 class Crowd:
@@ -128,14 +128,14 @@ class Crowd:
 
     def __init__(self, most: int | None) -> None:
         self.most = most
-        self.slots = Slots(most)
-        self.inside: list[admission.Place] = []
-        self.waiting: dict[asyncio.Task[None], admission.Place] = {}
+        self.limiter = AdaptiveLimiter(most)
+        self.inside: list[admission.Ticket] = []
+        self.waiting: dict[asyncio.Task[None], admission.Ticket] = {}
 
     async def step(self, what: str, number: int) -> None:
         if what == "come":
-            place = self.slots.place()
-            self.waiting[asyncio.create_task(place.__aenter__())] = place
+            ticket = self.limiter.ticket()
+            self.waiting[asyncio.create_task(ticket.__aenter__())] = ticket
         elif what == "cancel" and self.waiting:
             list(self.waiting)[number % len(self.waiting)].cancel()
         elif what in {"open", "refuse", "leave"} and self.inside:
@@ -143,27 +143,27 @@ class Crowd:
         await turn_over()
         self.check()
 
-    async def happen(self, what: str, place: admission.Place) -> None:
-        limit, taken = self.slots.limit, self.slots.taken
+    async def happen(self, what: str, ticket: admission.Ticket) -> None:
+        limit, taken = self.limiter.limit, self.limiter.taken
         if what == "open":
-            place.opened()
-            assert limit <= self.slots.limit <= limit + 1
+            ticket.opened()
+            assert limit <= self.limiter.limit <= limit + 1
             return
         if what == "refuse":
-            place.refused(Overloaded("full"))
-            assert self.slots.limit in {limit, max(1.0, min(limit, taken) / 2)}
-        self.inside.remove(place)
-        await place.__aexit__(None, None, None)
+            ticket.refused(Overloaded("full"))
+            assert self.limiter.limit in {limit, max(1.0, min(limit, taken) / 2)}
+        self.inside.remove(ticket)
+        await ticket.__aexit__(None, None, None)
 
     def check(self) -> None:
         for task in [task for task in self.waiting if task.done()]:
-            place = self.waiting.pop(task)
+            ticket = self.waiting.pop(task)
             if not task.cancelled():
-                assert self.slots.taken <= self.slots.limit, "let in above the limit"
-                self.inside.append(place)
-        assert (self.slots.taken, self.slots.waiting) == (len(self.inside), len(self.waiting))
-        assert not self.waiting or self.slots.taken + 1 > self.slots.limit, "waits beside a free slot"
-        assert 1 <= self.slots.limit <= (self.most or math.inf)
+                assert self.limiter.taken <= self.limiter.limit, "let in above the limit"
+                self.inside.append(ticket)
+        assert (self.limiter.taken, self.limiter.waiting) == (len(self.inside), len(self.waiting))
+        assert not self.waiting or self.limiter.taken + 1 > self.limiter.limit, "waits beside a free slot"
+        assert 1 <= self.limiter.limit <= (self.most or math.inf)
 
     async def play(self, steps: list[tuple[str, int]]) -> None:
         for what, number in steps:
@@ -182,41 +182,41 @@ def test_never_more_than_the_limit_and_none_waits_beside_a_free_slot(most: int |
 
 
 async def test_a_refused_opening_is_tried_again_and_nothing_else():
-    slots = Slots(None)
-    place = slots.place()
-    async with place:
+    limiter = AdaptiveLimiter(None)
+    ticket = limiter.ticket()
+    async with ticket:
         pass
-    assert not await place.again(never)
-    async with place:
-        place.overloaded()  # by a call
-    assert not await place.again(never)
-    async with place:
-        place.refused(Overloaded("full"))
-    assert await place.again(never)
+    assert not await ticket.again(never)
+    async with ticket:
+        ticket.overloaded()  # by a call
+    assert not await ticket.again(never)
+    async with ticket:
+        ticket.refused(Overloaded("full"))
+    assert await ticket.again(never)
 
 
 async def test_patience_ends_and_the_hosts_flag_ends_a_pause():
-    slots = Slots(None)
-    place = slots.place()
+    limiter = AdaptiveLimiter(None)
+    ticket = limiter.ticket()
     tries = 0
     while tries < 1000:
-        async with place:
-            place.refused(Overloaded("full", retry_after=3600.0))
-        if not await place.again(lambda: True):
+        async with ticket:
+            ticket.refused(Overloaded("full", retry_after=3600.0))
+        if not await ticket.again(lambda: True):
             break
         tries += 1
     assert tries == admission.PATIENCE // (admission.LONGEST_WISH + admission.FIRST_PAUSE)
 
 
-async def test_a_call_that_is_answered_429_lowers_the_limit_and_is_not_made_again():
-    slots = Slots(4)
-    place = slots.place()
+async def test_call_answered_429_lowers_limit_and_is_not_retried():
+    limiter = AdaptiveLimiter(4)
+    ticket = limiter.ticket()
     inner = ScriptedSession([Overloaded("full")])
-    async with place:
-        session = Admitted(inner, place)
+    async with ticket:
+        session = LimitedSession(inner, ticket)
         await session.open(TASK)
         with pytest.raises(Overloaded):
             await session.call(ToolCall(name="act"))
         await session.close()
-    assert (slots.limit, len(inner.calls), inner.closed) == (1.0, 1, 1)
-    assert not await place.again(never)
+    assert (limiter.limit, len(inner.calls), inner.closed) == (1.0, 1, 1)
+    assert not await ticket.again(never)

@@ -12,7 +12,7 @@ from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_rollout.loop.session import Opening, Overloaded, Session
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Runtime
 from orl_testing import ScriptedSession
 from orl_testing import environments as envs
@@ -61,7 +61,7 @@ class _Chosen(ScriptedSession):
 
 def runtime(client: Any, **environment: Any) -> Runtime:
     config = config_of("Full", "http://127.0.0.1:9", **environment)
-    return Runtime(config, renderer=RENDERER, client=client, breaker=Breaker(max_error_rate=0.0, group_size=1))
+    return Runtime(config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1))
 
 
 async def test_rollouts_that_find_no_room_wait_and_lose_nothing():
@@ -96,7 +96,9 @@ async def test_waiting_for_a_slot_counts_against_no_deadline():
         },
         "test",
     )
-    playing = Runtime(config, renderer=RENDERER, client=server, breaker=Breaker(max_error_rate=0.0, group_size=1))
+    playing = Runtime(
+        config, renderer=RENDERER, client=server, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1)
+    )
     outcomes = await asyncio.gather(
         *(playing.play(task_of("Full"), key=str(n), engine=model(("act",)), sampling={}) for n in range(10))
     )
@@ -142,7 +144,7 @@ class Full:
             self.open.discard(session)
 
 
-async def test_a_server_that_bears_three_sessions_serves_twenty_rollouts_without_a_fault():
+async def test_server_for_three_sessions_serves_twenty_rollouts():
     gates = list[Full]()
 
     def wrap(app: Any) -> Any:
@@ -152,7 +154,7 @@ async def test_a_server_that_bears_three_sessions_serves_twenty_rollouts_without
     with envs.serve(envs.Trouble, wrap=wrap) as served:
         config = config_of("Trouble", served.url)
         async with OpenRewardClient(config) as client, asyncio.timeout(120):
-            breaker = Breaker(max_error_rate=0.0, group_size=1)
+            breaker = CircuitBreaker(max_error_rate=0.0, group_size=1)
             playing = Runtime(config, renderer=RENDERER, client=client, breaker=breaker)
             outcomes = await asyncio.gather(
                 *(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import RunAborted
-from orl_rollout.runtime.circuit_breaker import BUGS, WINDOW, Breaker
+from orl_rollout.runtime.circuit_breaker import BUGS, WINDOW, CircuitBreaker
 
 
-def fed(breaker: Breaker, errors: list[bool]) -> tuple[int, str] | None:
+def fed(breaker: CircuitBreaker, errors: list[bool]) -> tuple[int, str] | None:
     """Return how many rollouts were counted when the breaker ended the run, if it did, and what it said."""
     for number, error in enumerate(errors, 1):
         try:
@@ -24,27 +24,25 @@ def fed(breaker: Breaker, errors: list[bool]) -> tuple[int, str] | None:
     rate=st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]),
     group_size=st.sampled_from([1, 8, WINDOW]),
 )
-def test_promise_13_more_errors_than_allowed_among_the_last_rollouts_end_the_run(
-    errors: list[bool], rate: float, group_size: int
-):
+def test_promise_13_too_many_errors_end_the_run(errors: list[bool], rate: float, group_size: int):
     window = max(WINDOW, 2 * group_size)
     too_many = [
         number for number in range(window, len(errors) + 1) if sum(errors[number - window : number]) > rate * window
     ]
-    breaker = Breaker(max_error_rate=rate, group_size=group_size)
+    breaker = CircuitBreaker(max_error_rate=rate, group_size=group_size)
     ended = fed(breaker, errors)
     assert (ended and ended[0]) == (too_many[0] if too_many else None)
     if ended:
-        latest = max(place for place, failed in enumerate(errors[: ended[0]], 1) if failed)
+        latest = max(index for index, failed in enumerate(errors[: ended[0]], 1) if failed)
         assert ended[1].endswith(f"the latest: fault {latest}")
 
 
 def test_promise_13_a_few_faults_at_the_start_end_nothing():
-    assert fed(Breaker(max_error_rate=0.0, group_size=1), [True] * (WINDOW - 1)) is None
+    assert fed(CircuitBreaker(max_error_rate=0.0, group_size=1), [True] * (WINDOW - 1)) is None
 
 
-def test_promise_13_the_third_bug_of_ours_ends_the_run_whatever_else_goes_well():
-    breaker = Breaker(max_error_rate=1.0, group_size=1)
+def test_promise_13_third_bug_of_ours_ends_the_run():
+    breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
     for number in range(1, BUGS):
         breaker.saw_bug(f"bug {number}")
         breaker.saw("")
@@ -53,7 +51,7 @@ def test_promise_13_the_third_bug_of_ours_ends_the_run_whatever_else_goes_well()
 
 
 def test_promise_13_a_rollout_that_fails_late_counts_once():
-    breaker = Breaker(max_error_rate=0.99, group_size=1)
+    breaker = CircuitBreaker(max_error_rate=0.99, group_size=1)
     for number in range(1, WINDOW):
         breaker.saw("")
         breaker.saw_late(f"fault {number}")

@@ -14,7 +14,7 @@ from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
 from orl_rollout.loop.session import Session
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Runtime, limits_of
 from orl_testing import ScriptedEngine, ScriptedSession
 
@@ -37,12 +37,12 @@ def config_of(**fields: Any) -> RunConfig:
 
 
 def runtime(config: RunConfig, model: str = "qwen3") -> Runtime:
-    breaker = Breaker(max_error_rate=0.5, group_size=1)
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
     return Runtime(config, renderer=Renderer(tokenizer(model)), client=Sessions(), breaker=breaker)
 
 
 def engine(rollouts: int) -> ScriptedEngine:
-    return ScriptedEngine([Generation(ids=CALL, logprobs=(-0.5,) * len(CALL), finish_reason="stop")] * rollouts)
+    return ScriptedEngine([Generation(token_ids=CALL, logprobs=(-0.5,) * len(CALL), finish_reason="stop")] * rollouts)
 
 
 def on_a_thread(trajectory: Trajectory) -> float:
@@ -75,8 +75,8 @@ async def test_a_rollout_that_echoes_a_secret_does_not_train():
     for says, leaked in (("a horse", False), ("a correct horse", True)):
         task = structs.replace(TASK, task_spec={"says": says})
         outcome = await playing.play(task, key="k", engine=engine(1), sampling={})
-        assert (outcome.trajectory.stop_reason, outcome.trajectory.leaked) == (StopReason.FINISHED, leaked)
-        assert [(datum.trains, any(datum.loss_mask)) for datum in outcome.data] == [] if leaked else [(True, True)]
+        assert (outcome.trajectory.stop_reason, outcome.trajectory.contains_secret) == (StopReason.FINISHED, leaked)
+        assert [(datum.trainable, any(datum.loss_mask)) for datum in outcome.datums] == [] if leaked else [(True, True)]
 
 
 async def test_long_result_of_few_ids_is_searched_off_the_event_loop() -> None:
@@ -92,7 +92,7 @@ async def test_long_result_of_few_ids_is_searched_off_the_event_loop() -> None:
         sys.setprofile(before)
     assert "Runtime._clear" in seen
     assert "Scrubber.find_in" not in seen
-    assert not outcome.trajectory.leaked
+    assert not outcome.trajectory.contains_secret
 
 
 def test_what_the_process_or_the_model_cannot_do_is_refused_at_the_start():

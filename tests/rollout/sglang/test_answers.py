@@ -17,7 +17,7 @@ from tests.kit.serving import ANSWER, PROMPT, SAMPLING, answering, replying, ser
 async def test_length_and_stop_are_told_apart(budget: int, ids: int, reason: str) -> None:
     async with serving() as (_, engine):
         generation = await engine.generate(PROMPT, SAMPLING | {"max_new_tokens": budget}, key="a")
-    assert (len(generation.ids), generation.finish_reason) == (ids, reason)
+    assert (len(generation.token_ids), generation.finish_reason) == (ids, reason)
 
 
 @pytest.mark.parametrize("tokens", [0, 2])
@@ -25,7 +25,7 @@ async def test_an_abort_keeps_what_was_sampled(tokens: int) -> None:
     async with serving(Fault(kind=FaultKind.ABORT, tokens=tokens)) as (_, engine):
         generation = await engine.generate(PROMPT, SAMPLING, key="a")
     assert generation.finish_reason == "abort"
-    assert generation.ids == tuple(ANSWER[:tokens])
+    assert generation.token_ids == tuple(ANSWER[:tokens])
     assert list(generation.logprobs) == logprobs_of(PROMPT, ANSWER[:tokens])
 
 
@@ -35,7 +35,7 @@ async def test_an_abort_before_the_first_id_is_legal_in_every_shape(logprobs: An
     meta = {"finish_reason": {"type": "abort", "message": "Aborted"}, "output_token_logprobs": logprobs}
     async with answering(replying(**meta, output_ids=ids)) as engine:
         generation = await engine.generate(PROMPT, {}, key="a")
-    assert (generation.ids, generation.finish_reason) == ((), "abort")
+    assert (generation.token_ids, generation.finish_reason) == ((), "abort")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_text_that_says_nan_is_only_text() -> None:
         return web.Response(body=reply.body.replace(b'"text": ""', b'"text": "[NaN, Infinity]"'))
 
     async with answering(handler) as engine:
-        assert (await engine.generate(PROMPT, {}, key="a")).ids == (8,)
+        assert (await engine.generate(PROMPT, {}, key="a")).token_ids == (8,)
 
 
 @pytest.mark.parametrize("reason", ["stop", "length"])

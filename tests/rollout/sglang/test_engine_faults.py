@@ -17,9 +17,9 @@ from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Job, StopReason, Trajectory
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
-from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import Fault, FaultKind, ScriptedSession, SglangServer
 
 from tests.kit.serving import HANGS, leaving_no_task
@@ -113,20 +113,20 @@ class Played(NamedTuple):
     server: SglangServer
 
 
-async def play(plan: Any, patience: Patience, limits: Limits, server_tokens: int = 32768) -> Played:
+async def play(plan: Any, timeouts: Timeouts, limits: Limits, server_tokens: int = 32768) -> Played:
     """One rollout under `plan` of faults. Nothing is left: no task, no request, no connection."""
     results = [
         ToolResult(name="act", content=(TextBlock(text="ok"),), finished=turn == TURNS) for turn in range(1, TURNS + 1)
     ]
     session = ScriptedSession(results)
-    job = Job(task=TASK, key="k", limits=limits)
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=limits)
     async with (
         leaving_no_task(),
         asyncio.timeout(HANGS),
         SglangServer(model, faults=plan, context_tokens=server_tokens) as server,
     ):
         payload = {"return_routed_experts": True}
-        async with SglangEngine(server.url, context_tokens=server_tokens, payload=payload, patience=patience) as engine:
+        async with SglangEngine(server.url, context_tokens=server_tokens, payload=payload, timeouts=timeouts) as engine:
             trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine)
         await server.until_running(0)
         for _ in range(1000):
@@ -166,9 +166,9 @@ async def test_a_fault(name: str, moment: str, stays: bool) -> None:
             return Fault(kind=FaultKind.ABORT, tokens=PARTIAL) if at.begun else None
         return fault if stays or index < at.request + 2 else None
 
-    patience = Patience(read=0.8 if name == "hang" else HANGS, retry=0.05 if expected == ERROR else 5.0)
+    timeouts = Timeouts(read=0.8 if name == "hang" else HANGS, retry=0.05 if expected == ERROR else 5.0)
     limits = Limits(max_turns=TURNS, turn_timeout=0.8 if name == "abort, empty" and stays else HANGS)
-    trajectory, session, server = await play(plan, patience, limits)
+    trajectory, session, server = await play(plan, timeouts, limits)
     actions = [list(turn.action_ids) for turn in trajectory.turns]
     if expected == UNAFFECTED:
         assert (trajectory.stop_reason, trajectory.error) == (StopReason.FINISHED, "")
@@ -179,7 +179,7 @@ async def test_a_fault(name: str, moment: str, stays: bool) -> None:
         assert trajectory.stop_reason is StopReason.ERROR
         assert row.words in trajectory.error
         assert actions == [*ANSWERS[: at.turn], ANSWERS[at.turn][: at.begun]]
-        assert not trajectory.trains
+        assert not trajectory.trainable
         assert trained(trajectory) == []
         assert len(session.calls) == at.turn
     if expected == ERROR and fault.kind not in (FaultKind.DOWN, FaultKind.ABORT):
@@ -196,7 +196,7 @@ PLACES = {"one id short of the stop": -1, "exactly at the stop": 0, "before the 
 @pytest.fixture(scope="module")
 def shown() -> list[int]:
     """Return how many ids the engine is shown in each turn."""
-    played = asyncio.run(play(lambda index: None, Patience(), Limits(max_turns=TURNS)))
+    played = asyncio.run(play(lambda index: None, Timeouts(), Limits(max_turns=TURNS)))
     return [len(request.body["input_ids"]) for request in played.server.requests]
 
 
@@ -240,7 +240,7 @@ async def test_a_length(length: str, moment: str, place: str, shown: list[int]) 
     def plan(index: int) -> Fault | None:
         return Fault(kind=FaultKind.ABORT, tokens=PARTIAL) if at.begun and index == 0 else None
 
-    trajectory, session, _ = await play(plan, Patience(retry=0.05), limits, server_tokens)
+    trajectory, session, _ = await play(plan, Timeouts(retry=0.05), limits, server_tokens)
     actions, acted = counted_off(length, limits, server_tokens, shown)
     assert [list(turn.action_ids) for turn in trajectory.turns if turn.action_ids] == actions
     assert len(session.calls) == acted

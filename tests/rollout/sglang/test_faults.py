@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, EngineTimeout, EngineUnavailable
 from orl_rollout.http.client import ERROR_BYTES
-from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, answering, free_port, leaving_no_task, replying, serving
@@ -27,7 +27,7 @@ from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, answering, free_p
 async def test_a_passing_fault_is_retried_with_the_same_request(fault: Fault) -> None:
     async with serving(fault) as (server, engine):
         generation = await engine.generate(PROMPT, SAMPLING, key="a")
-    assert generation.ids == tuple(ANSWER)
+    assert generation.token_ids == tuple(ANSWER)
     assert [request.body for request in server.requests] == [server.requests[0].body] * 2
 
 
@@ -61,7 +61,7 @@ async def test_a_lasting_fault_ends_the_retries_in_time(fault: Fault) -> None:
     ids=lambda value: getattr(value, "kind", None),
 )
 async def test_fault_has_the_class_of_its_cause(fault: Fault, cause: type[EngineError]) -> None:
-    async with serving(fault, patience=Patience(read=0.2, retry=0.0)) as (_, engine):
+    async with serving(fault, timeouts=Timeouts(read=0.2, retry=0.0)) as (_, engine):
         with pytest.raises(cause):
             await engine.generate(PROMPT, SAMPLING, key="a")
 
@@ -72,7 +72,7 @@ async def test_a_refused_connection_is_retried_until_the_server_is_there() -> No
         request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
         await asyncio.sleep(0.02)
         async with SglangServer([ANSWER], port=port):
-            assert (await request).ids == tuple(ANSWER)
+            assert (await request).token_ids == tuple(ANSWER)
 
 
 async def test_a_server_that_dies_and_comes_back_is_found_again() -> None:
@@ -80,12 +80,12 @@ async def test_a_server_that_dies_and_comes_back_is_found_again() -> None:
     async with asyncio.timeout(HANGS), SglangEngine(f"http://127.0.0.1:{port}", context_tokens=100) as engine:
         for _ in range(2):
             async with SglangServer([ANSWER], port=port):
-                assert (await engine.generate(PROMPT, SAMPLING, key="a")).ids == tuple(ANSWER)
+                assert (await engine.generate(PROMPT, SAMPLING, key="a")).token_ids == tuple(ANSWER)
         async with SglangServer([ANSWER], faults=[Fault(kind=FaultKind.HANG, at=0)], port=port) as server:
             request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
             await server.until_running(1)
         async with SglangServer([ANSWER], port=port):
-            assert (await request).ids == tuple(ANSWER)
+            assert (await request).token_ids == tuple(ANSWER)
 
 
 async def test_a_connection_that_a_server_closed_while_idle_is_replaced() -> None:
@@ -105,7 +105,7 @@ async def test_a_connection_that_a_server_closed_while_idle_is_replaced() -> Non
 
     async with answering(handler) as engine:
         for _ in range(3):
-            assert (await engine.generate(PROMPT, {}, key="a")).ids == (8,)
+            assert (await engine.generate(PROMPT, {}, key="a")).token_ids == (8,)
     assert answers == 3
 
 
@@ -147,7 +147,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 async def test_a_silent_server_is_given_up() -> None:
-    async with serving(Fault(kind=FaultKind.HANG), patience=Patience(read=0.1)) as (server, engine):
+    async with serving(Fault(kind=FaultKind.HANG), timeouts=Timeouts(read=0.1)) as (server, engine):
         with pytest.raises(EngineError, match=r"silent for 0\.1 s"):
             await engine.generate(PROMPT, SAMPLING, key="a")
     assert server.received == 1
@@ -217,7 +217,7 @@ async def test_a_trickle_is_given_up_when_the_whole_takes_too_long() -> None:
             await response.write(b" ")
             await asyncio.sleep(0.01)
 
-    async with answering(handler, patience=Patience(read=60, total=0.2)) as engine:
+    async with answering(handler, timeouts=Timeouts(read=60, total=0.2)) as engine:
         with pytest.raises(EngineError, match=r"no whole answer within 0\.2 s"):
             await engine.generate(PROMPT, {}, key="a")
 
@@ -228,14 +228,14 @@ async def test_a_deadline_is_of_one_attempt_and_not_of_the_pauses_between() -> N
     async def handler(request: web.Request) -> web.Response:
         return await replying()(request) if time.monotonic() > started + 0.8 else web.Response(status=503)
 
-    async with answering(handler, patience=Patience(connect=0.5, read=0.5, total=0.5, retry=60)) as engine:
-        assert (await engine.generate(PROMPT, {}, key="a")).ids == (8,)
+    async with answering(handler, timeouts=Timeouts(connect=0.5, read=0.5, total=0.5, retry=60)) as engine:
+        assert (await engine.generate(PROMPT, {}, key="a")).token_ids == (8,)
 
 
 async def test_no_request_waits_for_anothers_end() -> None:
     """With more requests than a connection pool usually has, each one's deadline counts its own time alone."""
-    patience = Patience(read=HANGS, total=HANGS)
-    async with serving(Fault(kind=FaultKind.HANG), patience=patience) as (server, engine):
+    timeouts = Timeouts(read=HANGS, total=HANGS)
+    async with serving(Fault(kind=FaultKind.HANG), timeouts=timeouts) as (server, engine):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(engine.generate(PROMPT, SAMPLING, key=str(n))) for n in range(150)]
             await server.until_running(150)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 from aiohttp import web
 from orl_core.errors import EngineError
-from orl_rollout.loop.token_buffer import Context
+from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, FaultKind, SglangServer, logprobs_of
 
@@ -22,7 +22,7 @@ async def test_ids_and_logprobs_are_those_of_the_server() -> None:
     async with serving() as (server, engine):
         server.weight_version = "7"
         generation = await engine.generate(PROMPT, SAMPLING, key="a")
-    assert generation.ids == tuple(ANSWER)
+    assert generation.token_ids == tuple(ANSWER)
     assert list(generation.logprobs) == logprobs_of(PROMPT, ANSWER)
     assert (generation.finish_reason, generation.weight_version) == ("stop", "7")
     assert generation.seconds > 0
@@ -31,7 +31,7 @@ async def test_ids_and_logprobs_are_those_of_the_server() -> None:
 async def test_the_prefix_of_earlier_requests_counts_as_cached() -> None:
     async with serving() as (_, engine):
         first = await engine.generate(PROMPT, SAMPLING, key="a")
-        second = await engine.generate([*PROMPT, *first.ids, 9], SAMPLING, key="a")
+        second = await engine.generate([*PROMPT, *first.token_ids, 9], SAMPLING, key="a")
     assert (first.cached_tokens, second.cached_tokens) == (0, 6)
 
 
@@ -93,7 +93,7 @@ async def test_a_body_of_several_megabytes_is_sent_without_a_warning() -> None:
         warnings.simplefilter("error")
         async with answering(web_length, context_tokens=500_000) as engine:
             generation = await engine.generate(ids, {}, key="a")
-    assert generation.ids == (8,)
+    assert generation.token_ids == (8,)
 
 
 async def web_length(request: web.Request) -> web.Response:
@@ -118,7 +118,7 @@ async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.Monk
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
     async with serving() as (_, engine):
-        assert (await engine.generate(PROMPT, SAMPLING, key="a")).ids
+        assert (await engine.generate(PROMPT, SAMPLING, key="a")).token_ids
 
 
 async def test_outside_of_its_block_an_engine_is_a_bug() -> None:
@@ -144,7 +144,7 @@ async def test_what_the_server_reserves_is_not_asked_for() -> None:
         await engine.generate(PROMPT, {}, key="a")
         full = await engine.generate([1] * 28, {}, key="a")
     assert server.requests[0].body["sampling_params"]["max_new_tokens"] == 25
-    assert (full.ids, full.finish_reason, server.received) == ((), "length", 1)
+    assert (full.token_ids, full.finish_reason, server.received) == ((), "length", 1)
 
 
 @pytest.mark.parametrize("size", range(1, 21))
@@ -153,7 +153,7 @@ async def test_no_request_is_refused_for_its_length(size: int) -> None:
     async with serving(context_tokens=20) as (server, engine):
         generation = await engine.generate([1] * size, {"max_new_tokens": 4096}, key="a")
     fits = size <= 20 - 7
-    assert generation.ids == (tuple(ANSWER) if fits else ())
+    assert generation.token_ids == (tuple(ANSWER) if fits else ())
     assert generation.finish_reason == ("stop" if fits else "length")
     assert server.received == fits
 
@@ -195,7 +195,7 @@ async def test_every_parameter_of_slime_is_taken() -> None:
         "custom_params": {"return_top_p_token_ids": True},
     }
     async with serving() as (_, engine):
-        assert (await engine.generate(PROMPT, sampling, key="a")).ids == tuple(ANSWER)
+        assert (await engine.generate(PROMPT, sampling, key="a")).token_ids == tuple(ANSWER)
 
 
 async def test_stop_ids_end_an_action_before_stop_strings_do() -> None:
@@ -213,12 +213,12 @@ async def test_stop_ids_end_an_action_before_stop_strings_do() -> None:
         by_id = await engine.generate(PROMPT, sampling, key="a")
         by_string = await engine.generate(PROMPT, sampling, key="a")
     assert [request.body["sampling_params"]["stop"] for request in server.requests] == [["bb"]] * 2
-    assert (by_id.ids, by_id.finish_reason) == ((11, 2), "stop")
-    assert (by_string.ids, by_string.finish_reason) == ((11, 12, 13), "stop")
+    assert (by_id.token_ids, by_id.finish_reason) == ((11, 2), "stop")
+    assert (by_string.token_ids, by_string.finish_reason) == ((11, 12, 13), "stop")
 
 
 @pytest.mark.parametrize(
-    "ids", [[5, 6, 7], (5, 6, 7), Context([5, 6, 7]), range(5, 8), array("i", [5, 6, 7])], ids=repr
+    "ids", [[5, 6, 7], (5, 6, 7), TokenBuffer([5, 6, 7]), range(5, 8), array("i", [5, 6, 7])], ids=repr
 )
 async def test_any_sequence_of_ids_is_sent(ids: Sequence[int]) -> None:
     async with serving() as (server, engine):

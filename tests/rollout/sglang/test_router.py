@@ -21,9 +21,9 @@ from orl_core.limits import Limits
 from orl_core.messages import ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_core.trajectory import Generation, Job, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
-from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import Fault, FaultKind, ScriptedSession, SglangServer
 from orl_testing.sglang.faults import scripted_faults
 
@@ -108,7 +108,7 @@ async def routed(
     model: Any = lambda ids, sampling: ANSWER,
     *,
     faults: tuple[Sequence[Fault], Sequence[Fault]] = ((), ()),
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     **options: Any,
 ) -> AsyncGenerator[Routed]:
     """Two workers with the same model, a router over them, an engine on it."""
@@ -120,7 +120,7 @@ async def routed(
         SglangServer(model, faults=plans[0]) as first,
         SglangServer(model, faults=plans[1]) as second,
         router([first.url, second.url], **{"policy": "manual"} | options) as url,
-        SglangEngine(url, context_tokens=32768, patience=patience or Patience(retry=30)) as engine,
+        SglangEngine(url, context_tokens=32768, timeouts=timeouts or Timeouts(retry=30)) as engine,
     ):
         yield Routed(url, engine, (first, second), scripts)
 
@@ -140,7 +140,7 @@ async def play(at: Routed, key: str, **limits: Any) -> tuple[Trajectory, Scripte
     """A rollout of TURNS calls."""
     results = [ToolResult(name="act", finished=turn == TURNS) for turn in range(1, TURNS + 1)]
     session = ScriptedSession(results)
-    job = Job(task=Task(env_name="A/B", deployment_name="A/B"), key=key, limits=Limits(**limits))
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id=key, limits=Limits(**limits))
     trajectory = await rollout(job, session=session, renderer=RENDERER, engine=at.engine)
     assert (session.opened, session.closed) == (1, 1)
     return trajectory, session
@@ -170,14 +170,14 @@ async def test_what_the_router_retries_we_do_not_see() -> None:
     """It tries five times in all; after ours it tries five times again."""
     few = [Fault(kind=FaultKind.STATUS, at=number) for number in range(3)]
     async with routed(faults=(few, few), retry_initial_backoff_ms=1) as at:
-        assert (await generate(at, "a")).ids == tuple(ANSWER)
+        assert (await generate(at, "a")).token_ids == tuple(ANSWER)
         assert sorted(at.received) == [0, 4]
 
 
 async def test_where_the_routers_own_attempts_end_ours_go_on() -> None:
     many = [Fault(kind=FaultKind.STATUS, at=number) for number in range(8)]
     async with routed(faults=(many, many), disable_circuit_breaker=True, retry_initial_backoff_ms=1) as at:
-        assert (await generate(at, "a")).ids == tuple(ANSWER)
+        assert (await generate(at, "a")).token_ids == tuple(ANSWER)
         assert sorted(at.received) == [0, 9]
 
 
@@ -190,7 +190,7 @@ async def test_our_retries_outlive_open_breakers() -> None:
         assert answers[-1][0] == 503
         assert "no_available_workers" in answers[-1][1]
         assert at.received == (2, 2)
-        assert (await generate(at, "a")).ids == tuple(ANSWER)
+        assert (await generate(at, "a")).token_ids == tuple(ANSWER)
         assert sorted(at.received) == [2, 3]
 
 
@@ -207,7 +207,7 @@ async def test_requests_that_waited_too_long_in_the_routers_queue_are_sent_again
         assert (408, "") in await asyncio.gather(*bare)
         worker.abort()
         assert (await first).finish_reason == "abort"
-        assert [(await task).ids for task in ours] == [tuple(ANSWER)] * 3
+        assert [(await task).token_ids for task in ours] == [tuple(ANSWER)] * 3
 
 
 async def test_a_refusal_comes_through_at_once() -> None:
@@ -238,7 +238,7 @@ async def test_a_rollout_whose_workers_all_die_is_an_error_with_its_turns() -> N
     hang = [Fault(kind=FaultKind.HANG, at=1)]
     options: dict[str, Any] = {"cb_failure_threshold": 2, "retry_initial_backoff_ms": 1}
     async with (
-        routed(calls, faults=(hang, hang), patience=Patience(retry=0.5), **options) as at,
+        routed(calls, faults=(hang, hang), timeouts=Timeouts(retry=0.5), **options) as at,
         asyncio.TaskGroup() as group,
     ):
         playing = group.create_task(play(at, "a"))

@@ -136,7 +136,7 @@ def test_a_stuck_thread_of_a_loop_is_left_behind() -> None:
         free.set()
 
 
-def test_a_loop_without_a_signal_returns_its_result_and_waits_for_its_threads() -> None:
+def test_loop_without_signal_returns_result_and_joins_threads() -> None:
     async def work() -> int:
         return await asyncio.to_thread(int, "3")
 
@@ -253,7 +253,7 @@ def test_a_forked_child_does_not_share_the_signals() -> None:
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
 
 
-def test_a_summary_is_there_from_the_signal_on_and_the_end_has_the_last_word(tmp_path: Path) -> None:
+def test_summary_is_written_at_signal_and_again_at_end(tmp_path: Path) -> None:
     summary = SummaryFile(tmp_path, lambda: Summary(env="a/b", model=None, steps=1, seed=0))
     summary.interrupted()
     assert b'"interrupted": true' in (tmp_path / "summary.json").read_bytes()

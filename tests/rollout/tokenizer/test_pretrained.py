@@ -74,7 +74,7 @@ def named() -> dict[int, str]:
     """The added tokens of the converted vocabulary, with a gap."""
     texts = (*KIMI.special, *KIMI.added)
     first = len(ranks())
-    return {first + place + (RESERVED if place > 3 else 0): text for place, text in enumerate(texts)}
+    return {first + index + (RESERVED if index > 3 else 0): text for index, text in enumerate(texts)}
 
 
 def kimi(folder: Path, code: str = CODE) -> Path:

@@ -102,7 +102,7 @@ def ids(found):
 
 
 @given(trajectories)
-def test_ids_are_the_same_whenever_they_are_made_and_those_of_another_rollout_are_others(trajectory):
+def test_event_ids_are_stable_and_differ_between_rollouts(trajectory):
     entry = decode_entry(encode_entry(entry_of(trajectory)))
     first = ids(events_of(entry, CONFIG))
     assert len(set(first)) == len(first)

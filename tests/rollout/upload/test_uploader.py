@@ -65,7 +65,7 @@ def test_large_rollouts_are_cut_into_requests_of_a_megabyte(tmp_path, platform):
 
 
 def test_a_secret_is_not_uploaded(tmp_path, platform):
-    leaked = structs.replace(trajectory_of(), leaked=True)
+    leaked = structs.replace(trajectory_of(), contains_secret=True)
     write(tmp_path, leaked, trajectory_of("the correct horse"), trajectory_of(f"key {KEY}"))
     uploader = upload(tmp_path, config_of(secrets={"pass": "correct horse"}))
     assert (uploader.counts.withheld, platform.asked) == (3, 0)

@@ -47,7 +47,7 @@ class Weapon(StrEnum):
     REVOLVER = "revolver"
 
 
-class Place(StrEnum):
+class Room(StrEnum):
     """The rooms."""
 
     LIBRARY = "library"
@@ -70,9 +70,9 @@ class Case:
 
     culprit: Suspect
     weapon: Weapon
-    place: Place
+    place: Room
     hour: int
-    claims: dict[Suspect, Place]
+    claims: dict[Suspect, Room]
     witnesses: dict[Suspect, Suspect]
 
     def interview(self, suspect: Suspect) -> str:
@@ -80,18 +80,18 @@ class Case:
         return f"{suspect}: At {self.hour} o'clock I was in the {self.claims[suspect]}. Ask who saw me there."
 
     def check_alibi(self, suspect: Suspect) -> str:
-        """Whether somebody saw the suspect where they claim to have been: always true."""
+        """Return whether somebody saw the suspect where they claim to have been: always true."""
         if suspect is self.culprit:
             return f"Nobody saw {suspect} in the {self.claims[suspect]} at {self.hour} o'clock."
         return f"{self.witnesses[suspect]} saw {suspect} in the {self.claims[suspect]} at {self.hour} o'clock."
 
-    def inspect(self, place: Place) -> str:
+    def inspect(self, place: Room) -> str:
         """What a room shows: the scene has the wound's traces, the other rooms show nothing."""
         if place is not self.place:
             return f"The {place} is in order."
         return f"In the {place} a chair lies on its side, and there are stains. The victim shows {WOUNDS[self.weapon]}."
 
-    def score(self, suspect: Suspect, weapon: Weapon, place: Place) -> float:
+    def score(self, suspect: Suspect, weapon: Weapon, place: Room) -> float:
         """The reward of an accusation: the sum of the shares that are right, at most 1.0."""
         return (
             SUSPECT_SHARE * (suspect is self.culprit)
@@ -103,8 +103,8 @@ class Case:
 def case(seed: int) -> Case:
     """The case of a seed, always the same."""
     rng = random.Random(seed)  # noqa: S311 - games need repeatable chance
-    culprit, weapon, place = rng.choice(list(Suspect)), rng.choice(list(Weapon)), rng.choice(list(Place))
-    elsewhere = [room for room in Place if room is not place]
+    culprit, weapon, place = rng.choice(list(Suspect)), rng.choice(list(Weapon)), rng.choice(list(Room))
+    elsewhere = [room for room in Room if room is not place]
     others = [suspect for suspect in Suspect if suspect is not culprit]
     # The innocent were together in pairs, away from the scene, and each saw the other.
     rng.shuffle(others)
@@ -125,7 +125,7 @@ class Interview(BaseModel):
 class Inspect(BaseModel):
     """Where to look."""
 
-    place: Place = Field(description="the room to look at")
+    place: Room = Field(description="the room to look at")
 
 
 class Alibi(BaseModel):
@@ -139,7 +139,7 @@ class Accusation(BaseModel):
 
     suspect: Suspect
     weapon: Weapon
-    place: Place
+    place: Room
 
 
 class Mystery(Environment):
@@ -172,7 +172,7 @@ class Mystery(Environment):
         return [
             TextBlock(
                 text=f"A crime was committed at {self.case.hour} o'clock. "
-                f"Suspects: {', '.join(Suspect)}. Weapons: {', '.join(Weapon)}. Rooms: {', '.join(Place)}. "
+                f"Suspects: {', '.join(Suspect)}. Weapons: {', '.join(Weapon)}. Rooms: {', '.join(Room)}. "
                 "Exactly one suspect has no true alibi. Question, inspect, then accuse: once."
             )
         ]

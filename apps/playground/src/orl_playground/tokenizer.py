@@ -53,7 +53,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     )
     numbers = [str(number) for number in range(NUMBERS)]
     pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *numbers, *_recurring(texts, split)]
-    vocabulary = {piece: place for place, piece in enumerate(dict.fromkeys(pieces))}
+    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
     # Without merges a piece is either known as a whole (ignore_merges) or spelled in bytes.
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     backend.pre_tokenizer = split

@@ -154,12 +154,12 @@ def row(ids: list[int], tokenizer: PreTrainedTokenizerFast) -> Row:
     opening = tokenizer.encode("<|im_start|>assistant\n")
     labels = [IGNORED] * len(ids)
     inside = False
-    for place, token in enumerate(ids):
+    for index, token in enumerate(ids):
         if inside:
-            labels[place] = token
+            labels[index] = token
             inside = token != tokenizer.eos_token_id
         elif token == opening[-1]:
-            inside = ids[place + 1 - len(opening) : place + 1] == opening
+            inside = ids[index + 1 - len(opening) : index + 1] == opening
     return {"input_ids": ids, "labels": labels}
 
 

@@ -40,7 +40,7 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     generations: tuple[Generation, ...] = ()
     reward: float = 0.0
     rewards: tuple[tuple[int, float], ...] = ()
-    trains: bool = True
+    trainable: bool = True
 
     @property
     def weight_versions(self) -> tuple[str, ...]:
@@ -60,17 +60,17 @@ def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
         if any(turn.action_ids for turn in turns):
             data.append(_datum(trajectory, history, turns, reward))
         for turn in turns:
-            history.extend(turn.remains)
+            history.extend(turn.visible_ids)
     return tuple(data)
 
 
 def _rows(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
     """Yield the turns, cut after each one that later turns were not shown whole."""
     start = 0
-    for place, turn in enumerate(turns, 1):
-        if turn.hidden or place == len(turns):
-            yield turns[start:place]
-            start = place
+    for index, turn in enumerate(turns, 1):
+        if turn.stripped_spans or index == len(turns):
+            yield turns[start:index]
+            start = index
 
 
 def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn], reward: float) -> Datum:
@@ -80,7 +80,7 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
     mask: list[int] = []
     logprobs: list[float] = []
     rewards: list[tuple[int, float]] = []
-    trains, train_on = trajectory.trains, trajectory.job.limits.train_on
+    trains, train_on = trajectory.trainable, trajectory.job.limits.train_on
     end = 0
     for position, turn in enumerate(turns):
         if position:
@@ -100,7 +100,7 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
                 rewards.append((end - 1, turn.reward))
     return Datum(
         task_key=trajectory.job.task.key,
-        rollout_id=trajectory.job.key,
+        rollout_id=trajectory.job.rollout_id,
         prompt=(*history, *turns[0].observation),
         response=tuple(response[:end]),
         sampled=tuple(sampled[:end]),
@@ -109,7 +109,7 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
         generations=tuple(generation for turn in turns for generation in turn.generations),
         reward=reward,
         rewards=tuple(rewards),
-        trains=trains,
+        trainable=trains,
     )
 
 

@@ -37,18 +37,18 @@ class StopReason(StrEnum):
     ERROR = "error"
 
 
-class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rollout to produce. `key` names it (it routes to one engine); `sampling` is what the trainer passed."""
+class RolloutSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rollout to produce. `rollout_id` routes it to one engine; `sampling` is what the trainer passed."""
 
     task: Task
-    key: str
+    rollout_id: str = field(name="key")
     limits: Limits = field(default_factory=Limits)
     sampling: dict[str, Any] = field(default_factory=dict[str, Any])
     evaluation: bool = False
 
 
 class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One answer of the engine. `ids` and `logprobs` have the same length N; logprobs are natural logs, finite.
+    """One answer of the engine. `token_ids` and `logprobs` have the same length N; logprobs are natural logs, finite.
 
     `cached_tokens` counts prompt tokens served from the prefix cache; `extras` is opaque meta_info that a trainer
     replays and is never journalled.
@@ -57,7 +57,7 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         EngineAnswerError: the logprobs are missing, short, not finite or of no probability, or an id is not one.
     """
 
-    ids: tuple[int, ...]
+    token_ids: tuple[int, ...] = field(name="ids")
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
     weight_version: str = ""
@@ -66,10 +66,10 @@ class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     extras: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        if len(self.ids) != len(self.logprobs):
-            raise EngineAnswerError(f"the engine returned {len(self.ids)} ids and {len(self.logprobs)} logprobs")
-        if not {int}.issuperset(map(type, self.ids)) or (
-            self.ids and not 0 <= min(self.ids) <= max(self.ids) < 1 << 31
+        if len(self.token_ids) != len(self.logprobs):
+            raise EngineAnswerError(f"the engine returned {len(self.token_ids)} ids and {len(self.logprobs)} logprobs")
+        if not {int}.issuperset(map(type, self.token_ids)) or (
+            self.token_ids and not 0 <= min(self.token_ids) <= max(self.token_ids) < 1 << 31
         ):
             raise EngineAnswerError("the engine returned an id that is not a whole number of 31 bits")
         if not {float, int}.issuperset(map(type, self.logprobs)):
@@ -86,30 +86,30 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One turn: what the engine was shown since its last answer, what it answered, and what that caused.
 
     `generations` has more than one member only where an aborted action was continued. `spans` says which ids of the
-    action are reasoning and calls; None where that is not known. `hidden` are ranges of the observation followed by the
-    action that later turns were not shown: stripped reasoning.
+    action are reasoning and calls; None where that is not known. `stripped_spans` are ranges of the observation
+    followed by the action that later turns were not shown: stripped reasoning.
     """
 
     observation: tuple[int, ...]
     generations: tuple[Generation, ...]
     action: Action
     spans: tuple[Span, ...] | None = None
-    hidden: tuple[tuple[int, int], ...] = ()
+    stripped_spans: tuple[tuple[int, int], ...] = field(default=(), name="hidden")
     results: tuple[ToolResult, ...] = ()
 
     @property
     def action_ids(self) -> tuple[int, ...]:
         """Return the ids that the engine returned in this turn, verbatim."""
         if len(self.generations) == 1:
-            return self.generations[0].ids
-        return tuple(token for generation in self.generations for token in generation.ids)
+            return self.generations[0].token_ids
+        return tuple(token for generation in self.generations for token in generation.token_ids)
 
     @property
-    def remains(self) -> tuple[int, ...]:
+    def visible_ids(self) -> tuple[int, ...]:
         """Return the ids of this turn that later turns were shown: observation and action without what is hidden."""
         ids = (*self.observation, *self.action_ids)
-        starts = [0, *(end for _, end in self.hidden)]
-        ends = [*(start for start, _ in self.hidden), len(ids)]
+        starts = [0, *(end for _, end in self.stripped_spans)]
+        ends = [*(start for start, _ in self.stripped_spans), len(ids)]
         return tuple(token for start, end in zip(starts, ends, strict=True) for token in ids[start:end])
 
     @property
@@ -128,25 +128,27 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole of one rollout. `error` is the fault's one-line text where `stop_reason` is ERROR, else empty.
 
     `messages` is how the episode began, as the environment said it; the model saw it as `turns[0].observation`.
-    `leaked` says that its text echoes a secret: it is journalled scrubbed, not uploaded, and does not train.
+    `contains_secret` says that its text echoes a secret: it is journalled scrubbed, not uploaded, and does not train.
     """
 
-    job: Job
+    job: RolloutSpec
     messages: tuple[Message, ...] = ()
     turns: tuple[Turn, ...] = ()
     stop_reason: StopReason
     error: str = ""
-    leaked: bool = False
+    contains_secret: bool = field(default=False, name="leaked")
     seconds: float = 0.0
 
     @property
-    def trains(self) -> bool:
+    def trainable(self) -> bool:
         """Tell whether the trainer may learn from it."""
         ended = self.stop_reason in _TRAINING or (
             self.stop_reason is StopReason.TIMEOUT and self.job.limits.train_timeouts
         )
         return (
-            ended and not self.leaked and any(generation.ids for turn in self.turns for generation in turn.generations)
+            ended
+            and not self.contains_secret
+            and any(generation.token_ids for turn in self.turns for generation in turn.generations)
         )
 
     @property

@@ -12,7 +12,7 @@ from typing import Literal
 
 from orl_cluster.launch import trainer_defaults
 from orl_cluster.launch.argv import Options, number
-from orl_cluster.launch.layout import Request
+from orl_cluster.launch.layout import LaunchRequest
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 
@@ -59,7 +59,7 @@ def backend_of(trainer: TrainerConfig, features: Collection[str]) -> Backend:
 
 
 def arguments(
-    request: Request, backend: Backend, features: Collection[str], model_args: Sequence[str]
+    request: LaunchRequest, backend: Backend, features: Collection[str], model_args: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Return miles' arguments, and notes for their user. `model_args` is the shape that Megatron needs.
 
@@ -80,7 +80,7 @@ def arguments(
     return [*model_args, *trainer_defaults.assemble(request, ours)], notes
 
 
-def _fsdp(request: Request, features: Collection[str]) -> tuple[Options, list[str]]:
+def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, list[str]]:
     """Return the options of FSDP, and notes for their user."""
     trainer = request.trainer
     _check_schedule(request)
@@ -109,7 +109,7 @@ def _why_apart(attention: str, features: Collection[str]) -> str:
     return ""
 
 
-def _check_schedule(request: Request) -> None:
+def _check_schedule(request: LaunchRequest) -> None:
     """Check the step: FSDP divides it evenly over the GPUs, and knows one datum of each rollout."""
     config, layout = request.run.config, request.layout
     if config.thinking == "strip":
@@ -125,7 +125,7 @@ def _check_schedule(request: Request) -> None:
         raise ConfigError(f"the {batch} rollouts of a step do not divide over {gpus} training GPUs: change --n-samples")
 
 
-def _refuse_fully_async(request: Request, features: Collection[str]) -> None:
+def _refuse_fully_async(request: LaunchRequest, features: Collection[str]) -> None:
     if FULLY_ASYNC not in request.names:
         return
     if not request.trainer.asynchronous:

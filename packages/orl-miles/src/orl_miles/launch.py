@@ -11,7 +11,7 @@ from contextlib import suppress
 from urllib.request import getproxies_environment
 
 from orl_cluster.launch import launch
-from orl_cluster.launch.layout import Installation, Request
+from orl_cluster.launch.layout import Installation, LaunchRequest
 from orl_rollout.run_folder.contract import Run
 
 from orl_miles import args
@@ -41,7 +41,7 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
     )
 
 
-def _shape(request: Request) -> list[str]:
+def _shape(request: LaunchRequest) -> list[str]:
     python = request.installation.python
     return launch.model_shape(request, ".py", lambda script: [python, "-m", SHAPE, str(script.with_suffix(""))])
 

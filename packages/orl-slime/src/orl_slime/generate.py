@@ -12,7 +12,7 @@ from typing import Any
 
 from orl_cluster.hooks.generate import Host
 from orl_cluster.hooks.generate import generate as generate_in
-from orl_cluster.hooks.samples import fail
+from orl_cluster.hooks.samples import mark_failed
 from orl_cluster.hooks.worker import run_of
 from orl_core.errors import RunAborted
 
@@ -30,7 +30,7 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
     if run.ended:
         if evaluation:
             raise RunAborted(run.ended)
-        fail(sample)
+        mark_failed(sample)
         return [sample] if run.stripped else sample
     host = Host(
         args=args,

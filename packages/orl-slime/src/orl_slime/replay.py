@@ -53,10 +53,10 @@ def _append(args: Any, sample: Any, datum: Datum, generations: Sequence[Generati
     for number, made in enumerate(generations):
         begins = datum.sampled.index(1, place)
         sample.append_response_tokens(args, tokens=datum.response[place:begins], trainable=False)
-        place = begins + len(made.ids)
+        place = begins + len(made.token_ids)
         # A capture of the whole sequence takes the place of all before it: those need not be read.
         meta = made.extras if number >= whole[-1] else {k: v for k, v in made.extras.items() if k != _ROUTED}
         sample.append_response_tokens(
-            args, tokens=made.ids, log_probs=made.logprobs, meta_info=meta, update_terminal_info=False
+            args, tokens=made.token_ids, log_probs=made.logprobs, meta_info=meta, update_terminal_info=False
         )
     sample.loss_mask = list(datum.loss_mask)

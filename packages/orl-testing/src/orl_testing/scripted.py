@@ -19,10 +19,10 @@ from orl_rollout.loop.session import Opening
 Hang = float("inf")  # as a pause: never answers
 
 
-class Sampled(Struct, frozen=True, kw_only=True):
+class RecordedRequest(Struct, frozen=True, kw_only=True):
     """One request that the engine saw and the answer that it gave."""
 
-    ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     sampling: dict[str, Any]
     key: str
     generation: Generation
@@ -42,7 +42,7 @@ class ScriptedEngine:
     ) -> None:
         self._script = iter(script)
         self._pause = pause
-        self.requests: list[Sampled] = []
+        self.requests: list[RecordedRequest] = []
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
         """The next generation of the script, whatever `ids` are."""
@@ -51,7 +51,9 @@ class ScriptedEngine:
         if isinstance(step, Exception):
             raise step
         generation = step if isinstance(step, Generation) else step(ids, sampling)
-        self.requests.append(Sampled(ids=tuple(ids), sampling=dict(sampling), key=key, generation=generation))
+        self.requests.append(
+            RecordedRequest(token_ids=tuple(ids), sampling=dict(sampling), key=key, generation=generation)
+        )
         return generation
 
 
@@ -64,12 +66,12 @@ class ScriptedSession:
         *,
         messages: tuple[Message, ...] = (text_message("user", "Play."),),
         tools: tuple[ToolSpec, ...] = (ToolSpec(name="act"),),
-        answers_in_text: bool = False,
+        accepts_text_answer: bool = False,
         fails_to_open: Exception | None = None,
         pause: float = 0.0,
     ) -> None:
         self._script = iter(script)
-        self._opening = Opening(messages=messages, tools=tools, answers_in_text=answers_in_text)
+        self._opening = Opening(messages=messages, tools=tools, accepts_text_answer=accepts_text_answer)
         self._fails_to_open = fails_to_open
         self._pause = pause
         self.opened = 0

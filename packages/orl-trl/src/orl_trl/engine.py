@@ -23,7 +23,7 @@ from orl_rollout.signals import interrupt
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from orl_trl.sampler import Request, Sampled
+    from orl_trl.sampler import SampledTokens, SamplingRequest
 
 T = TypeVar("T")
 
@@ -37,8 +37,8 @@ _IGNORED = frozenset({"no_stop_trim", "skip_special_tokens"})
 class _Waiting(Struct, frozen=True, kw_only=True):
     """A request on its way: the future of its answer belongs to `loop`."""
 
-    request: Request
-    answer: asyncio.Future[Sampled]
+    request: SamplingRequest
+    answer: asyncio.Future[SampledTokens]
     loop: asyncio.AbstractEventLoop
 
 
@@ -62,7 +62,7 @@ class InProcessEngine:
         self._inbox.put(waiting)
         sampled = await waiting.answer
         return Generation(
-            ids=sampled.ids,
+            token_ids=sampled.token_ids,
             logprobs=sampled.logprobs,
             finish_reason="stop" if sampled.stopped else "length",
             weight_version=self.weight_version,
@@ -111,7 +111,7 @@ class InProcessEngine:
             waiting.loop.call_soon_threadsafe(_settle, waiting.answer, answer)
 
 
-def _settle(answer: asyncio.Future[Sampled], outcome: Sampled | EngineError) -> None:
+def _settle(answer: asyncio.Future[SampledTokens], outcome: SampledTokens | EngineError) -> None:
     if answer.done():
         return
     if isinstance(outcome, EngineError):
@@ -120,9 +120,9 @@ def _settle(answer: asyncio.Future[Sampled], outcome: Sampled | EngineError) -> 
         answer.set_result(outcome)
 
 
-def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> Request:
+def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> SamplingRequest:
     """Make a request of SGLang's sampling parameters; None stands for the default."""
-    from orl_trl.sampler import Request
+    from orl_trl.sampler import SamplingRequest
 
     given = {name: value for name, value in sampling.items() if name not in _IGNORED and value is not None}
     stops = frozenset(given.pop("stop_token_ids", ()))
@@ -131,4 +131,4 @@ def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> Request:
         raise EngineError(f"the in-process engine has no sampling parameter {', '.join(sorted(unknown))}")
     if not ids or given.get("max_new_tokens", 1) < 1:
         raise EngineError("the in-process engine needs at least one id to continue and room for one more")
-    return Request(ids=tuple(ids), stop_ids=stops, **{"max_new_tokens": 1, **given})
+    return SamplingRequest(token_ids=tuple(ids), stop_ids=stops, **{"max_new_tokens": 1, **given})

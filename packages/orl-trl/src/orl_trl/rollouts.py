@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 
 from msgspec import Struct
 from orl_core.task import Task
-from orl_rollout.results.metrics import measure, metrics_of
+from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.stack import run_all
 from orl_rollout.signals import interrupt
@@ -40,7 +40,7 @@ class Player(Protocol):
 Compare = Callable[[Sequence[Outcome]], Coroutine[Any, Any, tuple[list[Outcome], dict[str, float]]]]
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class TrainingPlan(Struct, frozen=True, kw_only=True):
     """The tasks to play, and how. `tasks` by key; `concurrency` is the number of rollouts at once.
 
     `compare` pays the rollouts of a training batch by the environment's own comparison, and says how that went.
@@ -64,7 +64,10 @@ class Rollouts:
     """
 
     def __init__(
-        self, plan: Plan, engine: InProcessEngine, open_player: Callable[[], AbstractAsyncContextManager[Player]]
+        self,
+        plan: TrainingPlan,
+        engine: InProcessEngine,
+        open_player: Callable[[], AbstractAsyncContextManager[Player]],
     ) -> None:
         self.step = 0
         self.outcomes: list[Outcome] = []
@@ -122,7 +125,7 @@ class Rollouts:
         self, *, reward: list[float | None], log_metric: Callable[[str, float], None], **_: object
     ) -> list[float | None]:
         """Return the rewards of the rollouts, as TRL's reward function. Metrics join TRL's own, for W&B."""
-        for name, value in (metrics_of(map(measure, self.outcomes)) | self.compared).items():
+        for name, value in (metrics_of(map(stats_of, self.outcomes)) | self.compared).items():
             log_metric(name, value)
         return reward
 
@@ -199,9 +202,9 @@ def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
         name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")
     }
     for outcome in outcomes:
-        if outcome.data:
-            (datum,) = outcome.data
-            trains = datum.trains and any(datum.loss_mask)
+        if outcome.datums:
+            (datum,) = outcome.datums
+            trains = datum.trainable and any(datum.loss_mask)
             row = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask, outcome.reward if trains else None)
         else:
             row = ((0,), (0,), (0.0,), (0,), None)

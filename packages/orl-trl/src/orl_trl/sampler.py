@@ -30,41 +30,41 @@ from transformers import (
 BATCH_TOKENS = 65_536  # of padded prompts in one batch: bounds the memory of its prefill, not of what it then samples
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class SamplingRequest(Struct, frozen=True, kw_only=True):
     """One continuation to sample. `temperature` 0 is greedy, with logprobs at temperature 1."""
 
-    ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     stop_ids: frozenset[int] = frozenset()
 
 
-class Sampled(Struct, frozen=True, kw_only=True):
-    """The answer to a Request. `ids` ends with the stop id where `stopped`, and otherwise used up its budget."""
+class SampledTokens(Struct, frozen=True, kw_only=True):
+    """The answer to a SamplingRequest. `token_ids` ends with the stop id if `stopped`, else used up its budget."""
 
-    ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stopped: bool
 
 
-def sample(model: PreTrainedModel, requests: Sequence[Request]) -> list[Sampled]:
+def sample(model: PreTrainedModel, requests: Sequence[SamplingRequest]) -> list[SampledTokens]:
     """Answer `requests`, in their order; rows of like sampling and like length share a batch."""
-    answers: dict[int, Sampled] = {}
+    answers: dict[int, SampledTokens] = {}
     with torch.no_grad(), _neutral(model):
         for rows in _batches(requests):
             answers.update(zip(rows, _sample_batch(model, [requests[row] for row in rows]), strict=True))
     return [answers[row] for row in range(len(requests))]
 
 
-def _batches(requests: Sequence[Request]) -> Generator[list[int]]:
+def _batches(requests: Sequence[SamplingRequest]) -> Generator[list[int]]:
     """Yield row numbers batch by batch, the shortest prompts first."""
 
     def kind(row: int) -> tuple[float, float]:
         return requests[row].temperature, requests[row].top_p
 
     def length(row: int) -> int:
-        return len(requests[row].ids)
+        return len(requests[row].token_ids)
 
     for _, members in groupby(sorted(range(len(requests)), key=lambda row: (kind(row), length(row))), key=kind):
         batch: list[int] = []
@@ -89,11 +89,11 @@ def _neutral(model: PreTrainedModel) -> Generator[None]:
         model.train(training)
 
 
-def _sample_batch(model: PreTrainedModel, batch: Sequence[Request]) -> list[Sampled]:
+def _sample_batch(model: PreTrainedModel, batch: Sequence[SamplingRequest]) -> list[SampledTokens]:
     first = batch[0]
-    width = max(len(request.ids) for request in batch)
-    ids = [[0] * (width - len(request.ids)) + list(request.ids) for request in batch]
-    mask = [[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in batch]
+    width = max(len(request.token_ids) for request in batch)
+    ids = [[0] * (width - len(request.token_ids)) + list(request.token_ids) for request in batch]
+    mask = [[0] * (width - len(request.token_ids)) + [1] * len(request.token_ids) for request in batch]
     capture = _Capture(first.temperature or 1.0)
     greedy = first.temperature == 0
     settings = GenerationConfig(
@@ -115,12 +115,12 @@ def _sample_batch(model: PreTrainedModel, batch: Sequence[Request]) -> list[Samp
     return [_cut(*row) for row in zip(batch, new.tolist(), logprobs.tolist(), strict=True)]
 
 
-def _cut(request: Request, ids: list[int], logprobs: list[float]) -> Sampled:
+def _cut(request: SamplingRequest, ids: list[int], logprobs: list[float]) -> SampledTokens:
     """Return the ids of a row up to its end; a batch goes on until its last row has ended."""
-    count = next((place + 1 for place, token in enumerate(ids) if token in request.stop_ids), len(ids))
+    count = next((index + 1 for index, token in enumerate(ids) if token in request.stop_ids), len(ids))
     count = min(count, request.max_new_tokens)
     stopped = ids[count - 1] in request.stop_ids
-    return Sampled(ids=tuple(ids[:count]), logprobs=tuple(logprobs[:count]), stopped=stopped)
+    return SampledTokens(token_ids=tuple(ids[:count]), logprobs=tuple(logprobs[:count]), stopped=stopped)
 
 
 class _Capture(LogitsProcessor):
@@ -148,7 +148,7 @@ class _Capture(LogitsProcessor):
 class _Done(StoppingCriteria):
     """Tells which rows are done: each by its own stop ids and its own budget."""
 
-    def __init__(self, batch: Sequence[Request], width: int, device: torch.device) -> None:
+    def __init__(self, batch: Sequence[SamplingRequest], width: int, device: torch.device) -> None:
         most = max(1, *(len(request.stop_ids) for request in batch))
         stops = [[*request.stop_ids, *[-1] * (most - len(request.stop_ids))] for request in batch]
         self._stops = torch.tensor(stops, device=device)

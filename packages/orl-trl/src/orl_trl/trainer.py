@@ -36,7 +36,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from orl_trl.engine import InProcessEngine
 from orl_trl.local import load_model
-from orl_trl.rollouts import Plan, Player, Rollouts
+from orl_trl.rollouts import Player, Rollouts, TrainingPlan
 from orl_trl.settings import grpo_config, updates_per_step
 from orl_trl.tracking import tracking
 from orl_trl.training import Training
@@ -67,7 +67,7 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
             Training(run, rollouts, updates=updates_per_step(settings)).train(trainer)
 
 
-def plan_of(run: Run, settings: GRPOConfig) -> Plan:
+def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
     """Plan what is to be played.
 
     Raises:
@@ -81,7 +81,7 @@ def plan_of(run: Run, settings: GRPOConfig) -> Plan:
         raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups} (`rollout_batch_size`)")
     held_out = tuple(read_tasks(run.eval_data, config)) if run.eval_data else ()
     shared = {"max_new_tokens": config.trainer.max_response_len} if config.trainer.max_response_len else {}
-    return Plan(
+    return TrainingPlan(
         tasks=tasks,
         held_out=held_out[: config.eval.max_tasks],
         eval_samples=config.eval.samples,

@@ -13,7 +13,7 @@ from typing import Any, cast
 from msgspec import structs
 from orl_core.errors import OrlError
 from orl_rollout.logs import logger_of
-from orl_rollout.results.metrics import measure, metrics_of
+from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import Run
@@ -117,7 +117,7 @@ class Training(TrainerCallback):
         seconds: float,
         more: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        metrics = {**(more or {}), **metrics_of(map(measure, outcomes))}
+        metrics = {**(more or {}), **metrics_of(map(stats_of, outcomes))}
         metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
         return metrics
 

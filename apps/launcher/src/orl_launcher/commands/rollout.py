@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
 from orl_core.text import visible
-from orl_rollout.results.metrics import Measure, measure, metrics_of
+from orl_rollout.results.metrics import RolloutStats, metrics_of, stats_of
 from orl_rollout.results.pass_at_k import mean_pass_at_k
 from orl_rollout.run_folder.config_file import dated
 from orl_rollout.run_folder.metrics_log import append
@@ -50,7 +50,7 @@ EXAMPLES = """\
 """
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class RolloutPlan(Struct, frozen=True, kw_only=True):
     """The rollouts to play: `samples` of each task, `concurrency` at once, written to `folder`.
 
     `config` can reach every environment; `given` is the configuration before that, which is written down.
@@ -69,13 +69,13 @@ class Played(Struct, frozen=True, kw_only=True):
 
     task_key: str
     error: str
-    measure: Measure
+    stats: RolloutStats
 
 
 def played_of(outcome: Outcome) -> Played:
     """Return the part of `outcome` that the summary needs."""
     trajectory = outcome.trajectory
-    return Played(task_key=trajectory.job.task.key, error=trajectory.error, measure=measure(outcome))
+    return Played(task_key=trajectory.job.task.key, error=trajectory.error, stats=stats_of(outcome))
 
 
 def parser() -> cli.Parser:
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise cli.UsageError(f"{folder} holds a run already. Choose another --output")
     with playground(warm_model(config)[0]) as reachable:
         make_folder(folder, fresh=arguments.output is None)
-        plan = Plan(
+        plan = RolloutPlan(
             config=reachable,
             given=config,
             tasks=_tasks(reachable, folder, arguments.task_data, arguments.max_tasks),
@@ -148,7 +148,7 @@ def _tasks(config: RunConfig, folder: Path, given: Path | None, most: int | None
     return tasks
 
 
-def _against(url: str, plan: Plan) -> list[Played]:
+def _against(url: str, plan: RolloutPlan) -> list[Played]:
     """Play against a running engine."""
     from orl_rollout.sglang.client import SglangEngine
 
@@ -159,7 +159,7 @@ def _against(url: str, plan: Plan) -> list[Played]:
     return interrupt.run(played())
 
 
-def _in_process(plan: Plan) -> list[Played]:
+def _in_process(plan: RolloutPlan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
     found = next(iter(entry_points(group="orl.engines")), None)
     if found is None:
@@ -168,7 +168,7 @@ def _in_process(plan: Plan) -> list[Played]:
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 
 
-async def play(plan: Plan, engine: Engine) -> list[Played]:
+async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
     """Play the plan. Return one Played for each rollout, in the order in which they ended.
 
     Raises:
@@ -185,7 +185,7 @@ async def play(plan: Plan, engine: Engine) -> list[Played]:
             return await play_all(plan, runtime, engine, progress)
 
 
-async def play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Played]:
+async def play_all(plan: RolloutPlan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Played]:
     """Play the plan with `runtime`, as `play` does, and count the rollouts in `progress`."""
     from orl_rollout.runtime.stack import run_all
 
@@ -206,12 +206,12 @@ async def play_all(plan: Plan, runtime: Runtime, engine: Engine, progress: Progr
 
 def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
     """Print and write the metrics. Return the exit code, which is a failure if every rollout ended in ERROR."""
-    metrics = metrics_of(one.measure for one in played)
+    metrics = metrics_of(one.stats for one in played)
     successes: dict[str, dict[str, list[bool]]] = {}
     for one in played:
         if not one.error:
-            tasks = successes.setdefault(one.measure.environment, {})
-            tasks.setdefault(one.task_key, []).append(one.measure.success)
+            tasks = successes.setdefault(one.stats.environment, {})
+            tasks.setdefault(one.task_key, []).append(one.stats.success)
     passes = {name: mean_pass_at_k(of_tasks) for name, of_tasks in successes.items()}
     rungs = sorted({k for rates in passes.values() for k in rates})
     table = plain_table("environment", *(f"pass@{k}" for k in rungs))

@@ -17,7 +17,7 @@ from orl_launcher import cli
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
 from orl_launcher.doctor.model import Reader, check_prompt, check_tokenizer
-from orl_launcher.doctor.report import Page, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.doctor.trainer import check_trainer
 from orl_launcher.playground import is_made, playground, served_here, warm_model
 from orl_launcher.trainer_options import quoted
@@ -25,7 +25,7 @@ from orl_launcher.trainer_options import quoted
 
 def check_up(arguments: argparse.Namespace) -> bool:
     """Print the page. Return whether no check failed."""
-    page = Page(cli.console(), arguments.timeout)
+    page = Report(cli.console(), arguments.timeout)
     config = _configuration(page, arguments)
     if config is None:
         return page.conclude()
@@ -50,7 +50,7 @@ def check_up(arguments: argparse.Namespace) -> bool:
     return page.conclude()
 
 
-def _configuration(page: Page, arguments: argparse.Namespace) -> RunConfig | None:
+def _configuration(page: Report, arguments: argparse.Namespace) -> RunConfig | None:
     """Return the configuration; without one, nothing else can be checked."""
     page.group("configuration")
     model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
@@ -67,7 +67,7 @@ def _configuration(page: Page, arguments: argparse.Namespace) -> RunConfig | Non
     return config
 
 
-def _environments(page: Page, config: RunConfig) -> Opened | None:
+def _environments(page: Report, config: RunConfig) -> Opened | None:
     try:
         with playground(config) as reachable:
             return check_environments(page, reachable)
@@ -77,7 +77,7 @@ def _environments(page: Page, config: RunConfig) -> Opened | None:
         return check_environments(page, config, missing=missing)
 
 
-def _tokenizer(page: Page, config: RunConfig) -> tuple[Reader | None, RunConfig]:
+def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfig]:
     """Return the reader for the model, and the configuration with a path for a model of the playground."""
     model = config.trainer.model or "model"
     ready = page.attempt(model, lambda: is_made(config))

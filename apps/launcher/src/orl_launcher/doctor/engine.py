@@ -17,9 +17,9 @@ from orl_core.config import RunConfig
 from orl_core.errors import EngineError, boundary
 from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, UnsafeAnswer, read
-from orl_rollout.sglang.client import Patience, SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 
-from orl_launcher.doctor.report import Page, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 
 ANY_IDS = (1,)  # every vocabulary has this one
 ANSWER_BYTES = 1 << 24  # of what a server says of itself
@@ -30,7 +30,7 @@ class _Worker(Struct, frozen=True, kw_only=True):  # unknown fields are allowed:
     is_healthy: bool = False
 
 
-def check_engine(page: Page, config: RunConfig, url: str, ids: Sequence[int]) -> None:
+def check_engine(page: Report, config: RunConfig, url: str, ids: Sequence[int]) -> None:
     """Ask the engine at `url` about itself, then for one id that continues `ids`, or any id if there are none."""
     url = url.rstrip("/")
     advice = "start the server, or give its address without a path: --engine http://HOST:PORT"
@@ -79,7 +79,7 @@ async def _fields_of(http: HttpClient, *names: str) -> dict[str, Any]:
     return found
 
 
-def _say_about(page: Page, config: RunConfig, url: str, about: dict[str, Any]) -> None:
+def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any]) -> None:
     model, named = about.get("model_path"), config.trainer.model
     version = about.get("weight_version")
     told = ["up", *([about["workers"]] if "workers" in about else [])]
@@ -98,11 +98,13 @@ def _say_about(page: Page, config: RunConfig, url: str, about: dict[str, Any]) -
         page.say(Verdict.OK, f"{url}: its context holds {held} ids, the run needs {wanted}")
 
 
-async def _sample(page: Page, config: RunConfig, url: str, ids: Sequence[int]) -> str:
-    patience = Patience(connect=min(10.0, page.seconds), retry=0.001)
+async def _sample(page: Report, config: RunConfig, url: str, ids: Sequence[int]) -> str:
+    timeouts = Timeouts(connect=min(10.0, page.seconds), retry=0.001)
     sampling = {"max_new_tokens": 1, "temperature": 1.0}
-    async with SglangEngine(url, context_tokens=config.rollout.context_tokens, patience=patience) as engine:
+    async with SglangEngine(url, context_tokens=config.rollout.context_tokens, timeouts=timeouts) as engine:
         generation = await engine.generate(ids, sampling, key="orl-doctor")
-    if len(generation.ids) != 1:
-        raise EngineError(f"returned {len(generation.ids)} ids instead of 1 ({generation.finish_reason})")
-    return f"id {generation.ids[0]} sampled after {len(ids)} ids, with logprob {generation.logprobs[0]:.3f} (law L1)"
+    if len(generation.token_ids) != 1:
+        raise EngineError(f"returned {len(generation.token_ids)} ids instead of 1 ({generation.finish_reason})")
+    return (
+        f"id {generation.token_ids[0]} sampled after {len(ids)} ids, with logprob {generation.logprobs[0]:.3f} (law L1)"
+    )

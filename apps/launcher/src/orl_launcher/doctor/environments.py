@@ -22,7 +22,7 @@ from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.sdk import api_url
 from orl_rollout.secrets.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
 
-from orl_launcher.doctor.report import Page, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.playground import served_here
 
 ANSWER_BYTES = 1 << 16  # of the names of an environment's secrets
@@ -36,7 +36,7 @@ class Opened(Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...]
 
 
-def check_secrets(page: Page, config: RunConfig) -> None:
+def check_secrets(page: Report, config: RunConfig) -> None:
     """Check that this process has each secret."""
     page.group("secrets")
     _check_platform_key(page, config)
@@ -45,7 +45,7 @@ def check_secrets(page: Page, config: RunConfig) -> None:
         _check_holder(page, environment.secrets, name)
 
 
-def _check_platform_key(page: Page, config: RunConfig) -> None:
+def _check_platform_key(page: Report, config: RunConfig) -> None:
     here = served_here(config)
     users = [
         name
@@ -62,7 +62,7 @@ def _check_platform_key(page: Page, config: RunConfig) -> None:
         page.say(Verdict.FAILED, f"{PLATFORM_KEY}: not set, but needed for {', '.join(users)}. Set this variable")
 
 
-def _check_holder(page: Page, secrets: Secrets, whose: str) -> None:
+def _check_holder(page: Report, secrets: Secrets, whose: str) -> None:
     for name, entry in secrets.items():
         given = entry.value if isinstance(entry, Secret) else entry
         variables = list(dict.fromkeys((name, name.upper())))
@@ -84,14 +84,14 @@ def _check_holder(page: Page, secrets: Secrets, whose: str) -> None:
             page.say(Verdict.OK, f"{subject}: set by the variable {found}")
 
 
-def check_environments(page: Page, config: RunConfig, *, missing: tuple[str, ...] = ()) -> Opened | None:
+def check_environments(page: Report, config: RunConfig, *, missing: tuple[str, ...] = ()) -> Opened | None:
     """Open one session of each environment that is not `missing`. Return the first that opens."""
     names = [name for name in config.environments if name not in missing]
     opened = [page.await_(name, partial(_visit, page, config, name)) for name in names]
     return next(filter(None, opened), None)
 
 
-async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
+async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
     """List the configured splits, then open and close a session of the first task."""
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:
@@ -114,10 +114,10 @@ async def _visit(page: Page, config: RunConfig, name: str) -> Opened:
     return Opened(env_name=name, messages=opening.messages, tools=opening.tools)
 
 
-def _say_opening(page: Page, name: str, opening: Opening) -> None:
+def _say_opening(page: Report, name: str, opening: Opening) -> None:
     names = Toolbox(opening.tools).names
     said = f"{name}: a session opens with {_counted(len(opening.messages), 'message')}, tools: {names}"
-    if opening.answers_in_text:
+    if opening.accepts_text_answer:
         page.say(Verdict.OK, f"{said}; a plain answer ends it")
     elif opening.tools:
         page.say(Verdict.OK, said)
@@ -125,7 +125,7 @@ def _say_opening(page: Page, name: str, opening: Opening) -> None:
         page.say(Verdict.WARNING, f"{said}, and takes no plain answer, so the model can do nothing in it")
 
 
-async def _check_required(page: Page, config: RunConfig, name: str) -> None:
+async def _check_required(page: Report, config: RunConfig, name: str) -> None:
     """Compare the configured secrets with those that the platform says the environment needs."""
     path = f"/v1/environments/{name}/required-secrets"
     try:

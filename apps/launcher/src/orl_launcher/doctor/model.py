@@ -14,7 +14,7 @@ from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from orl_launcher.doctor.environments import Opened
-from orl_launcher.doctor.report import Page, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 
 HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
 
@@ -26,7 +26,7 @@ class Reader(Struct, frozen=True):
     renderer: Renderer
 
 
-def check_tokenizer(page: Page, config: RunConfig) -> Reader | None:
+def check_tokenizer(page: Report, config: RunConfig) -> Reader | None:
     """Certify the model's tokenizer. Return None if there is none that can be trusted."""
     model = config.trainer.model
     if not model:
@@ -52,7 +52,7 @@ def _thinking(config: RunConfig, tokenizer: HFTokenizer) -> str:
     return f"thinking: {said}; the chat template gets {given or 'no variable'}"
 
 
-def _say_certificate(page: Page, model: str, renderer: Renderer) -> None:
+def _say_certificate(page: Report, model: str, renderer: Renderer) -> None:
     certificate = renderer.certificate
     passed = sum(check.passed for check in certificate.checks)
     page.say(Verdict.OK, f"{model}: certified, {passed} checks passed; format of tool calls: {renderer.tool_format}")
@@ -69,7 +69,7 @@ def _say_certificate(page: Page, model: str, renderer: Renderer) -> None:
         page.note(f"the template takes results of at most {certificate.calls_per_action} calls in one action")
 
 
-def check_prompt(page: Page, config: RunConfig, opened: Opened, reader: Reader, *, full: bool) -> tuple[int, ...]:
+def check_prompt(page: Report, config: RunConfig, opened: Opened, reader: Reader, *, full: bool) -> tuple[int, ...]:
     """Render the opening, compare its length with the context and show it. Return its ids, () if that fails."""
     ids = page.attempt(opened.env_name, lambda: reader.renderer.open(opened.messages, opened.tools))
     if ids is None:

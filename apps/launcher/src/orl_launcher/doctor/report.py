@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.UNCHECKED: "dim"}
 
 
-class Page:
+class Report:
     """One page of findings. `seconds` limits each check; `scrubber` is set once the configuration is read."""
 
     def __init__(self, console: Console, seconds: float) -> None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orl_launcher.doctor.report import Page, Verdict
+from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.trainers import RUNS, WOULD_NOT_START, missing_tasks, plan_run
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
 
 
-def check_trainer(page: Page, config: RunConfig, python: str | None) -> None:
+def check_trainer(page: Report, config: RunConfig, python: str | None) -> None:
     """Find the adapter and let it plan a run."""
     backend = config.trainer.backend
     if missing := missing_tasks(config):

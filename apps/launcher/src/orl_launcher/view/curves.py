@@ -106,8 +106,8 @@ def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
         # Names are no formulas: a `$` is a dollar.
         figure.suptitle(_short(title), color=palette["ink"], parse_math=False, **shape)
         figure.set_layout_engine("constrained", w_pad=0.14, h_pad=0.1)
-        for place, chart in enumerate(shown, start=1):
-            axes = figure.add_subplot(1, len(shown), place)
+        for index, chart in enumerate(shown, start=1):
+            axes = figure.add_subplot(1, len(shown), index)
             _draw(axes, chart, palette)
             axes.set_title(chart.title, loc="left", fontsize=10.5, color=palette["ink"])
             axes.legend(frameon=False, fontsize=8.5, labelcolor=palette["muted"], loc="lower right")

@@ -65,18 +65,19 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRo
         rollout=visible(entry.key),
         error=visible(trajectory.error),
         turns=tuple(
-            _turn(index, turn, decoder, trains=trajectory.trains) for index, turn in enumerate(trajectory.turns, 1)
+            _turn(index, turn, decoder, trainable=trajectory.trainable)
+            for index, turn in enumerate(trajectory.turns, 1)
         ),
     )
 
 
-def _turn(index: int, turn: Turn, decoder: Decoder | None, *, trains: bool) -> TurnRows:
+def _turn(index: int, turn: Turn, decoder: Decoder | None, *, trainable: bool) -> TurnRows:
     seconds = duration(sum(generation.seconds for generation in turn.generations))
     title = f"turn {index}: {len(turn.observation)} ids shown, {len(turn.action_ids)} sampled in {seconds}"
     acts = (*map(_call, turn.action.calls), *map(_result, turn.results))
     title += _reward(turn.reward)
     if decoder and turn.action_ids:
-        return TurnRows(title, acts, tuple(pieces_of(turn, decoder, trains=trains)))
+        return TurnRows(title, acts, tuple(pieces_of(turn, decoder, trainable=trainable)))
     return TurnRows(title, acts, reasoning=visible(turn.action.reasoning), text=visible(turn.action.text))
 
 

@@ -75,9 +75,9 @@ def load_decoder(folder: Path) -> Decoder | None:
         return Tokenizer.from_file(str(path))
 
 
-def pieces_of(turn: Turn, decoder: Decoder, *, trains: bool) -> list[Piece]:
+def pieces_of(turn: Turn, decoder: Decoder, *, trainable: bool) -> list[Piece]:
     """Return the pieces of one turn in order: first those shown to the model, then those it sampled."""
-    sampled = Role.TRAINED if trains else Role.UNTRAINED
+    sampled = Role.TRAINED if trainable else Role.UNTRAINED
     logprobs = [logprob for generation in turn.generations for logprob in generation.logprobs]
     return [
         *(Piece(text=text, ids=ids) for text, ids, _ in _spell(turn.observation, decoder)),

@@ -50,8 +50,8 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 def plain_table(*columns: str, title: str | None = None) -> Table:
     """Make a table: the first column is a name, the others are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left", overflow="fold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", overflow="fold")
     return table
 
 

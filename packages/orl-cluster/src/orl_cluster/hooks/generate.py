@@ -18,9 +18,9 @@ from orl_core.trajectory import Generation
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.results.outcome import Outcome
 
-from orl_cluster.hooks.group_scores import offer
+from orl_cluster.hooks.group_scores import store_conversation
 from orl_cluster.hooks.rows import is_task, task_of
-from orl_cluster.hooks.samples import begin_anew, fail, fill, split
+from orl_cluster.hooks.samples import fill, mark_failed, reset_sample, split
 from orl_cluster.hooks.worker import LoopClients, clients_of, context_tokens, run_of
 
 logger = logger_of("orl")
@@ -105,8 +105,8 @@ def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> l
         with boundary(OrlError, "writing the sample"):
             samples = _fill(host, sample, outcome, clients)
             if not host.evaluation:
-                for one, datum in zip(samples, outcome.data or (None,), strict=True):
-                    generations = [made for made in datum.generations if made.ids] if datum else []
+                for one, datum in zip(samples, outcome.datums or (None,), strict=True):
+                    generations = [made for made in datum.generations if made.token_ids] if datum else []
                     host.complete(one, datum, generations)
     except OrlError as fault:
         text = f"row {sample.index}: {fault}"
@@ -121,7 +121,7 @@ def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> l
 def _fill(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> list[Any]:
     config, text_of = clients.worker.config, clients.worker.tokenizer.decode
     compared = config.group_reward.mode != "off" and not host.evaluation
-    offer(sample, outcome.trajectory if compared and outcome.trajectory.trains else None)
+    store_conversation(sample, outcome.trajectory if compared and outcome.trajectory.trainable else None)
     if config.thinking == "strip":
         return split(sample, outcome, text_of=text_of, evaluation=host.evaluation)
     fill(sample, outcome, text_of=text_of)
@@ -139,7 +139,7 @@ async def _play_by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any],
     try:
         with boundary(OrlError, "the trainer's own generate"):
             if sample.remove_sample:
-                begin_anew(sample)
+                reset_sample(sample)
             await host.play(sample, dict(sampling))
     except ConfigError:
         raise
@@ -151,5 +151,5 @@ async def _play_by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any],
 
 
 def _fail(host: Host, sample: Any) -> None:
-    fail(sample)
+    mark_failed(sample)
     host.complete(sample, None, ())

@@ -30,7 +30,7 @@ OFFERED = "orl_conversation"  # in a sample's metadata: the conversation for the
 SCORED = "orl_group_score"  # and its score: a number, or None if the group could not be scored
 
 
-def offer(sample: Any, trajectory: Trajectory | None) -> None:
+def store_conversation(sample: Any, trajectory: Trajectory | None) -> None:
     """Leave the conversation of `trajectory` with its sample, or take an earlier one away."""
     sample.metadata.pop(OFFERED, None)
     sample.metadata.pop(SCORED, None)
@@ -60,7 +60,7 @@ def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list
     scores: dict[Any, float | None] = {}
     for members, group in zip(groups.values(), found, strict=True):
         for member, sample in enumerate(members):
-            offer(sample, None)
+            store_conversation(sample, None)
             sample.metadata[SCORED] = scores[rollout_of(sample)] = group[member] if group else None
     return group_rewards(rewards, [scores.get(rollout_of(sample)) for sample in samples], config.group_reward)
 

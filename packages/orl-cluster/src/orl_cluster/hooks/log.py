@@ -1,4 +1,4 @@
-"""Numbers of a batch of rollouts, and the run's metrics.jsonl. `generate` leaves a Measure in every sample."""
+"""Numbers of a batch of rollouts, and the run's metrics.jsonl. `generate` leaves a RolloutStats in every sample."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from orl_rollout.results.metrics import Measure
+from orl_rollout.results.metrics import RolloutStats
 from orl_rollout.run_folder import metrics_log
 
 from orl_cluster.hooks.group_scores import flat, rollout_of
-from orl_cluster.hooks.samples import MEASURE
+from orl_cluster.hooks.samples import STATS
 
 
-def measures_of(samples: Iterable[Any]) -> list[Measure]:
+def measures_of(samples: Iterable[Any]) -> list[RolloutStats]:
     """Return the measures of the rollouts of `samples`. Several samples of one rollout count once."""
     found = {
-        rollout_of(sample): sample.metadata[MEASURE] for sample in reversed(flat(samples)) if MEASURE in sample.metadata
+        rollout_of(sample): sample.metadata[STATS] for sample in reversed(flat(samples)) if STATS in sample.metadata
     }
-    return [msgspec.convert(found[rollout], Measure) for rollout in reversed(found)]
+    return [msgspec.convert(found[rollout], RolloutStats) for rollout in reversed(found)]
 
 
 def steps_made(args: Any, rollout_id: int) -> int:

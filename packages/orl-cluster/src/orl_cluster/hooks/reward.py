@@ -24,7 +24,7 @@ def reward_of(args: Any, sample: Any) -> float:
     return 0.0 if value is None else float(value)
 
 
-def trains(sample: Any) -> bool:
+def trainable(sample: Any) -> bool:
     """Tell whether the trainer will train on `sample`. It reads a missing mask as ones."""
     mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
     return not sample.remove_sample and any(mask)
@@ -45,7 +45,7 @@ def advantages(args: Any, samples: list[Any], normalised: Collection[str]) -> tu
         raw,
         [sample.group_index for sample in samples],
         [rollout_of(sample) for sample in samples],
-        [trains(sample) for sample in samples],
+        [trainable(sample) for sample in samples],
         center=True,
         scale=estimator in normalised and args.grpo_std_normalization,
     )
@@ -58,7 +58,7 @@ def reason_to_drop(args: Any, samples: Sequence[Any]) -> str | None:
     that the environment will compare are kept whatever their rewards are now.
     """
     members = flat(samples)
-    rewards = {rollout_of(sample): reward_of(args, sample) for sample in members if trains(sample)}
+    rewards = {rollout_of(sample): reward_of(args, sample) for sample in members if trainable(sample)}
     compared = any(OFFERED in sample.metadata for sample in members)
     if len(rewards) < min(2, len(samples)):
         return "too_few_train"

@@ -14,13 +14,13 @@ from typing import Any, cast
 import msgspec
 from orl_core.datum import Datum
 from orl_core.trajectory import StopReason
-from orl_rollout.results.metrics import measure
+from orl_rollout.results.metrics import stats_of
 from orl_rollout.results.outcome import Outcome
 
-from orl_cluster.hooks.group_scores import offer
+from orl_cluster.hooks.group_scores import store_conversation
 from orl_cluster.hooks.rows import metadata_of
 
-MEASURE = "orl_measure"  # in a sample's metadata
+STATS = "orl_measure"  # in a sample's metadata
 
 _STATUS = {
     StopReason.FINISHED: "COMPLETED",
@@ -36,7 +36,7 @@ TextOf = Callable[[Sequence[int]], str]
 
 def fill(sample: Any, outcome: Outcome, *, text_of: TextOf) -> None:
     """Write `outcome` into `sample`. If it does not train, it has mask, logprobs and reward all the same."""
-    _write(sample, outcome.data[0] if outcome.data else None, outcome, text_of)
+    _write(sample, outcome.datums[0] if outcome.datums else None, outcome, text_of)
     _count(sample, outcome)
 
 
@@ -44,31 +44,31 @@ def split(sample: Any, outcome: Outcome, *, text_of: TextOf, evaluation: bool = 
     """Write `outcome` into `sample` and copies of it, one for each datum, the first of them `sample` itself."""
     fill(sample, outcome, text_of=text_of)
     if evaluation:
-        _write(sample, outcome.data[-1] if outcome.data else None, outcome, text_of)
+        _write(sample, outcome.datums[-1] if outcome.datums else None, outcome, text_of)
         return [sample]
     sample.rollout_id = sample.index
     samples = [sample]
-    for datum in outcome.data[1:]:
+    for datum in outcome.datums[1:]:
         sibling = copy.copy(sample)
         sibling.metadata = dict(sample.metadata)
-        offer(sibling, None)
+        store_conversation(sibling, None)
         _count(sibling, None)
         _write(sibling, datum, outcome, text_of)
         samples.append(sibling)
     return samples
 
 
-def fail(sample: Any) -> None:
+def mark_failed(sample: Any) -> None:
     """Make `sample` one that failed before anything was played, and does not train."""
     _fill_tokens(sample, None, lambda _: "")
     _count(sample, None)
     if (metadata := metadata_of(sample)) is not None:  # of an earlier attempt
-        metadata.pop(MEASURE, None)
-        offer(sample, None)
+        metadata.pop(STATS, None)
+        store_conversation(sample, None)
     sample.reward, sample.remove_sample, sample.status = 0.0, True, _status(sample, StopReason.ERROR)
 
 
-def begin_anew(sample: Any) -> None:
+def reset_sample(sample: Any) -> None:
     """Make `sample`, which failed, one that was never played."""
     sample.tokens, sample.response, sample.response_length, sample.weight_versions = [], "", 0, []
     sample.loss_mask = sample.reward = None
@@ -81,7 +81,7 @@ def begin_anew(sample: Any) -> None:
 def _write(sample: Any, datum: Datum | None, outcome: Outcome, text_of: TextOf) -> None:
     _fill_tokens(sample, datum, text_of)
     sample.reward = outcome.reward
-    sample.remove_sample = not (datum and datum.trains)
+    sample.remove_sample = not (datum and datum.trainable)
     sample.status = _status(sample, outcome.trajectory.stop_reason)
 
 
@@ -105,15 +105,15 @@ def _count(sample: Any, outcome: Outcome | None) -> None:
     cache, speculation = _anew(sample, "prefix_cache_info"), _anew(sample, "spec_info")
     if outcome is None:
         return
-    numbers = measure(outcome)
-    sample.metadata[MEASURE] = msgspec.to_builtins(numbers)
+    numbers = stats_of(outcome)
+    sample.metadata[STATS] = msgspec.to_builtins(numbers)
     sample.non_generation_time = numbers.environment_seconds
     if cache is not None:
         cache.add({"cached_tokens": numbers.cached_tokens, "prompt_tokens": numbers.prompt_tokens})
     if speculation is not None:
         for turn in outcome.trajectory.turns:
             for generation in turn.generations:
-                speculation.add(generation.extras | {"completion_tokens": len(generation.ids)})
+                speculation.add(generation.extras | {"completion_tokens": len(generation.token_ids)})
 
 
 def _anew(sample: Any, name: str) -> Any:

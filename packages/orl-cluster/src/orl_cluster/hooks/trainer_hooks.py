@@ -15,7 +15,7 @@ from typing import Any, cast
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of
-from orl_rollout.results.metrics import Measure, metrics_of
+from orl_rollout.results.metrics import RolloutStats, metrics_of
 
 from orl_cluster.hooks.log import append, measures_of, steps_made
 from orl_cluster.hooks.reward import advantages, reason_to_drop, reward_of
@@ -122,7 +122,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
     def _module(self, name: str) -> Any:
         return sys.modules.get(f"{self.package}.{name}")
 
-    def _track(self, args: Any, rollout_id: int, kind: str, measures: Sequence[Measure]) -> dict[str, float]:
+    def _track(self, args: Any, rollout_id: int, kind: str, measures: Sequence[RolloutStats]) -> dict[str, float]:
         """Return metrics, sent to W&B and TensorBoard by the trainer's tracking, on its own axis for this kind."""
         metrics = metrics_of(measures)
         named = {f"{kind}/{name}": value for name, value in metrics.items()}

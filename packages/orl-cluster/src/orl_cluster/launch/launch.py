@@ -27,10 +27,10 @@ from orl_rollout.signals import children, interrupt
 from orl_cluster.launch import probe, process
 from orl_cluster.launch.argv import nearest, number, value_of, without
 from orl_cluster.launch.find_python import find_python
-from orl_cluster.launch.layout import Installation, Request, layout_of
+from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of
 from orl_cluster.launch.probe import Findings
 from orl_cluster.launch.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
-from orl_cluster.launch.required_env import WANDB_KEY, Needs, given_secrets, needs_of
+from orl_cluster.launch.required_env import WANDB_KEY, RequiredEnv, needs_of, secrets_in_config
 from orl_cluster.launch.rows import check_rows
 from orl_cluster.launch.trainer_defaults import CUSTOM_CONFIG, MODEL
 
@@ -48,7 +48,7 @@ class Command(Struct, frozen=True, kw_only=True):
     `problems` keep it from running on this machine; `notes` are what else its user should know.
     """
 
-    request: Request
+    request: LaunchRequest
     argv: tuple[str, ...]
     environment: dict[str, str]
     unknown: str
@@ -96,16 +96,16 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
         return _check(self.command_of(Installation(trainer=self.name, python=python, found=about), run))
 
 
-def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool = True) -> Request:
+def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool = True) -> LaunchRequest:
     """Return the input of the adapter's command line; see `layout_of`."""
     trainer = run.config.trainer
     layout = layout_of(trainer, installation.found.gpus, trains_in_parallel=trains_in_parallel)
     online = trainer.wandb_mode != "disabled" if trainer.wandb_mode else bool(os.environ.get(WANDB_KEY))
-    return Request(run=run, installation=installation, layout=layout, tracked=online)
+    return LaunchRequest(run=run, installation=installation, layout=layout, tracked=online)
 
 
 def model_shape(
-    request: Request, suffix: str, command_of: Callable[[Path], list[str]], separator: str | None = None
+    request: LaunchRequest, suffix: str, command_of: Callable[[Path], list[str]], separator: str | None = None
 ) -> list[str]:
     """Return the options of the model's shape: the words that `command_of(script)` prints between `separator`.
 
@@ -125,7 +125,7 @@ def model_shape(
     return words
 
 
-def _model_script(request: Request, suffix: str) -> Path:
+def _model_script(request: LaunchRequest, suffix: str) -> Path:
     trainer, folder = request.trainer, Path(request.installation.found.root, "scripts", "models")
     known = sorted(script.stem for script in folder.glob(f"*{suffix}"))
     model = Path(trainer.model or MODEL).name.lower()
@@ -231,7 +231,7 @@ def _lacking(command: Command, found: Findings) -> list[str]:
 
 def _environment(command: Command) -> dict[str, str]:
     """Return the environment of the trainer, and of the workers of a cluster of its own."""
-    given = given_secrets(command.request.run.config)
+    given = secrets_in_config(command.request.run.config)
     return environment_for(command.request.installation.python, {**given, **command.environment})
 
 
@@ -243,7 +243,7 @@ def _unevaluated(argv: Sequence[str]) -> list[str]:
     return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
 
 
-def _needs(command: Command) -> Needs:
+def _needs(command: Command) -> RequiredEnv:
     """Return the variables that the workers need. A user who is logged in at Weights & Biases needs no key there."""
     request = command.request
     tracked = request.tracked and request.trainer.wandb_mode != "offline" and bool(os.environ.get(WANDB_KEY))
@@ -251,7 +251,7 @@ def _needs(command: Command) -> Needs:
     return needs_of(request.run.config, package, tracked=tracked, settings=command.environment)
 
 
-def _custom_config(request: Request) -> bytes:
+def _custom_config(request: LaunchRequest) -> bytes:
     """Write the file of `--custom-config-path`: the keys of the user's own file of that option, and ours."""
     own = request.value(CUSTOM_CONFIG)
     if own == "":

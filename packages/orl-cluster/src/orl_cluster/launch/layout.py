@@ -1,6 +1,6 @@
 """Input of a command line: the run, where the trainer is installed, and how the GPUs are shared.
 
-Pure, and without a trainer's name: an adapter and `trainer_defaults` write the command line from a Request.
+Pure, and without a trainer's name: an adapter and `trainer_defaults` write the command line from a LaunchRequest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Layout(Struct, frozen=True, kw_only=True):
         return self.actor * self.nodes + (0 if self.colocate else self.rollout)
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class LaunchRequest(Struct, frozen=True, kw_only=True):
     """Input of a command line. `tracked` tells whether Weights & Biases is used."""
 
     run: Run

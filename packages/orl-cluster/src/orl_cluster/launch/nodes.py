@@ -22,7 +22,7 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.bounded_files import read_whole
 from orl_rollout.signals import children
 
-from orl_cluster.launch.required_env import Needs
+from orl_cluster.launch.required_env import RequiredEnv
 
 NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
 ASK_SECONDS = 180.0
@@ -39,7 +39,7 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     why: str = ""
 
 
-def ask(python: str, environment: Mapping[str, str], needs: Needs) -> list[Node]:
+def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list[Node]:
     """Return the answers of the nodes of the cluster at RAY_ADDRESS of `environment`.
 
     Raises:

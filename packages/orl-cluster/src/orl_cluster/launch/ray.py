@@ -28,19 +28,19 @@ from orl_rollout.signals import children, interrupt
 
 from orl_cluster.launch import nodes
 from orl_cluster.launch.process import scrubbing
-from orl_cluster.launch.required_env import PLATFORM, WANDB_KEY, Needs
+from orl_cluster.launch.required_env import PLATFORM, WANDB_KEY, RequiredEnv
 
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 PORT = 6379  # Ray's own, of a cluster that the user starts
 ADDRESS, TOKEN = "RAY_ADDRESS", "RAY_AUTH_TOKEN"
 OWN = {"RAY_AUTH_MODE": "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
 CLOSABLE = (2, 52)  # the first Ray that knows the token
-NOTHING = Needs()
+NOTHING = RequiredEnv()
 
 
 @contextmanager
 def ray_cluster(
-    python: str, environment: Mapping[str, str], *, gpus: int, log: Path, needs: Needs = NOTHING
+    python: str, environment: Mapping[str, str], *, gpus: int, log: Path, needs: RequiredEnv = NOTHING
 ) -> Generator[dict[str, str]]:
     """Yield `environment` with the address of a cluster: that of RAY_ADDRESS if it is set, else of one started here.
 
@@ -72,12 +72,12 @@ def ray_cluster(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def hidden_of(needs: Needs) -> tuple[str, ...]:
+def hidden_of(needs: RequiredEnv) -> tuple[str, ...]:
     """Return the variables whose values no log may hold: those of `needs`, every key, and the cluster's token."""
     return tuple(dict.fromkeys((*needs.names, PLATFORM, WANDB_KEY, TOKEN)))
 
 
-def several_nodes(nodes: int, gpus: int, needs: Needs) -> str:
+def several_nodes(nodes: int, gpus: int, needs: RequiredEnv) -> str:
     """Return the commands that start a cluster of several nodes, in one line."""
     start = f"{needs.assignments()}ray start --num-gpus={gpus}"
     return (
@@ -97,7 +97,7 @@ def unclosable(version: str) -> list[str]:
     ]
 
 
-def _refuse_unready(python: str, environment: Mapping[str, str], needs: Needs, address: str) -> None:
+def _refuse_unready(python: str, environment: Mapping[str, str], needs: RequiredEnv, address: str) -> None:
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():  # Ray itself would try for minutes
         try:
@@ -113,7 +113,7 @@ def _refuse_unready(python: str, environment: Mapping[str, str], needs: Needs, a
         raise ConfigError(f"{ADDRESS}={address}: {'; '.join(told)}")
 
 
-def problem_of(node: nodes.Node, needs: Needs, address: str) -> str:
+def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
     """Return what keeps workers on `node` from playing, and what to do; "" if nothing does."""
     if node.why:
         return f"node {node.address}: {node.why}"

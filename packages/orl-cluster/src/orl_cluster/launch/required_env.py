@@ -16,7 +16,7 @@ from orl_core.errors import ConfigError
 PLATFORM, WANDB_KEY = "OPENREWARD_API_KEY", "WANDB_API_KEY"
 
 
-class Needs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequiredEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Workers import `package`; of each tuple in `variables`, one has to be set.
 
     `settings` are variables of the trainer's, with their values, that a cluster is to be started with.
@@ -41,7 +41,7 @@ class Needs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [either[-1] for either in self.variables if not any(name in there for name in either)]
 
 
-def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mapping[str, str]) -> Needs:
+def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mapping[str, str]) -> RequiredEnv:
     """Return what the workers of `config` need; `tracked` tells whether they need a key of Weights & Biases.
 
     A secret is read from the variable of its name or of its upper-case form, whichever is set.
@@ -51,10 +51,10 @@ def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mappin
     keys = [PLATFORM] if any(each.base_url is None or each.send_api_key for each in environments) else []
     keys += [WANDB_KEY] if tracked else []
     either = [*((key,) for key in keys), *(tuple(dict.fromkeys((name, name.upper()))) for name in secrets)]
-    return Needs(package=package, variables=tuple(either), settings=dict(settings))
+    return RequiredEnv(package=package, variables=tuple(either), settings=dict(settings))
 
 
-def given_secrets(config: RunConfig) -> dict[str, str]:
+def secrets_in_config(config: RunConfig) -> dict[str, str]:
     """Return secrets given in the configuration itself, by the variables that workers read them from.
 
     Raises:

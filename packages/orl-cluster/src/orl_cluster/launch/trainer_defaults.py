@@ -16,7 +16,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
-from orl_cluster.launch.layout import Layout, Request
+from orl_cluster.launch.layout import LaunchRequest, Layout
 from orl_cluster.launch.probe import CHECKPOINT_TRACKER
 
 MODEL = "Qwen/Qwen3-30B-A3B"
@@ -50,7 +50,7 @@ MEGATRON_GONE = {
 NORMALISED_ADVANTAGES = frozenset({"reinforce_plus_plus", "reinforce_plus_plus_baseline"})
 
 
-def assemble(request: Request, ours: Options) -> list[str]:
+def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     """Return the arguments: ours, then the file's flags, then those after `--`, each replaced by a later one.
 
     Raises:
@@ -80,7 +80,7 @@ def refuse_by_name(trainer: str, names: Sequence[str], gone: Mapping[str, str]) 
 
 
 def options(
-    request: Request, reference: str | None, training: Options, *, parallel: bool, generate: str = "generate"
+    request: LaunchRequest, reference: str | None, training: Options, *, parallel: bool, generate: str = "generate"
 ) -> Options:
     """Return the options of a run. `training` are those of the training backend.
 
@@ -112,7 +112,7 @@ def _cluster(layout: Layout) -> Options:
     }
 
 
-def _checkpoints(request: Request, reference: str) -> Options:
+def _checkpoints(request: LaunchRequest, reference: str) -> Options:
     """Return the options of the model and of the checkpoint to go on from: the run's own, else a trained `reference`.
 
     Where there is neither, trainers begin at step 0 with `--ref-load`; a converted model given as `--load` would count
@@ -142,7 +142,7 @@ def absolute(name: str) -> str:
     return str(Path(name).expanduser().absolute()) if local else name
 
 
-def _data(request: Request, generate: str) -> Options:
+def _data(request: LaunchRequest, generate: str) -> Options:
     """Return the options of the tasks to train on and to hold out, and of the adapter's hooks."""
     run, evaluation, adapter = request.run, request.run.config.eval, f"orl_{request.installation.trainer}"
     options: Options = {
@@ -169,7 +169,7 @@ def _data(request: Request, generate: str) -> Options:
     }
 
 
-def _rollouts(request: Request, *, parallel: bool) -> Options:
+def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
     trainer = request.trainer
     groups, members = trainer.rollout_batch_size or GROUPS, trainer.n_samples or GROUP_SIZE
     return {
@@ -186,7 +186,7 @@ def _rollouts(request: Request, *, parallel: bool) -> Options:
     }
 
 
-def _context_tokens(request: Request, *, parallel: bool) -> int:
+def _context_tokens(request: LaunchRequest, *, parallel: bool) -> int:
     """Return the most ids of prompt and response together: as configured, within what the training GPUs take."""
     trainer = request.trainer
     gpus = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1
@@ -225,7 +225,7 @@ def packing(trainer: TrainerConfig) -> Options:
     return {"--use-dynamic-batch-size": True, PER_GPU: trainer.max_tokens_per_gpu or TOKENS_PER_GPU}
 
 
-def megatron(request: Request) -> Options:
+def megatron(request: LaunchRequest) -> Options:
     """Return the options of Megatron, the training backend that several trainers have."""
     return {
         "--tensor-model-parallel-size": request.layout.tensor_parallel,
@@ -243,7 +243,7 @@ def megatron(request: Request) -> Options:
     }
 
 
-def _tracking(request: Request) -> Options:
+def _tracking(request: LaunchRequest) -> Options:
     """Return the options of Weights & Biases. The group is required there, and names the run."""
     trainer = request.trainer
     project = trainer.wandb_project or f"{request.installation.trainer}-openreward"
@@ -258,9 +258,9 @@ def _tracking(request: Request) -> Options:
 
 def _check_words(extra: Sequence[str]) -> None:
     """Refuse words that are no options: a parser that ignores unknown options ignores these too."""
-    for place, word in enumerate(extra):
+    for index, word in enumerate(extra):
         dashed = word.startswith("-") and word[1:2].isalpha()
-        if dashed or word == "--" or (place == 0 and not word.startswith("--")):
+        if dashed or word == "--" or (index == 0 and not word.startswith("--")):
             meant = f"; did you mean -{word}?" if dashed else ""
             raise ConfigError(f"{word}: expected an option of the trainer, such as --eps-clip 0.2, after `--`{meant}")
 

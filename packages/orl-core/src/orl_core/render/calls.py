@@ -91,7 +91,7 @@ def _place(character: int, pieces: Sequence[_Piece]) -> int:
 
 
 def reasoning_opened(plans: Plans, roles: Sequence[Role], tool_format: ToolFormat) -> dict[Role, bool]:
-    """Whether the prompt after the first message (`user`), and after new messages of these roles, opens reasoning.
+    """Return whether the prompt after the first message (`user`) and after messages of these roles opens reasoning.
 
     Raises:
         RenderError: it does so after the first user message and not after others, or the other way round.

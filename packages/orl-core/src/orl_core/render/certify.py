@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from orl_core.errors import RenderError
 from orl_core.messages import Role, ToolSpec, text_message
-from orl_core.render.independence import Findings, compare, find_counting, mixed_roles, most_calls, several_results
-from orl_core.render.junction import Junction
+from orl_core.render.independence import OpeningLimits, compare, find_counting, mixed_roles, most_calls, several_results
+from orl_core.render.junction import ActionBoundary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from orl_core.render.controls import Controls
     from orl_core.render.conversation import Dialect
     from orl_core.render.dummy import Roles
-    from orl_core.render.opening import Opening
-    from orl_core.render.plan import Plan, Plans
+    from orl_core.render.opening import OpeningRenderer
+    from orl_core.render.plan import Plans, TailPlan
     from orl_core.render.tokenizer import Tokenizer
 
 BENIGN = (
@@ -88,7 +88,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def passed(self) -> bool:
-        """Whether the soft checks passed too; the hard ones have, or there would be no certificate."""
+        """Tell whether the soft checks passed too; the hard ones have, or there would be no certificate."""
         return all(check.passed for check in self.checks)
 
 
@@ -101,7 +101,7 @@ class Extent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     closing: Mapping[Role, int]
     calls_per_action: int | None = None
     mixed: bool = False
-    openings: Findings = Findings()
+    openings: OpeningLimits = OpeningLimits()
     notes: tuple[str, ...] = ()
 
 
@@ -169,7 +169,7 @@ def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
         notes=tuple(notes),
     )
     _closed(made, extent)
-    junction = Junction(extent.closing, made.controls.ids)
+    junction = ActionBoundary(extent.closing, made.controls.ids)
     names = {token: text for text, token in made.controls.ids.items()}
     closing = ", ".join(f"{names[token]} before a {role} message" for role, token in extent.closing.items())
     others = ", ".join(names[stop] for stop in made.tokenizer.stop_ids if stop not in junction.closing)
@@ -187,14 +187,14 @@ def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     ]
 
 
-def _expressible(made: Plans, role: Role, several: bool) -> Findings:
+def _expressible(made: Plans, role: Role, several: bool) -> OpeningLimits:
     """Checks 6 to 8: a plan, a transform, and a tail that does not depend on what came before."""
     made.plan((role,))
     made.transform(role)
     return compare(made, (role,), several=several)
 
 
-def _notes_on(made: Plans, found: Findings) -> list[str]:
+def _notes_on(made: Plans, found: OpeningLimits) -> list[str]:
     """Return what an opening cannot have, and what the template does to an action's text, as notes.
 
     Raises:
@@ -226,7 +226,7 @@ def _closed(made: Plans, extent: Extent) -> None:
             raise RenderError(f"check 10: {len(stops)} stop tokens stand between an action and the next {roles[0]}")
 
 
-def _lead(plan: Plan) -> str:
+def _lead(plan: TailPlan) -> str:
     """The constant text between an action and the first new content."""
     return "\0".join(part for part in plan.parts[: plan.parts.index(0)] if isinstance(part, str))
 
@@ -270,7 +270,7 @@ def attacks(controls: Controls) -> list[str]:
     ]
 
 
-def openings(opening: Opening, controls: Controls, encode_joint: Callable[[str], list[int]]) -> list[Check]:
+def openings(opening: OpeningRenderer, controls: Controls, encode_joint: Callable[[str], list[int]]) -> list[Check]:
     """Checks 4, 11 and 12 for the opening: its ids, that the model is shown its tools, and that text stays text.
 
     Raises:

@@ -59,8 +59,8 @@ def for_template(
     dialect = dialect or Dialect()
     made = answered = 0
     dicts: list[dict[str, Any]] = []
-    for place, message in enumerate(messages):
-        content = change(text_content(message, place))
+    for index, message in enumerate(messages):
+        content = change(text_content(message, index))
         if message.role == "assistant":
             dicts.append(_assistant(message, content, made, dialect, change))
             made += len(message.calls)

@@ -44,10 +44,10 @@ def dummy(roles: Roles, form: Form, contents: Sequence[str] = ()) -> list[dict[s
         action["reasoning_content"] = "r"
     new: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
-    for place, role in enumerate(roles):
-        content = contents[place] if contents else sentinel("c", place)
+    for index, role in enumerate(roles):
+        content = contents[index] if contents else sentinel("c", index)
         if role == "tool":
-            name, call = sentinel("n", place), sentinel("i", place)
+            name, call = sentinel("n", index), sentinel("i", index)
             calls.append(call_dict(name, {"x": sentinel("a", len(calls))}, call=call, as_text=form.as_text))
             new.append(tool_dict(content, name=name, call=call))
         else:
@@ -94,7 +94,7 @@ def misplaced(roles: Roles, head: str, tail: str) -> str:
     Every call stands before the tail; in it every content once, in order, beside its own call's name and id.
     """
     said, followed = _numbers(head), _numbers(tail)
-    results = [place for place, role in enumerate(roles) if role == "tool"]
+    results = [index for index, role in enumerate(roles) if role == "tool"]
     calls = list(range(max(1, len(results))))
     if said["a"] != calls:
         return f"of {len(calls)} calls it prints {said['a']}, not each once and in order"

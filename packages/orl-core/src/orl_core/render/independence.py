@@ -3,8 +3,8 @@
 A plan is made from one short dummy conversation. Here the template renders many others: with and without a system
 message, tools and reasoning, text before a call, earlier rounds of calls and answers, in all combinations. What follows
 the action must be the same text each time. The number of calls before is the one thing that may key a plan. Where only
-conversations with a system message differ, or only those without tools, the certificate says so and `Opening` refuses
-them; every other difference refuses the template.
+conversations with a system message differ, or only those without tools, the certificate says so and `OpeningRenderer`
+refuses them; every other difference refuses the template.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Situation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ", ".join([*said, "reasoning" if self.reasoning else "no reasoning"])
 
 
-class Findings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OpeningLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an opening cannot have, each with the reason; empty where it can.
 
     `moved` says that the template prints the text of an action behind its calls, where the model did not say it.
@@ -68,8 +68,8 @@ class Findings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     moved: bool = False
     apart: bool = False
 
-    def __or__(self, other: Findings) -> Findings:
-        return Findings(
+    def __or__(self, other: OpeningLimits) -> OpeningLimits:
+        return OpeningLimits(
             system=self.system or other.system,
             without_tools=self.without_tools or other.without_tools,
             moved=self.moved or other.moved,
@@ -118,7 +118,7 @@ def _earlier(as_text: bool, several: bool) -> list[tuple[str, Dicts, int]]:
     return found
 
 
-def compare(made: Plans, roles: Roles, *, several: bool) -> Findings:
+def compare(made: Plans, roles: Roles, *, several: bool) -> OpeningLimits:
     """Check 8 for new messages of these roles.
 
     Raises:
@@ -126,7 +126,7 @@ def compare(made: Plans, roles: Roles, *, several: bool) -> Findings:
     """
     as_text = made.form(("tool",)).as_text
     wanted: dict[int, str] = {}
-    found = Findings()
+    found = OpeningLimits()
     for situation in situations(roles, made.form(roles), as_text=as_text, several=several):
         number = situation.calls_before if made.counting else 0
         if number not in wanted:
@@ -135,13 +135,13 @@ def compare(made: Plans, roles: Roles, *, several: bool) -> Findings:
         if not fault:
             continue
         if situation.text and _moved(made, roles, situation, wanted[number]):
-            found |= Findings(moved=True)
+            found |= OpeningLimits(moved=True)
         elif situation.text and situation.reasoning and _apart(made, roles, situation, wanted[number]):
-            found |= Findings(apart=True)
+            found |= OpeningLimits(apart=True)
         elif situation.system and not _fault(made, roles, _without_system(situation), wanted[number]):
-            found |= Findings(system=fault)
+            found |= OpeningLimits(system=fault)
         elif made.shown and not situation.tools:
-            found |= Findings(without_tools=fault)
+            found |= OpeningLimits(without_tools=fault)
         else:
             raise RenderError(fault)
     return found
@@ -200,16 +200,16 @@ def find_counting(made: Plans) -> None:
     made.counting = made.tail(roles, before=before) != made.tail(roles)
 
 
-def several_results(made: Plans, most: int | None) -> Findings:
+def several_results(made: Plans, most: int | None) -> OpeningLimits:
     """Check 8 for several results of one action."""
-    found = Findings()
+    found = OpeningLimits()
     for number in (2, 3, RESULTS):
         if most is None or number <= most:
             found |= compare(made, ("tool",) * number, several=True)
     return found
 
 
-def mixed_roles(made: Plans, most: int | None, known: Findings, notes: list[str]) -> bool:
+def mixed_roles(made: Plans, most: int | None, known: OpeningLimits, notes: list[str]) -> bool:
     """Check 8 for results and a user message together; why they cannot follow goes into `notes`.
 
     `known` is what an opening cannot have in any case.

@@ -24,7 +24,7 @@ def closings(stops: Sequence[str], vocabulary: Mapping[str, int]) -> tuple[str, 
     return tuple(dict.fromkeys((*stops, *like)))
 
 
-class Junction:
+class ActionBoundary:
     """Joins actions to what follows. `closing` is the id that the template closes an action with, by the role next.
 
     The attribute `closing` holds every id that may stand there instead of the template's own, whatever the role.
@@ -39,8 +39,8 @@ class Junction:
         self.follows = frozenset(closing)
         self.closing = frozenset[int]().union(*self._fits.values())
 
-    def fits(self, action_ids: Sequence[int], role: Role) -> bool:
-        """Whether a message of this role may follow: the template can say it, and no other closing was sampled."""
+    def can_follow(self, action_ids: Sequence[int], role: Role) -> bool:
+        """Return whether a message of this role may follow: the template allows it, and no other close was sampled."""
         if role not in self._fits:
             return False
         if not action_ids or action_ids[-1] not in self.closing:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orl_core.render.tokenizer import Tokenizer
 
 
-class Opening:
+class OpeningRenderer:
     """Renders first messages for one tokenizer. With a `system_prompt_template` the chat template sees no tools."""
 
     def __init__(

@@ -56,7 +56,7 @@ def _furthest(faults: Sequence[RenderError]) -> RenderError:
     return max(faults, key=lambda fault: fault.stage if isinstance(fault, _NoTail) else 0)
 
 
-class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TailPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ids that follow an action, with slots. `fixed` and `pieces` alternate, `fixed` first and last.
 
     A part of a piece is constant text or the index of a value: 3·i is the content of new message i, 3·i+1 its name,
@@ -103,10 +103,10 @@ class Plans:
         stops = [text for text, token in controls.ids.items() if token in tokenizer.stop_ids]
         self.stops = closings(stops, controls.ids)
         self._stop = re.compile("|".join(map(re.escape, self.stops)) or r"(?!)")
-        self._plans: dict[tuple[Roles, int], tuple[Plan, Form]] = {}
+        self._plans: dict[tuple[Roles, int], tuple[TailPlan, Form]] = {}
         self._transforms: dict[Role, Transform] = {}
 
-    def plan(self, roles: Roles, calls_before: int = 0) -> Plan:
+    def plan(self, roles: Roles, calls_before: int = 0) -> TailPlan:
         """The plan for new messages of these roles.
 
         Raises:
@@ -175,7 +175,7 @@ class Plans:
             return self.tail(roles)
         return self.tail(roles, before=rounds([1] * calls_before, as_text=self.form(("tool",)).as_text))
 
-    def _planned(self, roles: Roles, calls_before: int) -> tuple[Plan, Form]:
+    def _planned(self, roles: Roles, calls_before: int) -> tuple[TailPlan, Form]:
         key = roles, calls_before if self.counting else 0
         known = self._plans.get(key)
         if known is None:
@@ -184,7 +184,7 @@ class Plans:
             known = self._plans[key] = self._made(*key)
         return known
 
-    def _made(self, roles: Roles, calls_before: int) -> tuple[Plan, Form]:
+    def _made(self, roles: Roles, calls_before: int) -> tuple[TailPlan, Form]:
         """The form with the fewest stops before the first slot, and its plan."""
         if calls_before:
             form = self.form(roles)
@@ -211,7 +211,7 @@ class Plans:
         return self._compiled(tail), form
 
     def _choices(self, roles: Roles) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-        """Whether to try calls and arguments as text: what a single call needs goes for several too."""
+        """Return whether to try calls and arguments as text: what a single call needs goes for several too."""
         if "tool" not in roles:
             return (False,), (False,)
         if roles == ("tool",):
@@ -219,7 +219,7 @@ class Plans:
         single = self.form(("tool",))
         return (single.calls,), (single.as_text,)
 
-    def _compiled(self, tail: str) -> Plan:
+    def _compiled(self, tail: str) -> TailPlan:
         """The tail with its slots as parts, its control strings as ids, its constant pieces encoded."""
         parts = split_slots(tail)
         fixed: list[list[int]] = [[]]
@@ -235,7 +235,7 @@ class Plans:
                 elif constant != "":
                     piece.append(constant)
         self._close(piece, pieces, fixed)
-        return Plan(closing=fixed[0][0], parts=tuple(parts), fixed=tuple(map(tuple, fixed)), pieces=tuple(pieces))
+        return TailPlan(closing=fixed[0][0], parts=tuple(parts), fixed=tuple(map(tuple, fixed)), pieces=tuple(pieces))
 
     def _close(self, piece: list[str | int], pieces: list[tuple[str | int, ...]], fixed: list[list[int]]) -> None:
         """End a piece: constant text becomes ids now, text with a slot waits for its values."""

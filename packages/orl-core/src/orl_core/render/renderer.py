@@ -16,8 +16,8 @@ from orl_core.render.call_check import CallCheck
 from orl_core.render.calls import CallReader, reasoning_opened
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import text_content
-from orl_core.render.junction import Junction
-from orl_core.render.opening import Opening
+from orl_core.render.junction import ActionBoundary
+from orl_core.render.opening import OpeningRenderer
 from orl_core.render.plan import Plans
 from orl_core.render.report import report
 from orl_core.text import clean
@@ -64,10 +64,10 @@ class Renderer:
             self._dialect = written.dialect(self.tool_format)
             extent, more = certify.plans(self._plans, self._dialect)
             self._mixed = extent.mixed
-            self._junction = Junction(extent.closing, self._controls.ids)
+            self._boundary = ActionBoundary(extent.closing, self._controls.ids)
             self._opened = reasoning_opened(self._plans, tuple(extent.closing), self.tool_format)
             self._calls = CallReader(tokenizer, self._controls, self.tool_format)
-            self._opening = Opening(tokenizer, self._controls, self._dialect, system_prompt_template)
+            self._opening = OpeningRenderer(tokenizer, self._controls, self._dialect, system_prompt_template)
             checks += more + certify.openings(self._opening, self._controls, tokenizer.encode_joint)
             self.certificate = report(checks, extent, self._plans, self._dialect, self._calls)
         stops = [token for token in extent.closing.values() if token in tokenizer.stop_ids]
@@ -80,12 +80,12 @@ class Renderer:
 
     @property
     def strips(self) -> bool:
-        """Whether reasoning can be cut out by `hide`: the two tags that delimit it must be control ids."""
+        """Tell whether reasoning can be cut out by `hide`: the two tags that delimit it must be control ids."""
         return self._controls.ids.keys() >= set(thinking(self.tool_format))
 
     @property
     def opens_reasoning(self) -> bool:
-        """Whether the prompt after a user message opens the reasoning."""
+        """Tell whether the prompt after a user message opens the reasoning."""
         return self._opens("user")
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
@@ -110,12 +110,12 @@ class Renderer:
         """
         return self._opening.length(messages, tools) > budget * _CHARACTERS_PER_TOKEN
 
-    def fits(self, action_ids: Sequence[int], messages: Sequence[Message]) -> bool:
-        """Whether these messages may follow the action; not so where it ended in the stop before another role.
+    def can_follow(self, action_ids: Sequence[int], messages: Sequence[Message]) -> bool:
+        """Return whether these messages may follow the action; not so where it ended in the stop before another role.
 
         GLM ends an action with the opener of the next role: after `<|user|>` a tool result would be no such thing.
         """
-        return not messages or self._junction.fits(action_ids, messages[0].role)
+        return not messages or self._boundary.can_follow(action_ids, messages[0].role)
 
     def extend(self, action_ids: Sequence[int], messages: Sequence[Message], *, calls_before: int) -> tuple[int, ...]:
         """The ids that follow an action: its closing where it is missing, then tool results and user messages.
@@ -129,19 +129,19 @@ class Renderer:
                 that the template cannot express.
         """
         roles: Roles = tuple(message.role for message in messages)
-        if not roles or not self._junction.follows.issuperset(roles):
-            said, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._junction.follows))
+        if not roles or not self._boundary.follows.issuperset(roles):
+            said, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._boundary.follows))
             raise RenderError(f"an action is followed by {can} messages, not by {said}")
         if not self._mixed and len(set(roles)) > 1:
             raise RenderError("results and a user message cannot follow an action together in this chat template")
-        if not self.fits(action_ids, messages):
+        if not self.can_follow(action_ids, messages):
             raise RenderError(f"the action ended in token {action_ids[-1]}, which a {roles[0]} message cannot follow")
-        contents = [text_content(message, place) for place, message in enumerate(messages)]
+        contents = [text_content(message, index) for index, message in enumerate(messages)]
         names = [clean(message.name) for message in messages]
         calls = [self._dialect.call_id(number, name) for number, name in enumerate(names, calls_before)]
         values = self._plans.values(roles, contents, names, calls)
         ids = self._plans.plan(roles, calls_before).ids(self._tokenizer, values)
-        return self._junction.join(action_ids, ids, roles[0])
+        return self._boundary.join(action_ids, ids, roles[0])
 
     def parse(self, ids: Sequence[int], tools: Sequence[ToolSpec] = (), *, after: Role = "user") -> Action:
         """What the ids of an action say. Total: any ids give an Action.
@@ -190,7 +190,7 @@ class Renderer:
         return tuple(ranges)
 
     def _opens(self, after: Role) -> bool:
-        """Whether the prompt after a message of this role opens the reasoning."""
+        """Return whether the prompt after a message of this role opens the reasoning."""
         return self._opened.get(after, self._opened["user"])
 
     def cut(self, text: str, budget: int) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from orl_core.messages import Role
     from orl_core.render.dummy import Roles
-    from orl_core.render.plan import Plan, Plans
+    from orl_core.render.plan import Plans, TailPlan
     from orl_core.tools import ToolFormat
 
 CONVERSATIONS = 30
@@ -131,7 +131,7 @@ def _played(
     return [action, *results]
 
 
-def _unequal(made: Plans, history: Sequence[dict[str, Any]], tools: Any, plan: Plan, values: Sequence[str]) -> str:
+def _unequal(made: Plans, history: Sequence[dict[str, Any]], tools: Any, plan: TailPlan, values: Sequence[str]) -> str:
     try:
         with boundary(RenderError, "applying the chat template to a conversation"):
             full = made.tokenizer.apply_chat_template(history, tools=tools, add_generation_prompt=True)

@@ -161,7 +161,7 @@ class _Values:
         raise NotLiteral(f"a string stands between two {QUOTE}, other values are as in JSON", self._text, place)
 
     def _quoted(self, place: int) -> bool:
-        """Whether a `<|"|>` stands here; go to it."""
+        """Return whether a `<|"|>` stands here; go to it."""
         while self._index < len(self._marks) and self._marks[self._index].start < place:
             self._index += 1
         if self._index == len(self._marks):

@@ -64,11 +64,11 @@ def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, An
     """The arguments that the tags before `stop` hold, and what is wrong with them."""
     arguments: dict[str, Any] = {}
     key = ""
-    for place, tag in enumerate(tags):
-        if tag.delimiter != _ARGUMENT[place % 4]:
-            return arguments, f"{_ARGUMENT[place % 4]} is missing: write {EXAMPLE}"
-        inside = text[tag.end : tags[place + 1].start if place + 1 < len(tags) else stop]
-        match place % 4:
+    for index, tag in enumerate(tags):
+        if tag.delimiter != _ARGUMENT[index % 4]:
+            return arguments, f"{_ARGUMENT[index % 4]} is missing: write {EXAMPLE}"
+        inside = text[tag.end : tags[index + 1].start if index + 1 < len(tags) else stop]
+        match index % 4:
             case 0:
                 key = inside.strip()
                 if not key or key in arguments:

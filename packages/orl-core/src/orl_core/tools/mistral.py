@@ -42,7 +42,7 @@ def _calls(scan: Scan) -> None:
 
 
 def _at_mark(scan: Scan) -> bool:
-    """Whether a delimiter stands here: they begin with a bracket too."""
+    """Return whether a delimiter stands here: they begin with a bracket too."""
     place = skip_space(scan.text, scan.at)
     return scan.index < len(scan.marks) and scan.marks[scan.index].start == place
 

@@ -104,7 +104,7 @@ class _Schema:
             parts = cast("list[Any]", written)
             if len(parts) == 1 and "array" not in self._types(schema, 0):  # an object whose only member is `item`
                 return {"item": self._value(parts[0], self._member("item", schema))}
-            return [self._value(part, self._element(place, schema)) for place, part in enumerate(parts)]
+            return [self._value(part, self._element(index, schema)) for index, part in enumerate(parts)]
         return self._scalar(written, schema)
 
     def _scalar(self, text: str, schema: Any) -> Any:

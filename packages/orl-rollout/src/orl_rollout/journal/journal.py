@@ -83,8 +83,8 @@ class Journal:
     async def record(self, outcome: Outcome, *, step: int | None = None) -> Outcome:
         """Write one outcome; it is safe from the process's death on return.
 
-        Where its text echoes a secret, it is written and returned scrubbed, without ids and marked `leaked`, and does
-        not train.
+        Where its text echoes a secret, it is written and returned scrubbed, without ids and marked `contains_secret`,
+        and does not train.
 
         Raises:
             OrlError: it cannot be written (a full disk); nothing of it is then left in the file.
@@ -102,10 +102,10 @@ class Journal:
     def _record(self, outcome: Outcome, step: int | None) -> Outcome:
         outcome = cleared(outcome, self._scrubber)
         trajectory = outcome.trajectory
-        if trajectory.leaked:
+        if trajectory.contains_secret:
             trajectory = self._scrubber.cleared(trajectory)  # the job too: who plays it needs it as it is, readers not
         entry = Entry(
-            key=trajectory.job.key,
+            key=trajectory.job.rollout_id,
             time=time.time(),
             reward=outcome.reward,
             success=outcome.success,
@@ -185,7 +185,7 @@ def encode_entry(entry: Entry) -> bytes:
     for turn, written in zip(entry.trajectory.turns, tree["trajectory"]["turns"], strict=True):
         written["observation"] = pack_ids(turn.observation)
         for generation, one in zip(turn.generations, written["generations"], strict=True):
-            one["ids"], one["logprobs"] = pack_ids(generation.ids), pack_logprobs(generation.logprobs)
+            one["ids"], one["logprobs"] = pack_ids(generation.token_ids), pack_logprobs(generation.logprobs)
             del one["extras"]
     try:
         return msgspec.json.encode(tree) + b"\n"

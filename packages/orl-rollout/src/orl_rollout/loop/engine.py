@@ -22,7 +22,7 @@ class Engine(Protocol):
 
         Args:
             ids: the whole context, at least one id, unchanged until the answer is there. The loop hands over a
-                `Context`: within one `key` it grows by appending, except where the reasoning of the turn before is
+                `TokenBuffer`: within one `key` it grows by appending, except where the reasoning of the turn before is
                 stripped.
             sampling: SGLang's sampling parameters (`max_new_tokens`, `stop_token_ids` ...), set per call.
             key: the rollout's name; equal keys should meet the same prefix cache.
@@ -41,9 +41,11 @@ def check_generation(generation: Generation, budget: int, vocabulary_size: int) 
     Raises:
         EngineAnswerError: it is such an answer.
     """
-    if max(generation.ids, default=0) >= vocabulary_size:
-        raise EngineAnswerError(f"the engine returned the id {max(generation.ids)} of {vocabulary_size} ids")
-    if len(generation.ids) > budget:
-        raise EngineAnswerError(f"the engine returned {len(generation.ids)} ids where at most {budget} were asked for")
-    if not generation.ids and generation.finish_reason == "stop":
+    if max(generation.token_ids, default=0) >= vocabulary_size:
+        raise EngineAnswerError(f"the engine returned the id {max(generation.token_ids)} of {vocabulary_size} ids")
+    if len(generation.token_ids) > budget:
+        raise EngineAnswerError(
+            f"the engine returned {len(generation.token_ids)} ids where at most {budget} were asked for"
+        )
+    if not generation.token_ids and generation.finish_reason == "stop":
         raise EngineAnswerError("the engine returned no id and the finish reason `stop`")

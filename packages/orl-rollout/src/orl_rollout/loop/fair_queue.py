@@ -12,7 +12,7 @@ from collections import deque
 from weakref import WeakKeyDictionary
 
 
-class Turnstile:
+class FairQueue:
     """Lets tasks of one event loop through in order of arrival, one for each round of the loop.
 
     Who finds it free goes through at once, without a round in between.
@@ -43,12 +43,12 @@ class Turnstile:
         self._free = True
 
 
-_turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, Turnstile] = WeakKeyDictionary()
+_turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
 
 
-def turnstile() -> Turnstile:
-    """Return the turnstile of the current event loop."""
+def fair_queue() -> FairQueue:
+    """Return the fair queue of the current event loop."""
     running = asyncio.get_running_loop()
     if running not in _turnstiles:
-        _turnstiles[running] = Turnstile()
+        _turnstiles[running] = FairQueue()
     return _turnstiles[running]

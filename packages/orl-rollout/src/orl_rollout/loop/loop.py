@@ -19,13 +19,13 @@ from msgspec import structs
 from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
 from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.render import Renderer
-from orl_core.trajectory import Job, StopReason, Trajectory, Turn
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
 
 from orl_rollout.loop.deadline import within
 from orl_rollout.loop.engine import Engine, check_generation
-from orl_rollout.loop.fair_queue import turnstile
+from orl_rollout.loop.fair_queue import fair_queue
 from orl_rollout.loop.session import Opening, Session
-from orl_rollout.loop.token_buffer import Context
+from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.loop.tool_check import Toolbox
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
@@ -39,7 +39,7 @@ def never() -> bool:
 
 
 async def rollout(
-    job: Job, *, session: Session, renderer: Renderer, engine: Engine, stopped: Callable[[], bool] = never
+    job: RolloutSpec, *, session: Session, renderer: Renderer, engine: Engine, stopped: Callable[[], bool] = never
 ) -> Trajectory:
     """Play one episode of `job.task` and return what happened, whatever happened.
 
@@ -77,7 +77,7 @@ class _Episode:
     """The state of one rollout. `turns` is complete at any moment, so that whatever ends the play keeps them."""
 
     def __init__(
-        self, job: Job, *, session: Session, renderer: Renderer, engine: Engine, stopped: Callable[[], bool]
+        self, job: RolloutSpec, *, session: Session, renderer: Renderer, engine: Engine, stopped: Callable[[], bool]
     ) -> None:
         self.job = job
         self.session = session
@@ -86,7 +86,7 @@ class _Episode:
         self.stopped = stopped
         self.opening = Opening(messages=(), tools=())
         self.turns: list[Turn] = []
-        self.context = Context()
+        self.context = TokenBuffer()
         self.sampled = 0
         self.nudges = 0
         self.invalid = 0
@@ -97,7 +97,7 @@ class _Episode:
     async def play(self) -> StopReason:
         """Run the loop, from the opening to the first reason to stop."""
         limits = self.job.limits
-        await turnstile().enter()
+        await fair_queue().enter()
         with boundary(SessionError, "opening a session"):
             self.opening = opening = await self.session.open(self.job.task)
             tools = await Toolbox.of(opening.tools)
@@ -115,7 +115,7 @@ class _Episode:
             reason, messages = await self._generate(observation) or await self._act(tools)
             if reason is not None:
                 return reason
-            if not self.renderer.fits(self.turns[-1].action_ids, messages):
+            if not self.renderer.can_follow(self.turns[-1].action_ids, messages):
                 return StopReason.MAX_TURNS
             if number < limits.max_turns:
                 observation = await self._extend(messages)
@@ -138,13 +138,13 @@ class _Episode:
         while True:
             budget = self._budget(0, spent=len(turn.action_ids))
             async with self._within(self.job.limits.turn_timeout, EngineError, "generating"):
-                generation = await self.engine.generate(self.context, self._sampling(budget), key=self.job.key)
+                generation = await self.engine.generate(self.context, self._sampling(budget), key=self.job.rollout_id)
             check_generation(generation, budget, self.renderer.vocabulary_size)
-            self.context.extend(generation.ids)
-            self.sampled += len(generation.ids)
+            self.context.extend(generation.token_ids)
+            self.sampled += len(generation.token_ids)
             turn = structs.replace(turn, generations=(*turn.generations, generation))
             self.turns[-1] = turn
-            ended = any(token in self.renderer.stop_ids for token in generation.ids[-1:])
+            ended = any(token in self.renderer.stop_ids for token in generation.token_ids[-1:])
             if generation.finish_reason != "abort":
                 break
             if self.stopped():
@@ -152,7 +152,7 @@ class _Episode:
             if ended or self._budget(0, spent=len(turn.action_ids)) < 1:
                 break
             await asyncio.sleep(ABORT_PAUSE_SECONDS)
-        await turnstile().enter()
+        await fair_queue().enter()
         with boundary(RenderError, "parsing an action"):
             action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action, spans=spans)
@@ -167,7 +167,7 @@ class _Episode:
         try:
             if action.calls:
                 return await self._call_all(action.calls, tools, results)
-            if self.opening.answers_in_text:
+            if self.opening.accepts_text_answer:
                 results.append(await self._ask("answering", self.session.answer(action.text)))
                 return StopReason.FINISHED, ()
         finally:
@@ -246,7 +246,7 @@ class _Episode:
         begins = len(self.context) - len(turn.observation) - len(turn.action_ids)
         for start, end in reversed(hidden):
             self.context.cut(begins + start, begins + end)
-        self.turns[-1] = structs.replace(turn, hidden=hidden)
+        self.turns[-1] = structs.replace(turn, stripped_spans=hidden)
 
     def _cut(self, message: Message) -> Message:
         """Return a message with its text cut to the budget; one with an image is left to be refused."""
@@ -261,7 +261,7 @@ class _Episode:
         size = sum(len(block.text) for message in messages for block in message.content if isinstance(block, TextBlock))
         with boundary(RenderError, "rendering"):
             if size <= INLINE_CHARACTERS and not long:
-                await turnstile().enter()
+                await fair_queue().enter()
                 return render(messages, *rest)
             return await asyncio.to_thread(render, messages, *rest)
 

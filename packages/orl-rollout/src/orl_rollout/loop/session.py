@@ -30,7 +30,7 @@ class Opening(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
-    answers_in_text: bool = False
+    accepts_text_answer: bool = False
 
 
 class Session(Protocol):
@@ -54,7 +54,7 @@ class Session(Protocol):
         ...
 
     async def answer(self, text: str) -> ToolResult:
-        """End the episode with a plain answer, where the opening said `answers_in_text`.
+        """End the episode with a plain answer, where the opening said `accepts_text_answer`.
 
         Raises:
             SessionError: as for `call`.

@@ -14,7 +14,7 @@ from typing import SupportsIndex, overload
 import msgspec
 
 
-class Context(Sequence[int]):
+class TokenBuffer(Sequence[int]):
     """A sequence of ids that grows by appending. A slice of it is a list.
 
     `encoded` counts the ids that were turned into JSON so far: as many as it holds where nothing was cut out.
@@ -33,7 +33,7 @@ class Context(Sequence[int]):
         return iter(self._ids)
 
     def __repr__(self) -> str:
-        return f"Context({self._ids})"
+        return f"TokenBuffer({self._ids})"
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> int: ...

@@ -21,8 +21,8 @@ from orl_core.task import Task
 from orl_rollout.http.client import HttpClient
 from orl_rollout.openreward.environment import RemoteEnvironment
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
-from orl_rollout.openreward.session import OpenRewardSession, Terms
-from orl_rollout.openreward.transport import Channel, Refusal, Way
+from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
+from orl_rollout.openreward.transport import Channel, Endpoint, Refusal
 from orl_rollout.secrets.secrets import Scrubber, api_key, resolve_secrets
 
 CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment's `call_timeout` may be shorter
@@ -41,7 +41,7 @@ class OpenRewardClient:
         self.config = config
         self.scrubber = Scrubber.of(config)
         self._http: dict[str, HttpClient] = {}
-        self._terms: dict[str, Terms] = {}
+        self._options: dict[str, SessionOptions] = {}
         self._variants: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -59,9 +59,9 @@ class OpenRewardClient:
         Raises:
             ConfigError: the task's environment is not configured, or a secret of it is missing or unusable.
         """
-        if task.env_name not in self._terms:
-            self._terms[task.env_name] = self._make_terms(task.env_name)
-        return OpenRewardSession(self._terms[task.env_name], self._reach)
+        if task.env_name not in self._options:
+            self._options[task.env_name] = self._make_options(task.env_name)
+        return OpenRewardSession(self._options[task.env_name], self._reach)
 
     async def environment(self, name: str, *, served: str = "") -> RemoteEnvironment:
         """Return the environment `name` of the configuration; `served` is what the server calls it, if that is known.
@@ -75,10 +75,10 @@ class OpenRewardClient:
             raise ConfigError(f"environment `{name}` is served by OpenReward: set OPENREWARD_API_KEY, or a `base_url`")
         variant = (served and (environment.variant or served.lower())) or await self._served_by(name, environment)
         http = self._connection(environment)
-        return RemoteEnvironment(way=Way(http=http, key=_key(environment), deployment=name, variant=variant))
+        return RemoteEnvironment(endpoint=Endpoint(http=http, key=_key(environment), deployment=name, variant=variant))
 
-    async def _reach(self, task: Task) -> Way:
-        return (await self.environment(task.env_name, served=task.environment_name)).way
+    async def _reach(self, task: Task) -> Endpoint:
+        return (await self.environment(task.env_name, served=task.environment_name)).endpoint
 
     async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
         """Return the variant to ask for: the configured one, or on a self-hosted server that of the name.
@@ -106,10 +106,10 @@ class OpenRewardClient:
             self._http[url] = HttpClient(url, idle=IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS)
         return self._http[url]
 
-    def _make_terms(self, name: str) -> Terms:
+    def _make_options(self, name: str) -> SessionOptions:
         environment = self.config.environment(name)
         call_timeout = environment.call_timeout or self.config.rollout.call_timeout
-        return Terms(
+        return SessionOptions(
             name=name,
             secrets=self._secrets_header(name, environment),
             toolset=environment.toolset,

@@ -19,7 +19,7 @@ from orl_core.errors import SessionAnswerError
 from orl_core.names import PathName
 
 from orl_rollout.http.client import UnsafeAnswer
-from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session, retried
+from orl_rollout.openreward.transport import Channel, Endpoint, Refusal, open_session, retried
 
 LISTING_BYTES = 1 << 25  # of one answer
 PAUSES = (0.5, 1.5)  # seconds before the second and the third try
@@ -51,12 +51,12 @@ class _Tasks(Struct, frozen=True, kw_only=True):
 class RemoteEnvironment(Struct, frozen=True, kw_only=True):
     """An environment on its server. Every method raises what `Channel.request` does."""
 
-    way: Way
+    endpoint: Endpoint
 
     @property
     def deployment_name(self) -> str:
         """Return its name on the platform, `Organization/Environment`."""
-        return self.way.deployment
+        return self.endpoint.deployment
 
     async def list_splits(self) -> list[str]:
         """Return the names of its splits."""
@@ -96,11 +96,11 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
         return await retried(lambda: self._ask_once(method, name, body), PAUSES, again, longest_wish=LONGEST_WISH)
 
     async def _ask_once(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
-        way, channel = self.way, Channel(self.way.http, most=LISTING_BYTES)
-        sid = await open_session(channel, way.headers(""), {})
+        endpoint, channel = self.endpoint, Channel(self.endpoint.http, most=LISTING_BYTES)
+        sid = await open_session(channel, endpoint.headers(""), {})
         try:
-            return await channel.request(method, way.path(name), way.headers(sid), body)
+            return await channel.request(method, endpoint.path(name), endpoint.headers(sid), body)
         finally:
             with suppress(Refusal, UnsafeAnswer, aiohttp.ClientError, OSError):  # the server forgets it by itself
                 async with asyncio.timeout(FORGET_SECONDS):
-                    await channel.request("POST", "/delete_session", way.headers(sid), None)
+                    await channel.request("POST", "/delete_session", endpoint.headers(sid), None)

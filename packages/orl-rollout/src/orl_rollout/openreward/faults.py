@@ -30,7 +30,7 @@ SEARCHED = 1 << 16  # characters of a fault that are searched for secrets, which
 
 
 @contextmanager
-def speaking(what: str, scrubber: Scrubber) -> Generator[None]:
+def as_session_error(what: str, scrubber: Scrubber) -> Generator[None]:
     """Convert exceptions of the block to a SessionError of one line that opens with `what`, secrets scrubbed.
 
     `Overloaded` where the server refuses for being busy. The cause is kept unless its chain holds a secret.

@@ -13,7 +13,7 @@ from orl_core.task import Task
 from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.openreward.client import OpenRewardClient
 from orl_rollout.openreward.environment import RemoteEnvironment, RemoteTask
-from orl_rollout.openreward.faults import speaking
+from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.transport import Refusal
 
 PAGE = 1_000  # tasks in one request
@@ -21,7 +21,7 @@ LISTING_SECONDS = 900.0  # for one request of a listing: a server may be minutes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class TaskListing:
     """One split of one environment: `size` tasks, `tasks` themselves where the server only lists them all at once."""
 
     env_name: str
@@ -31,14 +31,14 @@ class Listing:
     tasks: tuple[Task, ...] | None = None
 
 
-async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> Listing:
+async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> TaskListing:
     """Ask how many tasks a split has.
 
     Raises:
         ConfigError: the environment has no such split, or is not configured.
         SessionError: the server cannot be reached, or does not serve the environment.
     """
-    with speaking(f"listing the tasks of {env_name}", client.scrubber):
+    with as_session_error(f"listing the tasks of {env_name}", client.scrubber):
         async with asyncio.timeout(LISTING_SECONDS):
             remote = await client.environment(env_name)
             splits = await remote.list_splits()
@@ -53,14 +53,14 @@ async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> L
                 if exc.status not in {404, 405}:
                     raise
             else:
-                return Listing(env_name=env_name, split=split, size=size, remote=remote)
+                return TaskListing(env_name=env_name, split=split, size=size, remote=remote)
             listed = await remote.list_tasks(split)
     tasks = tuple(_task(env_name, remote, split, None, task) for task in listed)
-    return Listing(env_name=env_name, split=split, size=len(tasks), remote=remote, tasks=tasks)
+    return TaskListing(env_name=env_name, split=split, size=len(tasks), remote=remote, tasks=tasks)
 
 
 async def list_tasks(
-    client: OpenRewardClient, listing: Listing, indices: Sequence[int] | None = None
+    client: OpenRewardClient, listing: TaskListing, indices: Sequence[int] | None = None
 ) -> AsyncGenerator[Task]:
     """Yield the tasks of `listing` at `indices` (all by default), in ascending order of index, page by page.
 
@@ -79,7 +79,7 @@ async def list_tasks(
         while parts:
             part = parts.pop()
             first = part[0]
-            with speaking(f"listing the tasks of {listing.env_name}", client.scrubber):
+            with as_session_error(f"listing the tasks of {listing.env_name}", client.scrubber):
                 try:
                     async with asyncio.timeout(LISTING_SECONDS):
                         remote_tasks = await listing.remote.get_task_range(listing.split, first, part[-1] + 1)

@@ -12,18 +12,18 @@ from concurrent.futures import Future
 from typing import Any
 
 from orl_rollout.openreward.pings import keep_alive
-from orl_rollout.openreward.transport import Channel, Refusal, Way, open_session, retried, transient
+from orl_rollout.openreward.transport import Channel, Endpoint, Refusal, open_session, retried, transient
 
 CLOSE_PAUSES = (0.1, 0.5)  # seconds before a deletion is asked for again
 LAST_WORD_SECONDS = 1.0  # for deleting a session whose teardown hangs
 
 
-class Remote:
+class RemoteSession:
     """The requests of one session. `secrets` is the header's value that holds them."""
 
-    def __init__(self, way: Way, secrets: str) -> None:
-        self._way = way
-        self._channel = Channel(way.http)
+    def __init__(self, endpoint: Endpoint, secrets: str) -> None:
+        self._endpoint = endpoint
+        self._channel = Channel(endpoint.http)
         self._secrets = {"X-Secrets": secrets}
         self._named: dict[str, Any] = {}
         self._pings: Future[None] | None = None
@@ -35,24 +35,24 @@ class Remote:
 
     async def create(self, episode: Mapping[str, Any]) -> None:
         """Have the server make a session and in it the environment of `episode`, and keep it alive from here on."""
-        headers = {**self._way.headers(""), **self._secrets}
-        headers = self._way.headers(await open_session(self._channel, headers, self._named))
+        headers = {**self._endpoint.headers(""), **self._secrets}
+        headers = self._endpoint.headers(await open_session(self._channel, headers, self._named))
         await self._channel.request("POST", "/create", {**headers, **self._secrets}, episode)
-        self._pings = keep_alive(self._way.http.url, headers, self._channel.cookies)
+        self._pings = keep_alive(self._endpoint.http.url, headers, self._channel.cookies)
 
     async def get(self, name: str, instead: str) -> tuple[str, Any]:
         """Return what the environment answers, and to which: `name`, or `instead` if the server is too old for it."""
         try:
-            return name, await self._ask("GET", self._way.path(name))
+            return name, await self._ask("GET", self._endpoint.path(name))
         except Refusal as refusal:
             if refusal.status != 404:
                 raise
-        return instead, await self._ask("GET", self._way.path(instead))
+        return instead, await self._ask("GET", self._endpoint.path(instead))
 
     async def run(self, name: str, body: dict[str, Any], *, repeatable: bool = False) -> Any:
         """Return the result of `body`, run once; a `repeatable` one changes nothing on the server."""
-        way = self._way
-        return await self._channel.stream(way.path(name), way.headers(self.sid), body, repeatable=repeatable)
+        endpoint = self._endpoint
+        return await self._channel.stream(endpoint.path(name), endpoint.headers(self.sid), body, repeatable=repeatable)
 
     async def delete(self, seconds: float) -> None:
         """Tear the environment down and delete the session, within `seconds`.
@@ -87,4 +87,4 @@ class Remote:
                 raise
 
     async def _ask(self, method: str, path: str) -> Any:
-        return await self._channel.request(method, path, self._way.headers(self.sid), None)
+        return await self._channel.request(method, path, self._endpoint.headers(self.sid), None)

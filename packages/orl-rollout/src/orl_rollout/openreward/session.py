@@ -22,11 +22,11 @@ from orl_core.text import plain
 
 from orl_rollout.logs import logger_of
 from orl_rollout.loop.session import Opening
-from orl_rollout.openreward.faults import speaking
-from orl_rollout.openreward.remote import Remote
-from orl_rollout.openreward.transport import Way, retried, transient
+from orl_rollout.openreward.faults import as_session_error
+from orl_rollout.openreward.remote import RemoteSession
+from orl_rollout.openreward.transport import Endpoint, retried, transient
 from orl_rollout.openreward.wire import (
-    Listing,
+    ToolListing,
     candidate_of,
     decode_listing,
     messages_of,
@@ -42,7 +42,7 @@ PAUSES = (0.2, 1.0)  # seconds before the second and the third remote session of
 OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starting
 
 
-class Terms(Struct, frozen=True, kw_only=True):
+class SessionOptions(Struct, frozen=True, kw_only=True):
     """The options that all sessions of one environment share. `secrets` is the value of the header that holds them."""
 
     name: str
@@ -56,11 +56,11 @@ class Terms(Struct, frozen=True, kw_only=True):
 class OpenRewardSession:
     """Plays one task; made by `OpenRewardClient.session`."""
 
-    def __init__(self, terms: Terms, reach: Callable[[Task], Awaitable[Way]]) -> None:
-        self._terms = terms
+    def __init__(self, options: SessionOptions, reach: Callable[[Task], Awaitable[Endpoint]]) -> None:
+        self._options = options
         self._reach = reach
-        self._remote: Remote | None = None
-        self._listing = Listing()
+        self._remote: RemoteSession | None = None
+        self._listing = ToolListing()
 
     async def open(self, task: Task) -> Opening:
         """Open a remote session of `task` and read its messages and tools.
@@ -69,8 +69,8 @@ class OpenRewardSession:
             Overloaded: the server has no room for another session now.
             SessionError: the environment cannot be reached or does not start, after bounded tries.
         """
-        with speaking(f"opening a session of {self._terms.name}", self._terms.scrubber):
-            async with asyncio.timeout(self._terms.open_seconds):
+        with as_session_error(f"opening a session of {self._options.name}", self._options.scrubber):
+            async with asyncio.timeout(self._options.open_seconds):
                 return await retried(lambda: self._begin(task), PAUSES, transient)
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -89,7 +89,7 @@ class OpenRewardSession:
         """
         terminal = self._listing.terminal_tool
         if terminal is None:
-            raise SessionError(f"{self._terms.name} takes no plain answer: it has no terminal tool")
+            raise SessionError(f"{self._options.name} takes no plain answer: it has no terminal tool")
         return await self._call(terminal.name, {} if terminal.arg is None else {terminal.arg: text})
 
     async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
@@ -100,10 +100,10 @@ class OpenRewardSession:
         Raises:
             SessionError: the environment does not score groups, its judge failed, or the scores cannot be used.
         """
-        remote, name = self._remote, self._terms.name
+        remote, name = self._remote, self._options.name
         if remote is None or not self._listing.supports_score_group:
             raise SessionError(f"{name} scores no groups: {'no score_group' if remote else 'the session is not open'}")
-        with speaking(f"scoring a group of {name}", self._terms.scrubber):
+        with as_session_error(f"scoring a group of {name}", self._options.scrubber):
             calls = self._listing.takes_calls
             said = [asdict(candidate_of(conversation, calls=calls)) for conversation in candidates]
             return scores_of(await remote.run("/score_group", {"candidates": said}, repeatable=True), len(said))
@@ -112,33 +112,33 @@ class OpenRewardSession:
         """Release the remote session within `close_seconds` and a last word, cancelled or not."""
         remote, self._remote = self._remote, None
         if remote is not None:
-            await _uninterrupted(_leave(remote, self._terms))
+            await _uninterrupted(_leave(remote, self._options))
 
     async def _begin(self, task: Task) -> Opening:
-        way = await self._reach(task)
-        self._remote = remote = Remote(way, self._terms.secrets)
+        endpoint = await self._reach(task)
+        self._remote = remote = RemoteSession(endpoint, self._options.secrets)
         begun = False
         try:
-            await remote.create(_episode(task, way.variant, self._terms.toolset))
+            await remote.create(_episode(task, endpoint.variant, self._options.toolset))
             name, said = await remote.get("/messages", "/prompt")
             messages = messages_of(said) if name == "/messages" else prompt_of(said)
             self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
             # It is shown to the model and recorded as ids alone, where no text could be scrubbed.
-            if await asyncio.to_thread(self._terms.scrubber.find_in, plain(self._listing)):
+            if await asyncio.to_thread(self._options.scrubber.find_in, plain(self._listing)):
                 raise SessionError("a secret stands in its list of tools")
             begun = True
         finally:
             if not begun:
                 await self.close()
-        answers_in_text = self._listing.terminal_tool is not None
-        return Opening(messages=messages, tools=self._listing.specs(), answers_in_text=answers_in_text)
+        accepts_text_answer = self._listing.terminal_tool is not None
+        return Opening(messages=messages, tools=self._listing.specs(), accepts_text_answer=accepts_text_answer)
 
     async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         remote = self._remote
         if remote is None:
-            raise SessionError(f"calling tool `{name}` of {self._terms.name}: the session is not open")
+            raise SessionError(f"calling tool `{name}` of {self._options.name}: the session is not open")
         started = time.monotonic()
-        with speaking(f"calling tool `{name}` of {self._terms.name}", self._terms.scrubber):
+        with as_session_error(f"calling tool `{name}` of {self._options.name}", self._options.scrubber):
             reply = await remote.run("/call", {"name": name, "input": arguments})
             return result_of(name, reply, time.monotonic() - started)
 
@@ -151,13 +151,13 @@ def _episode(task: Task, variant: str, toolset: str | None) -> dict[str, Any]:
     return {**said, **({"env_name": env_name} if env_name else {}), **({"toolset_name": toolset} if toolset else {})}
 
 
-async def _leave(remote: Remote, terms: Terms) -> None:
+async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
     """Release the remote session; what goes wrong with it changes nothing of what was played."""
     try:
-        with speaking(f"closing a session of {terms.name}", terms.scrubber):
-            await remote.delete(terms.close_seconds)
+        with as_session_error(f"closing a session of {options.name}", options.scrubber):
+            await remote.delete(options.close_seconds)
     except SessionError as fault:
-        logger.warning("%s, within %g s", fault, terms.close_seconds)
+        logger.warning("%s, within %g s", fault, options.close_seconds)
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:

@@ -69,7 +69,7 @@ class RemoteFailure(Exception):
     """The environment's own code failed; the text is its own."""
 
 
-class Way(Struct, frozen=True, kw_only=True):
+class Endpoint(Struct, frozen=True, kw_only=True):
     """The endpoint of an environment, and what every request to it carries.
 
     `key` and `variant` may be empty.

@@ -82,7 +82,7 @@ class TerminalTool(Struct, frozen=True, kw_only=True):
     arg: str | None = None
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class ToolListing(Struct, frozen=True, kw_only=True):
     """The tools of a session, and what else it takes."""
 
     tools: tuple[_Tool, ...] = ()
@@ -108,9 +108,9 @@ def _spec(tool: _Tool) -> ToolSpec:
     return ToolSpec(name=tool.name, description=description, parameters=tool.input_schema)
 
 
-def decode_listing(reply: object) -> Listing:
+def decode_listing(reply: object) -> ToolListing:
     """Decode the reply to `/task_tools` or `/tools`."""
-    return msgspec.convert(reply, Listing)
+    return msgspec.convert(reply, ToolListing)
 
 
 def result_of(name: str, reply: object, seconds: float) -> ToolResult:

@@ -116,7 +116,7 @@ async def compare(
     """
     members: dict[str, list[int]] = {}
     for place, outcome in enumerate(outcomes):
-        if outcome.trajectory.trains:
+        if outcome.trajectory.trainable:
             members.setdefault(outcome.trajectory.job.task.key, []).append(place)
     groups = [
         Group(
@@ -141,5 +141,5 @@ def metrics_of_groups(found: Sequence[tuple[float, ...] | None]) -> dict[str, fl
 
 
 def _paid(outcome: Outcome, reward: float) -> Outcome:
-    data = tuple(structs.replace(datum, reward=reward) for datum in outcome.data)
-    return structs.replace(outcome, reward=reward, data=data)
+    data = tuple(structs.replace(datum, reward=reward) for datum in outcome.datums)
+    return structs.replace(outcome, reward=reward, datums=data)

@@ -1,7 +1,8 @@
-"""Numbers of a batch of rollouts: one Measure for each, and their sums and means by name.
+"""Numbers of a batch of rollouts: one RolloutStats for each, and their sums and means by name.
 
-Every trainer and command reports these, so that a run reads alike everywhere. A Measure holds no ids and no text: it
-travels with a trainer's sample to wherever that trainer logs, and `metrics_of` needs nothing else. It knows no trainer.
+Every trainer and command reports these, so that a run reads alike everywhere. A RolloutStats holds no ids and no text:
+it travels with a trainer's sample to wherever that trainer logs, and `metrics_of` needs nothing else. It knows no
+trainer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from orl_core.trajectory import StopReason
 from orl_rollout.results.outcome import Outcome
 
 
-class Measure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid."""
 
     environment: str
@@ -34,7 +35,7 @@ class Measure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     environment_seconds: float
 
 
-def measure(outcome: Outcome) -> Measure:
+def stats_of(outcome: Outcome) -> RolloutStats:
     """Return the numbers of one outcome.
 
     `prompt_tokens` are those of all its requests, `cached_tokens` what was cached. A rollout that echoed a
@@ -43,7 +44,7 @@ def measure(outcome: Outcome) -> Measure:
     trajectory = outcome.trajectory
     results = [result for turn in trajectory.turns for result in turn.results]
     generations = [generation for turn in trajectory.turns for generation in turn.generations]
-    return Measure(
+    return RolloutStats(
         environment=trajectory.job.task.env_name,
         stop_reason=trajectory.stop_reason,
         reward=outcome.reward,
@@ -54,7 +55,7 @@ def measure(outcome: Outcome) -> Measure:
         failed_calls=sum(result.failure is not None for result in results),
         action_tokens=sum(len(turn.action_ids) for turn in trajectory.turns),
         observed_tokens=sum(len(turn.observation) for turn in trajectory.turns),
-        cached_tokens=0 if trajectory.leaked else sum(generation.cached_tokens for generation in generations),
+        cached_tokens=0 if trajectory.contains_secret else sum(generation.cached_tokens for generation in generations),
         prompt_tokens=_prompt_tokens(outcome),
         generation_seconds=sum(generation.seconds for generation in generations),
         environment_seconds=sum(result.seconds for result in results),
@@ -68,12 +69,12 @@ def _prompt_tokens(outcome: Outcome) -> int:
         shown += len(turn.observation)
         for generation in turn.generations:
             total += shown
-            shown += len(generation.ids)
-        shown -= sum(end - start for start, end in turn.hidden)
+            shown += len(generation.token_ids)
+        shown -= sum(end - start for start, end in turn.stripped_spans)
     return total
 
 
-def metrics_of(measures: Iterable[Measure]) -> dict[str, float]:
+def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
     """Return metrics of a batch by environment (`GeneralReasoning/WhoDunIt/reward`), and of several as `all/...`.
 
     Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` leave out rollouts in
@@ -90,7 +91,7 @@ def metrics_of(measures: Iterable[Measure]) -> dict[str, float]:
     return metrics
 
 
-def _metrics(batch: Sequence[Measure]) -> dict[str, float]:
+def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
     sound = [member for member in batch if member.stop_reason is not StopReason.ERROR]
     calls = sum(member.calls for member in batch)
     judged = {

@@ -30,13 +30,13 @@ _UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # what a reward f
 class Outcome(Struct, frozen=True, kw_only=True):
     """The result of one rollout. `success` says whether the reward reached the environment's `success_reward`.
 
-    `data` is empty where the engine never returned an id, and where the text echoes a secret (see `cleared`).
+    `datums` is empty where the engine never returned an id, and where the text echoes a secret (see `cleared`).
     """
 
     trajectory: Trajectory
     reward: float
     success: bool
-    data: tuple[Datum, ...]
+    datums: tuple[Datum, ...]
 
 
 def load_reward(name: str) -> Reward:
@@ -83,12 +83,12 @@ def cleared(outcome: Outcome, scrubber: Scrubber) -> Outcome:
     trajectory = scrubber.cleared(outcome.trajectory)
     if trajectory is outcome.trajectory:
         return outcome
-    return structs.replace(outcome, trajectory=structs.replace(trajectory, job=outcome.trajectory.job), data=())
+    return structs.replace(outcome, trajectory=structs.replace(trajectory, job=outcome.trajectory.job), datums=())
 
 
 def _outcome(trajectory: Trajectory, reward: float, config: EnvironmentConfig) -> Outcome:
     failed = trajectory.stop_reason is StopReason.ERROR
     reward = 0.0 if failed else reward
     success = not failed and reward >= config.success_reward
-    data = () if trajectory.leaked else to_data(trajectory, reward=reward)
-    return Outcome(trajectory=trajectory, reward=reward, success=success, data=data)
+    data = () if trajectory.contains_secret else to_data(trajectory, reward=reward)
+    return Outcome(trajectory=trajectory, reward=reward, success=success, datums=data)

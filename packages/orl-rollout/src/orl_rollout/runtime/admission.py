@@ -33,7 +33,7 @@ BLINK = 1.0  # seconds between two looks at the host's flag
 PATIENCE = 300.0  # seconds that one rollout spends in pauses before its refusal stands
 
 
-class Slots:
+class AdaptiveLimiter:
     """The sessions of one environment on one event loop. `most` is the configured limit; None is none.
 
     `limit` is how many may be in flight now (its whole part; infinite until a server refuses), `taken` how many are.
@@ -47,9 +47,9 @@ class Slots:
         self._turns = itertools.count()
         self._queue: list[tuple[int, asyncio.Future[int]]] = []
 
-    def place(self) -> Place:
+    def ticket(self) -> Ticket:
         """Make a place for one rollout, behind all that were made before."""
-        return Place(self, next(self._turns))
+        return Ticket(self, next(self._turns))
 
     @property
     def waiting(self) -> int:
@@ -93,11 +93,11 @@ class Slots:
                 let_in.set_result(self._burst)
 
 
-class Place:
+class Ticket:
     """One rollout's turn. `async with` holds a slot, as often as it is let in `again`."""
 
-    def __init__(self, slots: Slots, turn: int) -> None:
-        self._slots = slots
+    def __init__(self, limiter: AdaptiveLimiter, turn: int) -> None:
+        self._limiter = limiter
         self._turn = turn
         self._burst = 0
         self._refusal: Overloaded | None = None
@@ -106,18 +106,18 @@ class Place:
 
     async def __aenter__(self) -> None:
         self._refusal = None
-        self._burst = await self._slots.take(self._turn)
+        self._burst = await self._limiter.take(self._turn)
 
     async def __aexit__(self, *exc: object) -> None:
-        self._slots.give()
+        self._limiter.give()
 
     def opened(self) -> None:
         """Note that the server took the session."""
-        self._slots.grow()
+        self._limiter.grow()
 
     def overloaded(self) -> None:
         """Note that the server says that it is busy."""
-        self._slots.shrink(self._burst)
+        self._limiter.shrink(self._burst)
 
     def refused(self, refusal: Overloaded) -> None:
         """Note that the server did not take the session, which may be opened again."""
@@ -144,21 +144,21 @@ class Place:
         return True
 
 
-class Admitted:
-    """A session that tells its place how the server took it."""
+class LimitedSession:
+    """A session that tells its ticket how the server took it."""
 
-    def __init__(self, session: Session, place: Place) -> None:
+    def __init__(self, session: Session, ticket: Ticket) -> None:
         self._session = session
-        self._place = place
+        self._ticket = ticket
 
     async def open(self, task: Task) -> Opening:
         """Open as `Session.open` does."""
         try:
             opening = await self._session.open(task)
         except Overloaded as refusal:
-            self._place.refused(refusal)
+            self._ticket.refused(refusal)
             raise
-        self._place.opened()
+        self._ticket.opened()
         return opening
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -177,5 +177,5 @@ class Admitted:
         try:
             return await asked
         except Overloaded:
-            self._place.overloaded()
+            self._ticket.overloaded()
             raise

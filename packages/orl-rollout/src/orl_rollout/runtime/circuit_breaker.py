@@ -15,7 +15,7 @@ BUGS = 3  # of ours, after which a run is ended
 WINDOW = 64  # rollouts at least, before the rate of errors says anything
 
 
-class Breaker:
+class CircuitBreaker:
     """Counts how rollouts end. `group_size` is the number of rollouts of one task."""
 
     def __init__(self, *, max_error_rate: float, group_size: int) -> None:

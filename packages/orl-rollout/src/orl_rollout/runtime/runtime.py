@@ -21,7 +21,7 @@ from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.text import leaves_in
 from orl_core.tools import thinking
-from orl_core.trajectory import Job, StopReason, Trajectory
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 
 from orl_rollout.journal.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
@@ -29,8 +29,8 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import never, rollout
 from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome, cleared, load_reward, outcome_of
-from orl_rollout.runtime.admission import Admitted, Slots
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, resolve_secrets
 
 logger = logger_of("orl")
@@ -64,7 +64,7 @@ class Runtime:
         *,
         renderer: Renderer,
         client: Environments,
-        breaker: Breaker,
+        breaker: CircuitBreaker,
         journal: Journal | None = None,
     ) -> None:
         self._config = config
@@ -79,7 +79,9 @@ class Runtime:
             resolve_secrets(config, name)
         check_renderer(config, renderer)
         self._reward = load_reward(config.reward) if config.reward else None
-        self._slots = {name: Slots(environment.max_concurrency) for name, environment in config.environments.items()}
+        self._limiters = {
+            name: AdaptiveLimiter(environment.max_concurrency) for name, environment in config.environments.items()
+        }
 
     async def play(  # noqa: PLR0913  what a trainer says of one rollout
         self,
@@ -105,7 +107,7 @@ class Runtime:
         """
         environment = self._config.environment(task.env_name)
         limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
-        job = Job(task=task, key=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
+        job = RolloutSpec(task=task, rollout_id=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
         trajectory = await self._play(job, self._client.session(task), engine, stopped)
         outcome = _with_short_error(await self._clear(await self._judge(trajectory, environment)))
         if self._journal is not None:
@@ -131,28 +133,30 @@ class Runtime:
             return cleared(outcome, self._scrubber)
         return await asyncio.to_thread(cleared, outcome, self._scrubber)
 
-    async def _play(self, job: Job, session: Session, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
+    async def _play(
+        self, job: RolloutSpec, session: Session, engine: Engine, stopped: Callable[[], bool]
+    ) -> Trajectory:
         """Play within the environment's concurrency; a bug of ours becomes a trajectory that does not train.
 
         Where the server had no room for the session, nothing was begun: the rollout waits for its turn and begins.
         """
-        place = self._slots[job.task.env_name].place()
+        ticket = self._limiters[job.task.env_name].ticket()
         try:
             with boundary(OrlError, "a bug in orl"):
                 while True:
-                    async with place:
+                    async with ticket:
                         if stopped():
                             return Trajectory(job=job, stop_reason=StopReason.ABORTED)
-                        admitted = Admitted(session, place)
+                        limited = LimitedSession(session, ticket)
                         trajectory = await rollout(
-                            job, session=admitted, renderer=self._renderer, engine=engine, stopped=stopped
+                            job, session=limited, renderer=self._renderer, engine=engine, stopped=stopped
                         )
-                    if not await place.again(stopped):
+                    if not await ticket.again(stopped):
                         return trajectory
                     session = self._client.session(job.task)
         except OrlError as bug:
             text = self._scrubber.scrub(str(bug))
-            logger.error("rollout %s of %s: %s", job.key, job.task.key, text, exc_info=bug)
+            logger.error("rollout %s of %s: %s", job.rollout_id, job.task.key, text, exc_info=bug)
             self._breaker.saw_bug(text)
             return Trajectory(job=job, stop_reason=StopReason.ERROR, error=text)
 

@@ -18,7 +18,7 @@ from orl_core.errors import first_error
 
 from orl_rollout.journal.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime.circuit_breaker import Breaker
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Environments, Runtime
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.upload.uploader import Uploader
@@ -36,7 +36,7 @@ class SharedState:
         self.config = config
         self.tokenizer = open_tokenizer(config, checkpoint)
         self.renderer = open_renderer(config, self.tokenizer)
-        self.breaker = Breaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
+        self.breaker = CircuitBreaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
         self.journal: Journal | None = None
         with ExitStack() as opening:
             if folder := config.rollout.journal or folder:

@@ -21,9 +21,9 @@ from html import unescape
 DEPTH = 3  # layers of encoding: percent-encoding of base64 of JSON
 LEGIBLE = 8  # bytes of text in a row from which a decoded part is text and not chance
 
-Place = tuple[int, int]  # [start:end]
-Hits = Callable[[bytes], Iterator[Place]]  # where something stands in squeezed bytes
-_Locate = Callable[[int, int], Place]  # from a place in a reading to the place that it was read from
+ByteRange = tuple[int, int]  # [start:end]
+Hits = Callable[[bytes], Iterator[ByteRange]]  # where something stands in squeezed bytes
+_Locate = Callable[[int, int], ByteRange]  # from a place in a reading to the place that it was read from
 
 _WHITE = b" \t\n\r\v\f\b"
 _LEFT_OUT = _WHITE + b"\\"
@@ -57,12 +57,12 @@ def unescaped(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def places(data: bytes, hits: Hits, depth: int = DEPTH) -> Iterator[Place]:
+def places(data: bytes, hits: Hits, depth: int = DEPTH) -> Iterator[ByteRange]:
     """Yield the places in `data` where `hits` finds something, in it or in one of its readings; in no order."""
     blanked = _blanked(data)
     kept: list[int] = []
     for start, end in hits(blanked.translate(None, _LEFT_OUT)):
-        kept = kept or [place for place, byte in enumerate(blanked) if byte not in _LEFT_OUT]
+        kept = kept or [index for index, byte in enumerate(blanked) if byte not in _LEFT_OUT]
         yield kept[start], kept[end - 1] + 1
     if not depth:
         return
@@ -118,9 +118,9 @@ class _Unescaped:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._ends: list[int] = []  # of each escape, in the text
-        self._escapes: list[Place] = []  # and in the data
+        self._escapes: list[ByteRange] = []  # and in the data
 
-    def __call__(self, start: int, end: int) -> Place:
+    def __call__(self, start: int, end: int) -> ByteRange:
         escapes = _escapes_in(self._data)
         if not self._ends and escapes:
             gained = 0
@@ -130,7 +130,7 @@ class _Unescaped:
                 self._escapes.append(escape.span())
         return self._locate(start)[0], self._locate(end - 1)[1]
 
-    def _locate(self, at: int) -> Place:
+    def _locate(self, at: int) -> ByteRange:
         number = bisect_right(self._ends, at)
         plain = at + (self._escapes[number - 1][1] - self._ends[number - 1] if number else 0)
         if number < len(self._escapes) and plain >= self._escapes[number][0]:
@@ -163,7 +163,7 @@ class _Decoded:
         self._data, self._alphabet, self._first, self._group = data, alphabet, first, group
         self._letters: list[int] = []
 
-    def __call__(self, start: int, end: int) -> Place:
+    def __call__(self, start: int, end: int) -> ByteRange:
         self._letters = self._letters or [at for at, byte in enumerate(self._data) if byte in self._alphabet]
         letters, made = self._group
         return self._letters[self._first + start * letters // made], self._letters[

@@ -22,7 +22,7 @@ from orl_core.errors import ConfigError
 from orl_core.text import leaves_in, map_strings, plain
 from orl_core.trajectory import Trajectory, Turn
 
-from orl_rollout.secrets.readings import DEPTH, Hits, Place, places, squeezed, unescaped
+from orl_rollout.secrets.readings import DEPTH, ByteRange, Hits, places, squeezed, unescaped
 
 PLATFORM_KEY = "OPENREWARD_API_KEY"
 MASK = "[secret]"
@@ -151,7 +151,7 @@ class Scrubber:
     def scrub_in(self, tree: Any) -> Any:
         """Return `tree`, of plain JSON types, scrubbed: strings, keys and numbers. Of values also FRAGMENTs are."""
         leaves = list(leaves_in(tree))
-        found: list[list[Place]] = [[] for _ in leaves]
+        found: list[list[ByteRange]] = [[] for _ in leaves]
         for order in (_by_path(leaves), _by_name(leaves)):
             starts, row = [0], [leaves[at][1] for at in order]
             for text in row:
@@ -166,17 +166,17 @@ class Scrubber:
         return map_strings(tree, lambda _: next(scrubbed), numbers=True)
 
     def cleared(self, trajectory: Trajectory) -> Trajectory:
-        """Return `trajectory`; one that echoes a secret scrubbed, without ids, which would spell it, and `leaked`."""
-        bare = structs.replace(without_ids(trajectory), leaked=True)
+        """Return `trajectory`; one that echoes a secret scrubbed, without ids, marked `contains_secret`."""
+        bare = structs.replace(without_ids(trajectory), contains_secret=True)
         tree = plain(bare)
-        if not trajectory.leaked and not self.find_in(tree):
+        if not trajectory.contains_secret and not self.find_in(tree):
             return trajectory
         try:
             return msgspec.convert(self.scrub_in(tree), Trajectory)
         except msgspec.ValidationError:  # a value is a word of ours, such as `assistant`
             return structs.replace(bare, messages=(), turns=(), error=trajectory.error and MASK)
 
-    def _echoes(self, text: str) -> Iterator[Place]:
+    def _echoes(self, text: str) -> Iterator[ByteRange]:
         data = _bytes(text)
         encoded = places(data, _hits(self._needles)) if self._needles else ()
         return iter(_in_characters(text, [*_hits(self._short)(data), *encoded]))
@@ -188,7 +188,7 @@ def without_ids(trajectory: Trajectory) -> Trajectory:
 
 
 def _bare(turn: Turn) -> Turn:
-    generations = tuple(structs.replace(each, ids=(), logprobs=(), extras={}) for each in turn.generations)
+    generations = tuple(structs.replace(each, token_ids=(), logprobs=(), extras={}) for each in turn.generations)
     return structs.replace(turn, observation=(), generations=generations)
 
 
@@ -217,7 +217,7 @@ def _lines(value: bytes) -> list[bytes]:
 
 
 def _hits(needles: Iterable[bytes]) -> Hits:
-    def hits(data: bytes) -> Iterator[Place]:
+    def hits(data: bytes) -> Iterator[ByteRange]:
         for needle in needles:
             at = data.find(needle)
             while at >= 0:
@@ -235,7 +235,7 @@ def _windows(fragments: set[bytes]) -> Hits:
     """Find `fragments`: each covers a whole block of the text, so only what lies at known blocks is compared."""
     known = {fragment[at : at + _BLOCK] for fragment in fragments for at in range(_BLOCK)}
 
-    def hits(data: bytes) -> Iterator[Place]:
+    def hits(data: bytes) -> Iterator[ByteRange]:
         for block in range(0, len(data), _BLOCK):
             if data[block : block + _BLOCK] in known:
                 for at in range(max(0, block - _BLOCK + 1), block + 1):
@@ -260,7 +260,9 @@ def _edges(text: str, edge: int) -> str:
     return text if len(text) <= 2 * edge else f"{text[:edge]}\0{text[len(text) - edge :]}"
 
 
-def _share_out(start: int, end: int, starts: Sequence[int], order: Sequence[int], found: Sequence[list[Place]]) -> None:
+def _share_out(
+    start: int, end: int, starts: Sequence[int], order: Sequence[int], found: Sequence[list[ByteRange]]
+) -> None:
     """Note the place [start:end] of joined leaves with each leaf that has a part of it."""
     at = bisect_right(starts, start) - 1
     while at < len(order) and starts[at] < end:
@@ -270,7 +272,7 @@ def _share_out(start: int, end: int, starts: Sequence[int], order: Sequence[int]
         at += 1
 
 
-def _in_characters(text: str, found: Iterable[Place]) -> list[Place]:
+def _in_characters(text: str, found: Iterable[ByteRange]) -> list[ByteRange]:
     """Return places in the bytes of `text` as places in its characters."""
     found = list(found)
     if not found or text.isascii():
@@ -279,9 +281,9 @@ def _in_characters(text: str, found: Iterable[Place]) -> list[Place]:
     return [(bisect_right(ends, start), bisect_left(ends, end) + 1) for start, end in found]
 
 
-def _merged(found: Iterable[Place]) -> list[Place]:
+def _merged(found: Iterable[ByteRange]) -> list[ByteRange]:
     """Return places in order, those that overlap as one."""
-    merged: list[Place] = []
+    merged: list[ByteRange] = []
     for start, end in sorted(found):
         if merged and start < merged[-1][1]:
             merged[-1] = merged[-1][0], max(end, merged[-1][1])
@@ -290,7 +292,7 @@ def _merged(found: Iterable[Place]) -> list[Place]:
     return merged
 
 
-def _masked(text: str, found: Sequence[Place]) -> str:
+def _masked(text: str, found: Sequence[ByteRange]) -> str:
     parts: list[str] = []
     end = 0
     for start, stop in found:

@@ -93,7 +93,7 @@ def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) 
         if not extras.keys() & ASKED[name]:
             raise EngineAnswerError(f"SGLang returned no `{ASKED[name][0]}`, which was asked for (`{name}`)")
     return Generation(
-        ids=ids,
+        token_ids=ids,
         logprobs=logprobs,
         finish_reason=meta.finish_reason.type,
         weight_version="" if meta.weight_version is None else str(meta.weight_version),

@@ -4,10 +4,10 @@ It knows one endpoint, POST /generate of SGLang 0.5 (or of its router), and no m
 a trainer adds to every request (a LoRA path, routed-expert replay, an API key) comes in as `payload` and `headers`.
 
 Law L1 shapes it: an answer that cannot be trusted is an error of the engine (`answer`), never repaired. So does
-law L5: of a Context only the ids that are new are encoded. A fault that another attempt may cure is retried with jitter
-for a bounded time; a refusal (400) is not. A deadline belongs to one attempt and begins when it is sent: connections
-have no limit, so no request waits here for another's end. Cancelling `generate` closes its connection, which is what
-makes SGLang, also behind a router, abort the request.
+law L5: of a TokenBuffer only the ids that are new are encoded. A fault that another attempt may cure is retried with
+jitter for a bounded time; a refusal (400) is not. A deadline belongs to one attempt and begins when it is sent:
+connections have no limit, so no request waits here for another's end. Cancelling `generate` closes its connection,
+which is what makes SGLang, also behind a router, abort the request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, UnsafeAnswer, read, read_error
-from orl_rollout.loop.token_buffer import Context
+from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.answer import ASKED, read_generation, read_message
 
 ROUTING_KEY = "X-SMG-Routing-Key"  # SGLang's router sends equal keys to the same worker
@@ -66,7 +66,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _RETRIED = frozenset({408, 429})  # and every 5xx
 
 
-class Patience(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Timeouts of an engine, in seconds. The first three belong to one attempt and begin when it is sent.
 
     `connect` is for the connection alone; `read` for the server's silence, and a generation is silent until it is
@@ -80,7 +80,7 @@ class Patience(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     retry: float = 90.0
 
 
-_PATIENCE = Patience()
+_TIMEOUTS = Timeouts()
 
 
 class SglangEngine:
@@ -93,7 +93,7 @@ class SglangEngine:
             of draft tokens and top-k times steps.
         headers: added to every request; the routing key is set here, from `key`.
         payload: added to every request's body, beside what the engine itself asks for.
-        patience: how long it waits.
+        timeouts: how long it waits.
     """
 
     def __init__(
@@ -104,19 +104,19 @@ class SglangEngine:
         reserved_tokens: int = 0,
         headers: Mapping[str, str] = MappingProxyType({}),
         payload: Mapping[str, Any] = _NOTHING,
-        patience: Patience = _PATIENCE,
+        timeouts: Timeouts = _TIMEOUTS,
     ) -> None:
         self._url = url.rstrip("/") + "/generate"
         self._context_tokens = context_tokens - reserved_tokens
         self._longest_prompt = context_tokens - max(HEADROOM_TOKENS, reserved_tokens + 1)
         self._headers = {**headers, "Content-Type": "application/json"}
         self._payload = dict(payload)
-        self._patience = patience
+        self._timeouts = timeouts
         self._client: HttpClient | None = None
 
     async def __aenter__(self) -> Self:
-        patience = self._patience
-        timeout = aiohttp.ClientTimeout(total=patience.total, sock_connect=patience.connect, sock_read=patience.read)
+        timeouts = self._timeouts
+        timeout = aiohttp.ClientTimeout(total=timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.read)
         with boundary(EngineError, "the engine's address"):  # which may hold a password: it is not named
             self._client = HttpClient(self._url, idle=KEEPALIVE_SECONDS, timeout=timeout)
         return self
@@ -141,7 +141,7 @@ class SglangEngine:
         if not ids:
             raise EngineRefused("there is no id to continue")
         if len(ids) > self._longest_prompt:
-            return Generation(ids=(), logprobs=(), finish_reason="length")
+            return Generation(token_ids=(), logprobs=(), finish_reason="length")
         body = self._body(ids, params)
         wanted: dict[str, Any] = {**self._payload, **(params.get("custom_params") or {})}
         asked = [name for name in ASKED if wanted.get(name)]
@@ -154,13 +154,13 @@ class SglangEngine:
 
     async def _again(self, body: bytes, key: str, most: _Most, fault: EngineUnavailable) -> bytes:
         """Retry after the first attempt's `fault`, with exponential backoff, for as long as patience lasts."""
-        if self._patience.retry <= 0:
+        if self._timeouts.retry <= 0:
             raise EngineUnavailable(f"{fault} (attempt 1, the last)") from fault
-        first = min(FIRST_PAUSE_SECONDS, self._patience.retry / 100)
+        first = min(FIRST_PAUSE_SECONDS, self._timeouts.retry / 100)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(EngineUnavailable),
             wait=wait_random_exponential(multiplier=2 * first, max=LONGEST_PAUSE_SECONDS),
-            stop=stop_after_delay(self._patience.retry),
+            stop=stop_after_delay(self._timeouts.retry),
             retry_error_callback=_give_up,
         )
         await asyncio.sleep(random.uniform(0.0, first))  # noqa: S311 - no secret is drawn
@@ -168,8 +168,8 @@ class SglangEngine:
         return answer
 
     def _body(self, ids: Sequence[int], params: dict[str, Any]) -> bytes:
-        """Write the request's JSON: the ids come last, as their Context has written them already."""
-        context = ids if isinstance(ids, Context) else Context(ids)
+        """Write the request's JSON: the ids come last, as their TokenBuffer has written them already."""
+        context = ids if isinstance(ids, TokenBuffer) else TokenBuffer(ids)
         with boundary(EngineError, "writing the request"):
             head = msgspec.json.encode({**self._payload, "sampling_params": params, "return_logprob": True})
             return b"".join((head[:-1], b',"input_ids":[', context.json(), b"]}"))
@@ -189,11 +189,11 @@ class SglangEngine:
                     safe_json.check(answer, values=most.values)
                     return answer
             except aiohttp.SocketTimeoutError as exc:
-                raise EngineTimeout(f"{self._url}: silent for {self._patience.read:g} s") from exc
+                raise EngineTimeout(f"{self._url}: silent for {self._timeouts.read:g} s") from exc
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as exc:
                 raise EngineUnavailable(f"{self._url}: {type(exc).__name__}: {exc}") from exc
             except TimeoutError as exc:
-                raise EngineTimeout(f"{self._url}: no whole answer within {self._patience.total:g} s") from exc
+                raise EngineTimeout(f"{self._url}: no whole answer within {self._timeouts.total:g} s") from exc
             except UnsafeAnswer as exc:
                 raise EngineAnswerError(f"{self._url}: {exc}") from exc
 

@@ -19,7 +19,7 @@ from orl_core.errors import ConfigError, OrlError, SessionError, boundary
 from orl_core.text import plain
 
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import PAGE, Listing, list_tasks, open_listing
+from orl_rollout.openreward.listing import PAGE, TaskListing, list_tasks, open_listing
 from orl_rollout.tasks.spool import Spool
 
 MOST_TASKS = 10_000_000  # in a file, and in a listing whose whole order is shuffled
@@ -76,7 +76,7 @@ async def prepare(
         return PreparedTasks(counts=counts, duplicates=spool.duplicates)
 
 
-def _shares(config: RunConfig, listings: Sequence[Listing], max_tasks: int | None) -> list[int]:
+def _shares(config: RunConfig, listings: Sequence[TaskListing], max_tasks: int | None) -> list[int]:
     """Return how many tasks to draw from every listing."""
     caps = [
         min(listing.size, config.environments[listing.env_name].num_samples or listing.size) for listing in listings
@@ -116,7 +116,7 @@ def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list
     return shares
 
 
-async def _draw(client: OpenRewardClient, listing: Listing, share: int, spool: Spool, seed: str) -> None:
+async def _draw(client: OpenRewardClient, listing: TaskListing, share: int, spool: Spool, seed: str) -> None:
     """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others."""
     candidates = range(listing.size) if share == listing.size else _order(listing.size, share, seed)
     drawn, start = 0, 0

@@ -76,7 +76,7 @@ def read_tekken(file: Path) -> Tokenizer:
         size: int = config.get("default_vocab_size") or len(tree["vocab"]) + number
         if size < number:
             raise ValueError(f"`default_vocab_size` is {size}, which is less than the {number} special tokens")
-        if wrong := [place for place, entry in enumerate(tree["vocab"]) if entry["rank"] != place]:
+        if wrong := [index for index, entry in enumerate(tree["vocab"]) if entry["rank"] != index]:
             raise ValueError(f"entry {wrong[0]} of `vocab` states the rank {tree['vocab'][wrong[0]]['rank']}")
         listed = [base64.b64decode(entry["token_bytes"], validate=True) for entry in tree["vocab"][: size - number]]
         ranks = {token: rank for rank, token in enumerate(listed)}
@@ -148,7 +148,7 @@ def _tokenizer(ranks: Mapping[bytes, int], offset: int, pattern: str, added: Seq
     if len({text for text, _ in added} - vocabulary.keys()) != len(added):
         raise ValueError("an added token stands twice, or is spelled like a token of the ranks")
     if offset:  # otherwise they get the ids that follow
-        vocabulary |= {text: place for place, (text, _) in enumerate(added)}
+        vocabulary |= {text: index for index, (text, _) in enumerate(added)}
     merges = [
         (spelled[token[:cut]], spelled[token[cut:]])
         for token in sorted(ranks, key=lambda token: ranks[token])
@@ -169,4 +169,4 @@ def _letters() -> dict[int, str]:
     """Return the letter that byte-level tokenizers write for each byte: its own where it has one that is seen."""
     seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in seen]
-    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + place) for place, byte in enumerate(hidden)}
+    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + index) for index, byte in enumerate(hidden)}

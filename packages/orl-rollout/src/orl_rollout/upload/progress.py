@@ -24,7 +24,7 @@ from orl_rollout.logs import logger_of
 logger = logger_of(__name__)
 
 
-class Place(Struct, frozen=True):
+class SendPosition(Struct, frozen=True):
     """The byte of a file at which its next entry begins."""
 
     offset: int = 0
@@ -58,14 +58,14 @@ class Ledger:
 
     def offset(self, name: str) -> int:
         """Return the byte at which sending goes on in the file `name`."""
-        return self._places.get(name, Place()).offset
+        return self._places.get(name, SendPosition()).offset
 
     def settle(self, name: str, offset: int) -> None:
         """Note that everything in the file `name` before `offset` has been dealt with.
 
         If that cannot be written, this process goes on, and the next one sends it again.
         """
-        self._places[name] = Place(offset)
+        self._places[name] = SendPosition(offset)
         try:
             replace(self._path, msgspec.json.encode(self._places))
         except OSError as exc:
@@ -74,9 +74,9 @@ class Ledger:
             self._writable = False
 
 
-def _read(path: Path) -> dict[str, Place]:
+def _read(path: Path) -> dict[str, SendPosition]:
     try:
-        return msgspec.json.decode(read_whole(path), type=dict[str, Place])
+        return msgspec.json.decode(read_whole(path), type=dict[str, SendPosition])
     except FileNotFoundError:
         return {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as exc:

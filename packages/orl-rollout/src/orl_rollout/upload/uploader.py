@@ -160,7 +160,7 @@ class Uploader:
                 return []
             with boundary(OrlError, f"the events of {entry.key}"):
                 events = list(events_of(entry, self._config))
-                if not entry.trajectory.leaked and not self._scrubber.find_in(events):
+                if not entry.trajectory.contains_secret and not self._scrubber.find_in(events):
                     return [msgspec.json.encode(event) for event in events]
             self.counts.withheld += 1
         except OrlError as fault:

@@ -64,7 +64,7 @@ def text_of(ids: Sequence[int], finish: Mapping[str, Any], sampling: Mapping[str
 def logprobs_of(prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
     """The logprobs that the stand-in reports for `ids` after `prompt`: fixed by each id and its absolute place."""
     start = len(prompt)
-    return [-((7919 * token + 104729 * (start + place)) % 9973 + 1) / 1000 for place, token in enumerate(ids)]
+    return [-((7919 * token + 104729 * (start + index)) % 9973 + 1) / 1000 for index, token in enumerate(ids)]
 
 
 class PrefixCache:

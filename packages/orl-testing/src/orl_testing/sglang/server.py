@@ -23,7 +23,7 @@ from orl_testing.sglang.control import control_routes
 from orl_testing.sglang.faults import Fault, FaultKind, FaultPlan, scripted_faults
 from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, cut
 from orl_testing.sglang.scheduler import Pace, QueueFull, Scheduler, Task
-from orl_testing.sglang.wire import Refused, Request, Sampled, read_request, write_answer
+from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration, read_request, write_answer
 
 REQUESTS_KEPT = 1024
 BACKLOG = 4096  # connections of a thousand rollouts that begin at once
@@ -117,7 +117,7 @@ class SglangServer:
 
     @property
     def paused(self) -> bool:
-        """Whether it is paused."""
+        """Tell whether it is paused."""
         return self._scheduler.paused
 
     @property
@@ -214,7 +214,7 @@ class SglangServer:
         await asyncio.sleep(seconds)
         await self.up()
 
-    async def _sample(self, request: Request, fault: Fault | None) -> Sampled:
+    async def _sample(self, request: GenerateRequest, fault: Fault | None) -> ServedGeneration:
         """Take the time that sampling takes; the ids made, cut where the request is aborted."""
         if request.rid in self._scheduler:
             raise Refused(400, f"Duplicate request ID detected: {request.rid}")
@@ -235,8 +235,8 @@ class SglangServer:
         self.prompt_tokens += len(prompt)
         self.cached_tokens += cached
         self._cache.add(prompt + ids)
-        return Sampled(
-            ids=ids,
+        return ServedGeneration(
+            token_ids=ids,
             finish_reason=finish,
             cached=cached,
             seconds=time.monotonic() - started,

@@ -36,7 +36,7 @@ class Refused(Exception):
             self.body = {"object": "error", "message": message, "type": str(status), "param": None, "code": status}
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class GenerateRequest(Struct, frozen=True, kw_only=True):
     """The fields of a request that are understood; SGLang ignores unknown ones silently, and so does the stand-in."""
 
     input_ids: list[int]
@@ -48,27 +48,27 @@ class Request(Struct, frozen=True, kw_only=True):
     stream: bool = False
 
 
-class Sampled(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServedGeneration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the model made of a request: its ids, why it ended, and under which weights it was answered.
 
     `cached` counts the prompt's ids that the cache held, `seconds` is what it took.
     """
 
-    ids: list[int]
+    token_ids: list[int]
     finish_reason: dict[str, Any]
     cached: int
     seconds: float
     weight_version: str
 
 
-def read_request(body: dict[str, Any], context_tokens: int, *, decodes: bool) -> Request:
+def read_request(body: dict[str, Any], context_tokens: int, *, decodes: bool) -> GenerateRequest:
     """Check a request as SGLang does; stop strings need a server that `decodes`.
 
     Raises:
         Refused: with the status and, where rollout code may read it, the text of the original.
     """
     try:
-        request = msgspec.convert(body, Request)
+        request = msgspec.convert(body, GenerateRequest)
     except msgspec.ValidationError as exc:
         raise Refused(400, str(exc)) from exc
     sampling, length = request.sampling_params, len(request.input_ids)
@@ -107,9 +107,11 @@ def read_request(body: dict[str, Any], context_tokens: int, *, decodes: bool) ->
     return request
 
 
-def write_answer(request: Request, sampled: Sampled, decode: Decode | None, kind: FaultKind | None) -> bytes:
+def write_answer(
+    request: GenerateRequest, sampled: ServedGeneration, decode: Decode | None, kind: FaultKind | None
+) -> bytes:
     """The body of a 200, with the damage that `kind` asks for."""
-    prompt, ids = request.input_ids, sampled.ids
+    prompt, ids = request.input_ids, sampled.token_ids
     meta: dict[str, Any] = {
         "id": request.rid,
         "finish_reason": sampled.finish_reason,
@@ -135,7 +137,7 @@ def write_answer(request: Request, sampled: Sampled, decode: Decode | None, kind
     return body[:-2] if kind is FaultKind.MALFORMED else body
 
 
-def _replayed(request: Request, prompt: list[int], ids: list[int]) -> dict[str, Any]:
+def _replayed(request: GenerateRequest, prompt: list[int], ids: list[int]) -> dict[str, Any]:
     """What a trainer may replay, as base64 of int32: one layer each, and one choice of eight for every id but the last.
 
     The nucleus of an id is itself and the next one.
