@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")  # the SDK reads it once, when it is imported
+
 settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", parent=settings.get_profile("dev"), max_examples=20)
 settings.register_profile("ci", parent=settings.get_profile("dev"), derandomize=True)

@@ -51,7 +51,7 @@ def test_negative_control_what_is_too_big_is_found() -> None:
 PUBLIC = {
     "orl_core.config": (
         "Backend EnvironmentConfig EvalConfig GroupRewardConfig Reduction RolloutConfig RunConfig Secret Secrets "
-        "TrainerConfig decode_config load_config"
+        "SharedOptions TrainerConfig decode_config load_config"
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
     "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked read_marked thinking",

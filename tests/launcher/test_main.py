@@ -215,7 +215,7 @@ def test_an_interrupted_run_is_reported_and_exits_with_130(
 ) -> None:
     fake_adapter("train_until_interrupted")
     assert main(train_in("two", tasks, elsewhere)) == 130
-    assert "did not come to its end" in Path("runs/two/report.html").read_text(encoding="utf-8")
+    assert "did not finish" in Path("runs/two/report.html").read_text(encoding="utf-8")
     assert "so far" in capsys.readouterr().out
 
 
@@ -265,7 +265,7 @@ def test_a_signal_gives_its_exit_code_and_the_run_is_reported(
     finished = trainer == "train_through_a_signal"
     summary = json.loads(Path("runs/five/summary.json").read_text(encoding="utf-8"))
     assert ("interrupted" in summary) == (not finished)
-    assert ("did not come to its end" in Path("runs/five/report.html").read_text(encoding="utf-8")) == (not finished)
+    assert ("did not finish" in Path("runs/five/report.html").read_text(encoding="utf-8")) == (not finished)
 
 
 def test_what_is_ignored_stays_ignored(fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path) -> None:

@@ -229,9 +229,7 @@ def session_name(said: str) -> str:
     """
     name = said.strip()
     if not _SESSION_NAME.fullmatch(name):
-        raise UnsafeAnswer(
-            f"the server's name for the session ({len(name)} characters) is none that a header can carry"
-        )
+        raise UnsafeAnswer(f"the server's session name ({len(name)} characters) cannot stand in a header")
     return name
 
 

@@ -1,8 +1,7 @@
 """Secrets: where their values come from, and how their echoes are found in text (law L6).
 
-A value lives in the environment of the process that needs it, under the secret's name or its upper-case form, or in the
-configuration. An echo is a value in any reading of a text (`readings`), also one split over parts of a tree. Text is
-scrubbed before it is folded or cut. The module knows no sessions, files or uploads.
+A value stands in the configuration, or in a variable with the secret's name or its upper-case form. An echo is a value
+in any reading of a text (`readings`), also split over parts of a tree. Text is scrubbed before it is folded or cut.
 """
 
 from __future__ import annotations
