@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orl_core.config import Secret, decode_config
 from orl_core.errors import ConfigError
 from orl_rollout.secrets.readings import squeezed, unescaped
-from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, resolve_secrets
+from orl_rollout.secrets.secrets import PART, Scrubber, refuse_repeats, resolve_secrets
 
 
 def config_of(secrets=None, own=None):
@@ -220,3 +220,12 @@ def test_trees_are_searched_and_scrubbed_keys_too():
     assert scrubber.find_in(tree)
     assert scrubber.scrub_in(tree) == {"ids": [1, 2], "[secret]": ["deep", {"x": "([secret])"}], "n": None}
     assert not scrubber.find_in({"a": 1.5})
+
+
+@pytest.mark.parametrize("shift", [0, 1, 7, 30, 60, 61])
+def test_echo_is_found_where_two_parts_of_a_long_text_meet(shift: int) -> None:
+    secret = "sk-live-0123456789"
+    echo = "".join(f"%{byte:02x}" for byte in secret.encode())
+    assert Scrubber([secret]).find("x " * (PART // 2) + " " * 4 + echo + " y" * 10)
+    assert Scrubber([secret]).find("x" * (PART - shift) + echo + "\0y" * 10)
+    assert not Scrubber([secret]).find("x" * (PART - shift) + echo[:-3] + "\0y" * 10)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import binascii
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from html import unescape
 
@@ -77,6 +77,17 @@ def places(data: bytes, hits: Hits, depth: int = DEPTH) -> Iterator[ByteRange]:
         for first, part in _legible(decoded):
             for start, end in places(part, hits, depth - 1):
                 yield locate(first + start, first + end)
+
+
+def merged(found: Iterable[ByteRange]) -> list[ByteRange]:
+    """Return places in order, those that overlap as one."""
+    merged: list[ByteRange] = []
+    for start, end in sorted(found):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _blanked(data: bytes) -> bytes:

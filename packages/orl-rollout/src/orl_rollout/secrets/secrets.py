@@ -21,7 +21,7 @@ from orl_core.errors import ConfigError
 from orl_core.text import leaves_in, map_strings, plain
 from orl_core.trajectory import Trajectory, Turn
 
-from orl_rollout.secrets.readings import DEPTH, ByteRange, Hits, places, squeezed, unescaped
+from orl_rollout.secrets.readings import DEPTH, ByteRange, Hits, merged, places, squeezed, unescaped
 
 PLATFORM_KEY = "OPENREWARD_API_KEY"
 MASK = "[secret]"
@@ -30,6 +30,7 @@ ENCODED = 8  # bytes: values from here on are also searched for in encoded forms
 LINE = 24  # bytes of a line of several from which it gives the value away by itself: a line of a PEM key
 FRAGMENT = 12  # bytes of a value that are masked, wherever a text echoes the whole of it
 _BLOCK = FRAGMENT // 2  # bytes: every fragment covers a whole block of a text that is cut into blocks
+PART = 1 << 20  # characters that are searched at once
 LONGER = 8  # times: how much longer than itself an encoded value is taken to be where a text goes on
 
 _PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@")
@@ -124,19 +125,23 @@ class Scrubber:
         """Return the largest cut of `text`, which goes on, that splits no echo, whatever follows."""
         longest = max(map(len, (*self._short, *self._needles)), default=0)
         cut = max(0, len(text) - (LONGER * longest if self._needles else longest))
-        for start, end in reversed(_merged(self._echoes(text))):
+        for start, end in reversed(merged(self._echoes(text))):
             cut = start if start < cut < end else cut
         return cut
 
     def find(self, text: str) -> bool:
-        """Return whether `text` echoes a secret."""
+        """Return whether `text` echoes a secret. A long one is searched in parts that overlap, which bounds memory."""
+        edge = LONGER * max(map(len, (*self._short, *self._needles)), default=0)
+        return any(self._stands_in(text[at : at + PART + edge]) for at in range(0, len(text), PART))
+
+    def _stands_in(self, text: str) -> bool:
         data = _bytes(text)
         found = bool(self._needles) and next(places(data, _hits(self._needles)), None) is not None
         return found or any(value in data for value in self._short)
 
     def scrub(self, text: str) -> str:
         """Return `text` with every echo replaced by `[secret]`."""
-        return _masked(text, _merged(self._echoes(text)))
+        return _masked(text, merged(self._echoes(text)))
 
     def find_in(self, tree: object) -> bool:
         """Return whether strings or numbers of `tree`, of plain JSON types, echo a secret, alone or in a row."""
@@ -155,13 +160,13 @@ class Scrubber:
             starts, row = [0], [leaves[at][1] for at in order]
             for text in row:
                 starts.append(starts[-1] + len(text))
-            for start, end in _merged(self._echoes("".join(row))):
+            for start, end in merged(self._echoes("".join(row))):
                 _share_out(start, end, starts, order, found)
         if any(found):
             windows = _windows({part for needle in self._needles for part in _fragments(needle)})
             for at, (_, text) in enumerate(leaves):
                 found[at] += _in_characters(text, places(_bytes(text), windows, 1))
-        scrubbed = iter([_masked(text, _merged(each)) for (_, text), each in zip(leaves, found, strict=True)])
+        scrubbed = iter([_masked(text, merged(each)) for (_, text), each in zip(leaves, found, strict=True)])
         return map_strings(tree, lambda _: next(scrubbed), numbers=True)
 
     def cleared(self, trajectory: Trajectory) -> Trajectory:
@@ -278,17 +283,6 @@ def _in_characters(text: str, found: Iterable[ByteRange]) -> list[ByteRange]:
         return found
     ends = list(accumulate(len(_bytes(character)) for character in text))
     return [(bisect_right(ends, start), bisect_left(ends, end) + 1) for start, end in found]
-
-
-def _merged(found: Iterable[ByteRange]) -> list[ByteRange]:
-    """Return places in order, those that overlap as one."""
-    merged: list[ByteRange] = []
-    for start, end in sorted(found):
-        if merged and start < merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged
 
 
 def _masked(text: str, found: Sequence[ByteRange]) -> str:
