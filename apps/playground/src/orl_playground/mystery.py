@@ -76,7 +76,7 @@ class Case:
     witnesses: dict[Suspect, Suspect]
 
     def interview(self, suspect: Suspect) -> str:
-        """What a suspect claims; the culprit's claim is a lie, and nobody's is proof."""
+        """Return a suspect's claim; the culprit's claim is a lie, and nobody's is proof."""
         return f"{suspect}: At {self.hour} o'clock I was in the {self.claims[suspect]}. Ask who saw me there."
 
     def check_alibi(self, suspect: Suspect) -> str:
@@ -86,7 +86,7 @@ class Case:
         return f"{self.witnesses[suspect]} saw {suspect} in the {self.claims[suspect]} at {self.hour} o'clock."
 
     def inspect(self, place: Room) -> str:
-        """What a room shows: the scene has the wound's traces, the other rooms show nothing."""
+        """Return the sight of a room: the scene has the wound's traces, the other rooms show nothing."""
         if place is not self.place:
             return f"The {place} is in order."
         return f"In the {place} a chair lies on its side, and there are stains. The victim shows {WOUNDS[self.weapon]}."

@@ -87,7 +87,7 @@ def ensure(
 
 
 def checkpoint_folder(environment: str, cache_dir: Path, seed: int) -> Path:
-    """Where `ensure` keeps the checkpoint; the folder is there if and only if it is made. Raises as `ensure` does."""
+    """Return the folder where `ensure` keeps the checkpoint; it exists only when complete."""
     return cache_dir / _name(_inputs(environment, seed, Curriculum()))
 
 

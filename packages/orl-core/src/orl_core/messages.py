@@ -1,4 +1,4 @@
-"""What is said in an episode: messages, tool calls, tool results, and the ways a model's call can be malformed.
+"""Messages of an episode: texts, tool calls, tool results, and the ways a model's call can be malformed.
 
 These are the words between the environment and the renderer. The module knows nothing of token ids, wire formats or
 transports. One Message serves all roles, so that a conversation is a plain tuple.
@@ -46,7 +46,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 class FailureKind(StrEnum):
-    """What is wrong with a call, the first five found by the parser, the others by the loop.
+    """Kind of a mistake in a call: the first five found by the parser, the others by the loop.
 
     MALFORMED is a break of the wire format's own syntax where that is not JSON: stray text between tags, a parameter
     twice, a missing tag, arguments that are no Python literals.
@@ -72,7 +72,7 @@ class ParseFailure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Action(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the model said in one turn. `calls` keeps calls and failures in the order in which they were written."""
+    """One turn of the model. `calls` keeps calls and failures in the order in which they were written."""
 
     text: str = ""
     reasoning: str = ""
@@ -83,7 +83,7 @@ Part = Literal["reasoning", "calls"]
 
 
 class Span(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a part of an action stands in what it was read from: `[start:end]` of a text's characters, or of ids.
+    """Range of a part of an action in its source: `[start:end]` of a text's characters, or of ids.
 
     Its delimiters belong to it, and so does the white space between it and the next part. What no span covers is text.
     """

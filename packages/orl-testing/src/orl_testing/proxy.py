@@ -22,7 +22,7 @@ _OF_ONE_HOP = frozenset({"connection", "content-length", "host", "keep-alive", "
 
 
 class MishapKind(StrEnum):
-    """What goes wrong with a request. The first four never reach the server, the others it has answered in full."""
+    """A fault of a request. The first four never reach the server, the others it has answered in full."""
 
     STATUS = "status"  # answered with a status by the proxy itself
     HANG = "hang"  # never answered
@@ -136,7 +136,7 @@ class Proxy:
 async def _damaged(
     request: web.Request, answer: aiohttp.ClientResponse, whole: bytes, kind: MishapKind | None
 ) -> web.StreamResponse:
-    """What is left of an answer that the server gave in full."""
+    """Return the rest of an answer that the server gave in full."""
     if kind is MishapKind.LOSE:
         return _break(request)
     response = web.StreamResponse(status=answer.status, headers=_passed(answer.headers))

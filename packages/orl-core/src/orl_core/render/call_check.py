@@ -117,7 +117,7 @@ class CallCheck:
         return {name: read for name, read in found.items() if read}
 
     def _read(self, case: Case, tool_format: ToolFormat, dialect: Dialect) -> str | None:
-        """What the format's parser makes of the case: empty where it reads it back, None where it is not expressed."""
+        """Return how the format's parser reads the case: empty if it is right, None if it is not expressed."""
         rendering = self._rendering(case, dialect)
         if isinstance(rendering, str):
             return None
@@ -178,7 +178,7 @@ class CallCheck:
         return [*map(dict, HELLO), action], guarded
 
     def _behind(self, whole: str, prompt: str) -> Rendering:
-        """What stands behind the prompt, or behind what the two have in common."""
+        """Return the text behind the prompt, or behind the part that both share."""
         if whole.startswith(prompt):
             return Rendering(text=whole.removeprefix(prompt), prompt=prompt)
         parts, shared = self._plans.controls.split(whole), self._plans.controls.split(prompt)
@@ -217,7 +217,7 @@ def _spelling(plans: Plans, tool_format: ToolFormat) -> Case:
 
 
 def _difference(case: Case, action: Action, rendering: Rendering) -> str:
-    """What the action says in place of the case; empty where it says the same, types included.
+    """Return what the action says in place of the case; empty if it says the same, types included.
 
     Where the rendering does not begin behind a prompt, what is left of one may stand before the text.
     """

@@ -72,7 +72,7 @@ class Check(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was checked, in order, what the template can express, and what a reader should know about it.
+    """The checks in order, the limits of the template, and notes for the reader.
 
     `user_turns` says whether a user message can follow an action, `calls_per_action` how many calls an action may make
     so that its results can be rendered; None is any number. `system_messages` and `without_tools` say what an opening
@@ -93,7 +93,7 @@ class Certificate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Extent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may follow an action: the closing before each role that can, how many calls, and why no more.
+    """Successors of an action: the closing before each role that can, how many calls, and why no more.
 
     `mixed` says whether results and a user message can follow together, `openings` what an opening cannot have.
     """

@@ -1,4 +1,4 @@
-"""What a template does to the content of a message before it prints it, found by probing.
+"""Find how a template changes the content of a message before it prints it, by probing.
 
 A transform is a function of the content alone. Where none of those known by name fits, the template itself is asked
 for every content, in the short dummy that its plan was made from: dearer by one small render, and just as exact. What
@@ -32,7 +32,7 @@ PROBES = (
 
 
 class Transform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens to a content: a name for the certificate, and the function."""
+    """A change of content: its name in the certificate, and the function."""
 
     name: str
     of: Callable[[str], str]
@@ -58,7 +58,7 @@ def probe(render: Callable[[str], str], before: str, after: str, *, prefix: str,
 
 
 def _asked(render: Callable[[str], str], before: str, after: str) -> Callable[[str], str]:
-    """What the template makes of a content; RenderError where it prints something else beside it."""
+    """Return a content as the template prints it; raise RenderError if it prints something else beside it."""
 
     def of(content: str) -> str:
         text = render(content)

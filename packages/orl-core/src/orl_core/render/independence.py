@@ -57,7 +57,7 @@ class Situation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class OpeningLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an opening cannot have, each with the reason; empty where it can.
+    """Limits of an opening, each with the reason; empty where it can.
 
     `moved` says that the template prints the text of an action behind its calls, where the model did not say it.
     `apart` says that the template refuses reasoning and text before a call in one action.

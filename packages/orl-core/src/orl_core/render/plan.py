@@ -123,7 +123,7 @@ class Plans:
         return self._planned(roles, 0)[1]
 
     def transform(self, role: Role) -> Transform:
-        """What the template does to a content of this role.
+        """Return how the template changes a content of this role.
 
         Raises:
             RenderError: something that is not supported.
@@ -134,7 +134,7 @@ class Plans:
         return known
 
     def values(self, roles: Roles, contents: Sequence[str], names: Sequence[str], ids: Sequence[str]) -> list[str]:
-        """What fills the slots: contents as the template would change them, each followed by its name and call id."""
+        """Return the texts for the slots: contents as the template changes them, each with its name and call id."""
         values: list[str] = []
         for role, content, name, call in zip(roles, contents, names, ids, strict=True):
             values += (self.transform(role).of(content), name, call)

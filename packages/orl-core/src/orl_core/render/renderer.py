@@ -144,7 +144,7 @@ class Renderer:
         return self._boundary.join(action_ids, ids, roles[0])
 
     def parse(self, ids: Sequence[int], tools: Sequence[ToolSpec] = (), *, after: Role = "user") -> Action:
-        """What the ids of an action say. Total: any ids give an Action.
+        """Parse the ids of an action. Total: any ids give an Action.
 
         `tools` are those that the model was shown: where the wire format carries arguments as texts, their schemas say
         which are numbers, objects and so on. No call is checked against them.
@@ -158,7 +158,7 @@ class Renderer:
     def read(
         self, ids: Sequence[int], tools: Sequence[ToolSpec] = (), *, after: Role = "user"
     ) -> tuple[Action, tuple[Span, ...]]:
-        """What `parse` gives, and which ids are reasoning and calls; all others are text.
+        """Parse as `parse` does, and tell which ids are reasoning and calls; all others are text.
 
         The stop token at the end counts with the part that it follows.
         """
@@ -172,7 +172,7 @@ class Renderer:
     def hide(
         self, observation: Sequence[int], action_ids: Sequence[int], spans: Sequence[Span], *, after: Role = "user"
     ) -> tuple[tuple[int, int], ...]:
-        """What stripping the reasoning takes out of a turn: ranges of `observation` followed by `action_ids`.
+        """Return what stripping the reasoning takes out of a turn: ranges of `observation` followed by `action_ids`.
 
         Cut at the control ids, with the white space after them, and without the stop token. Where the prompt opened
         the reasoning, as `after` says (see `parse`), that opening goes too. Nothing is encoded again; what stays are

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Tokenizer(Protocol):
-    """What the renderer needs of a tokenizer and its chat template. Called from several threads at once."""
+    """Tokenizer and chat template as the renderer uses them. Called from several threads at once."""
 
     @property
     def added_tokens(self) -> Mapping[str, int]:

@@ -84,7 +84,7 @@ __all__ = [
 
 
 class _WireFormat(Protocol):
-    """What the module of a wire format holds."""
+    """Interface of a wire format's module."""
 
     @property
     def DELIMITERS(self) -> tuple[str, ...]: ...  # noqa: N802
@@ -133,7 +133,7 @@ def parse(
     tools: Sequence[ToolSpec] = (),
     reasoning_opened: bool = False,
 ) -> Action:
-    """What a model said, from its text alone: spelled delimiters count. Total: any text gives an Action.
+    """Parse a model's text: spelled delimiters count. Total: any text gives an Action.
 
     `tools` are those that the model was shown: a format that carries arguments as texts takes their types from there,
     others do not look at it. No call is checked against them. `reasoning_opened` says that the prompt ended inside
@@ -153,7 +153,7 @@ def parse_marked(
     tools: Sequence[ToolSpec] = (),
     reasoning_opened: bool = False,
 ) -> Action:
-    """What a model said, from a text whose delimiters are marked. Total. `tools` as for `parse`."""
+    """Parse a text whose delimiters are marked. Total. `tools` as for `parse`."""
     return read_marked(marked, format, tools=tools, reasoning_opened=reasoning_opened)[0]
 
 
@@ -164,7 +164,7 @@ def read_marked(
     tools: Sequence[ToolSpec] = (),
     reasoning_opened: bool = False,
 ) -> Parsed:
-    """What `parse_marked` gives, and the places of its parts in the marked text."""
+    """Parse as `parse_marked` does, and return the places of its parts in the marked text."""
     action, spans = _FORMATS[format].parse(marked, reasoning_opened=reasoning_opened)
     if action.calls and format in _CARRIES_TEXTS:
         action = typed(action, tools, nested=format in _NESTED, python=format in _PYTHON)
@@ -183,5 +183,5 @@ def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
 
 
 def thinking(format: ToolFormat) -> tuple[str, str]:  # noqa: A002
-    """What opens and what closes the reasoning in a wire format."""
+    """Return the opening and the closing of reasoning in a wire format."""
     return _FORMATS[format].THINKING

@@ -1,4 +1,4 @@
-"""Where a parser stands in a marked text, and what it has found so far: the frame of every tagged wire format.
+"""A parser's position in a marked text, and its findings so far: the frame of every tagged wire format.
 
 It knows marks, text, reasoning and order, and nothing of what stands inside a block. A format gives `read` one reader
 for each delimiter that opens something; a reader begins at that mark, says the text before what it reads, and must go
@@ -37,13 +37,13 @@ class Scan:
         self.spans: list[Span] = []
 
     def say(self, end: int) -> None:
-        """What stands before `end` is text; go there."""
+        """Take the part before `end` as text; go there."""
         if spoken := self.text[self.at : end].strip():
             self.said.append(spoken)
         self.at = self.begin = end
 
     def say_to_mark(self) -> None:
-        """What stands before the next mark is text; go behind that mark."""
+        """Take the part before the next mark as text; go behind that mark."""
         self.say(self.marks[self.index].start)
         self.pass_mark()
 
@@ -70,7 +70,7 @@ class Scan:
         return None
 
     def think(self, closing: str) -> None:
-        """What stands before `closing`, or the end, is reasoning; go behind it."""
+        """Take the part before `closing`, or the end, as reasoning; go behind it."""
         start = self.at
         mark = self.go(start, (closing,))
         if thought := self.text[start : self.at].strip():
@@ -80,12 +80,12 @@ class Scan:
         self.tell("reasoning")
 
     def tell(self, part: Part) -> None:
-        """What stands between `begin` and here is `part`."""
+        """Record the range between `begin` and here as `part`."""
         self.spans.append(Span(part=part, start=self.begin, end=self.at))
         self.begin = self.at
 
     def fail(self, kind: FailureKind, message: str, start: int, *, name: str = "") -> None:
-        """What stands between `start` and here is a call that cannot be made."""
+        """Record the text between `start` and here as a call that cannot be made."""
         body = self.text[start : self.at].strip()
         self.calls.append(ParseFailure(kind=kind, message=one_line(message), text=body, name=name))
 

@@ -176,7 +176,7 @@ class _Schema:
         return allowed | frozenset({"null"}) if schema.get("nullable") is True else allowed
 
     def _named(self, reference: Any) -> Any:
-        """What a local reference (`#/$defs/Name`) names; True, which allows everything, where it names nothing."""
+        """Resolve a local reference (`#/$defs/Name`); return True, which allows everything, where it names nothing."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return True
         value = self._root

@@ -1,4 +1,4 @@
-"""What the environments of the gallery have in common: a small listing, a prompt, and words for their outputs."""
+"""Base of the gallery's environments: a small listing, a prompt, and words for their outputs."""
 
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false, reportIncompatibleMethodOverride=false
@@ -35,7 +35,7 @@ def said(text: str, reward: float | None = None, *, finished: bool = False) -> T
 
 
 class Gallery(Environment):
-    """What the gallery has in common: a train split of six tasks and a test split of three."""
+    """Base of the gallery: a train split of six tasks and a test split of three."""
 
     sizes: ClassVar[dict[str, int]] = {"train": 6, "test": 3}
 

@@ -1,4 +1,4 @@
-"""What can go wrong on the stand-in for SGLang, request by request: scripted, or drawn from a seed.
+"""Faults of the stand-in for SGLang, request by request: scripted, or drawn from a seed.
 
 Names and numbers only: the damage itself is done where the answer is made (`wire`, `SglangServer`).
 """
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 
 class FaultKind(StrEnum):
-    """What goes wrong. STATUS, RESET and DOWN come before the policy is asked, the others after."""
+    """Kind of a fault. STATUS, RESET and DOWN come before the policy is asked, the others after."""
 
     STATUS = "status"
     RESET = "reset"

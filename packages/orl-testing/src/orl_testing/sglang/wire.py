@@ -1,4 +1,4 @@
-"""What SGLang 0.5.12 takes and gives on POST /generate, for the stand-in: pure functions, and the damage of a fault.
+"""SGLang 0.5.12's format of POST /generate, for the stand-in: pure functions, and the damage of a fault.
 
 It must not know the engine client, so that the two can disagree, nor HTTP and time, which belong to `SglangServer`.
 """
@@ -49,7 +49,7 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
 
 
 class ServedGeneration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the model made of a request: its ids, why it ended, and under which weights it was answered.
+    """The model's answer to a request: its ids, why it ended, and under which weights it was answered.
 
     `cached` counts the prompt's ids that the cache held, `seconds` is what it took.
     """
@@ -138,7 +138,7 @@ def write_answer(
 
 
 def _replayed(request: GenerateRequest, prompt: list[int], ids: list[int]) -> dict[str, Any]:
-    """What a trainer may replay, as base64 of int32: one layer each, and one choice of eight for every id but the last.
+    """Return data for a trainer's replay, base64 of int32: one layer, and one choice of eight for each id but the last.
 
     The nucleus of an id is itself and the next one.
     """
