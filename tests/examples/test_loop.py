@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ from orl_playground.server import serving
 from orl_playground.tokenizer import build_tokenizer
 from orl_playground.warm_start import row
 
-from examples import loop
+LOOP = spec_from_file_location("loop", Path(__file__).parents[2] / "examples" / "loop.py")  # slime has `examples` too
+assert LOOP is not None
+assert LOOP.loader is not None
+loop = module_from_spec(LOOP)
+LOOP.loader.exec_module(loop)
 
 GIVE_UP = {"role": "assistant", "content": "I give up."}
 WARM_STEPS, WARM_BATCH = 100, 8
