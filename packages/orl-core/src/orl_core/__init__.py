@@ -1,14 +1,94 @@
-"""orl-core: the pure part of orl. It plays nothing, opens nothing and waits for nothing; data flows through it.
+"""orl-core: the pure part of orl. Import its public names from here, and those of one area from its package.
 
 config      RunConfig and load_config: one YAML file, refused at load time when wrong
 task        Task: which episode of which environment
-messages    what is said: Message, ToolCall, ToolResult, ParseFailure
-tools       tool formats and parsers, one file for each wire format
-render      messages ⇄ token ids, append only, certified for a tokenizer
-limits      what a rollout may use, and which of its tokens may train
-trajectory  what was played: Generation, Turn, Trajectory, StopReason
-datum       what trains: Datum, to_data
-reward      reduce_reward, group_advantages
-text        text from outside, made valid and visible
+messages    Message, ToolSpec, ToolCall, ToolResult, ParseFailure, Action
+tools       tool formats and parsers
+render      messages ⇄ token ids, append-only, certified for a tokenizer
+limits      budgets of a rollout, and the tokens that may train
+trajectory  the record of an episode: Generation, Turn, Trajectory, StopReason, StopDetail
+datum       rows of training data: Datum, to_data
+reward      reduce_reward, group_rewards, group_advantages
 errors      the tree of OrlError, and boundary
+
+Internal: credentials, names, nesting and text, and the modules inside config, render and tools.
 """
+
+from orl_core.config import EnvironmentConfig, GroupRewardConfig, RunConfig, TrainerConfig, decode_config, load_config
+from orl_core.datum import Datum, to_data
+from orl_core.errors import ConfigError, EngineError, OrlError, RenderError, RunAborted, SessionError, boundary
+from orl_core.limits import Limits, TrainOn
+from orl_core.messages import (
+    Action,
+    Block,
+    FailureKind,
+    ImageBlock,
+    Message,
+    ParseFailure,
+    Role,
+    Span,
+    TextBlock,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    text_message,
+    text_of,
+)
+from orl_core.render import Certificate, Renderer, Tokenizer
+from orl_core.reward import group_advantages, group_rewards, reduce_reward
+from orl_core.task import Task, TaskRow, row_of
+from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
+from orl_core.trajectory import FinishReason, Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
+
+__all__ = [
+    "TOOL_FORMATS",
+    "Action",
+    "Block",
+    "Certificate",
+    "ConfigError",
+    "Datum",
+    "EngineError",
+    "EnvironmentConfig",
+    "FailureKind",
+    "FinishReason",
+    "Generation",
+    "GroupRewardConfig",
+    "ImageBlock",
+    "Limits",
+    "Message",
+    "OrlError",
+    "ParseFailure",
+    "RenderError",
+    "Renderer",
+    "Role",
+    "RolloutSpec",
+    "RunAborted",
+    "RunConfig",
+    "SessionError",
+    "Span",
+    "StopDetail",
+    "StopReason",
+    "Task",
+    "TaskRow",
+    "TextBlock",
+    "Tokenizer",
+    "ToolCall",
+    "ToolFormat",
+    "ToolResult",
+    "ToolSpec",
+    "TrainOn",
+    "TrainerConfig",
+    "Trajectory",
+    "Turn",
+    "boundary",
+    "decode_config",
+    "group_advantages",
+    "group_rewards",
+    "load_config",
+    "parse",
+    "reduce_reward",
+    "row_of",
+    "text_message",
+    "text_of",
+    "to_data",
+]

@@ -1,7 +1,6 @@
 """Tell credentials by where they stand: options and variables that take a secret, addresses with a login. Pure.
 
-What is written down, shown or put on a command line is checked here before it is. The values themselves are not known
-here, and no message holds one.
+The values themselves are not known here, and no message holds one.
 """
 
 from __future__ import annotations

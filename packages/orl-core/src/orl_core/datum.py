@@ -1,4 +1,4 @@
-"""A datum: what trains, before a trainer's own Sample. Built from a trajectory by concatenation, and only so.
+"""A datum: one row of training data, concatenated from a trajectory, before a trainer's own Sample.
 
 Law L1 holds by construction: `prompt + response` is what the engine was shown and what it returned, in order, up to the
 last id that it returned; `sampled` marks the engine's ids, each with its own logprob. A turn that was shown less than
@@ -25,7 +25,8 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `response`, `sampled`, `loss_mask` and `logprobs` have length R; `sampled` and `loss_mask` hold 0 or 1 with
     `loss_mask <= sampled`; `logprobs` are the engine's at the sampled places and 0.0 elsewhere. `rewards` are what the
-    environment paid, turn by turn: the place in `response` of the action's last id, and the reward. `generations` are
+    environment paid, turn by turn: the place in `response` of the action's last id, and the reward; `ends` are these
+    places of all actions. `generations` are
     the engine's answers that the datum is made of, in order. `reward` is that of the whole rollout: data of one rollout
     share `rollout_id` and `reward`.
     """
@@ -40,6 +41,7 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     generations: tuple[Generation, ...] = ()
     reward: float = 0.0
     rewards: tuple[tuple[int, float], ...] = ()
+    ends: tuple[int, ...] = ()
     trainable: bool = True
 
     @property
@@ -80,6 +82,7 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
     mask: list[int] = []
     logprobs: list[float] = []
     rewards: list[tuple[int, float]] = []
+    ends: list[int] = []
     trains, train_on = trajectory.trainable, trajectory.job.limits.train_on
     end = 0
     for position, turn in enumerate(turns):
@@ -96,6 +99,7 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
         logprobs.extend(logprob for generation in turn.generations for logprob in generation.logprobs)
         if ids:
             end = len(response)
+            ends.append(end - 1)
             if turn.reward is not None and math.isfinite(turn.reward):
                 rewards.append((end - 1, turn.reward))
     return Datum(
@@ -109,6 +113,7 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
         generations=tuple(generation for turn in turns for generation in turn.generations),
         reward=reward,
         rewards=tuple(rewards),
+        ends=tuple(ends),
         trainable=trains,
     )
 

@@ -68,7 +68,11 @@ class SessionRefused(SessionError):
 
 
 class SessionAnswerError(SessionError):
-    """The server's answer cannot be used."""
+    """The server's answer cannot be used. `answer` is its text, or the first part of it, where any was read."""
+
+    def __init__(self, message: str, *, answer: str = "") -> None:
+        super().__init__(message)
+        self.answer = answer
 
 
 class RenderError(OrlError):

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0)]
+CONTEXT_TOKENS = 32768  # of prompt and response together, if nothing else limits them
 
 
 class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,7 +20,13 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     text: Annotated[bool, Meta(description="Train the text beside calls and reasoning.")] = True
     calls: Annotated[bool, Meta(description="Train tool calls.")] = True
-    reasoning: Annotated[bool, Meta(description="Train reasoning.")] = True
+    reasoning: Annotated[
+        bool,
+        Meta(
+            description="Train reasoning. A file with `thinking: true` and no key beyond the cookbook's sets it "
+            "to false."
+        ),
+    ] = True
     failed_turns: Annotated[bool, Meta(description="Train turns in which every call was refused.")] = True
 
     def __post_init__(self) -> None:
@@ -35,11 +42,7 @@ class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limit a rollout wherever it is played."""
 
-    turn_tokens: Annotated[Positive, Meta(description="Tokens that the model may generate in one turn.")] = 4096
-    context_tokens: Annotated[
-        Positive,
-        Meta(description="Tokens of prompt and response together, where `trainer.max_context_len` says nothing else."),
-    ] = 32768
+    turn_tokens: Annotated[Positive, Meta(description="Most tokens that the model generates in one turn.")] = 4096
     tool_result_tokens: Annotated[
         Positive, Meta(description="Tokens of one tool result; a longer one is cut at its end.")
     ] = 4096
@@ -51,11 +54,18 @@ class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Seconds, Meta(description="Deadline of the whole rollout, in seconds; at least `turn_timeout`.")
     ] = 900.0
     max_nudges: Annotated[
-        NonNegative, Meta(description="Times that an answer without a call is met with a reminder to call a tool.")
-    ] = 1
+        NonNegative | None,
+        Meta(description="Answers without a call that get a reminder to call a tool; null: all, until `max_turns`."),
+    ] = None
     max_invalid: Annotated[
-        Positive, Meta(description="Successive turns without a single valid call after which the rollout ends.")
+        Positive | None,
+        Meta(
+            description="Turns in a row, all calls refused or cut, that end the rollout; null: none before `max_turns`."
+        ),
     ] = 3
+    retry_cut_actions: Annotated[
+        bool, Meta(description="Tell the model that its action was cut at `turn_tokens` and go on; false: end there.")
+    ] = False
     train_timeouts: Annotated[bool, Meta(description="Train rollouts that ran out of time, up to there.")] = False
     train_on: Annotated[TrainOn, Meta(description="The sampled tokens that train.")] = field(default_factory=TrainOn)
 
@@ -67,6 +77,7 @@ class Limits(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     max_turns: int = 20
-    rollout_tokens: int = 32768
+    context_tokens: int = CONTEXT_TOKENS
+    rollout_tokens: int = CONTEXT_TOKENS
     parallel_calls: bool = False
     strip_reasoning: bool = False

@@ -1,7 +1,6 @@
-"""Messages of an episode: texts, tool calls, tool results, and the ways a model's call can be malformed.
+"""Messages of an episode: texts, tool calls, tool results, and malformed calls.
 
-These are the words between the environment and the renderer. The module knows nothing of token ids, wire formats or
-transports. One Message serves all roles, so that a conversation is a plain tuple.
+The module knows no token ids, wire formats or transports. One Message serves all roles: a conversation is a tuple.
 """
 
 from __future__ import annotations
@@ -96,7 +95,8 @@ class Span(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class ToolResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to one call, by the environment or, where `failure` is set, by the loop in its place.
 
-    `reward` is what the environment paid for this call; None means that it said nothing, which is not 0.
+    `reward` is what the environment paid for this call; None means that it said nothing, which is not 0. `metadata` is
+    JSON that the environment adds for people; the model does not see it.
     """
 
     name: str
@@ -104,6 +104,7 @@ class ToolResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reward: float | None = None
     finished: bool = False
     failure: FailureKind | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
 
 
@@ -116,12 +117,17 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     calls: tuple[ToolCall, ...] = ()
     name: str = ""
 
+    @property
+    def text(self) -> str:
+        """Return its text blocks, joined by newlines."""
+        return text_of(self.content)
+
 
 def text_of(content: tuple[Block, ...]) -> str:
-    """The text blocks of `content`, joined by newlines. Images are not text: the caller has refused them before."""
+    """Return the text blocks of `content`, joined by newlines. The caller has refused images before."""
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 
 def text_message(role: Role, text: str, *, name: str = "") -> Message:
-    """A message of one text block."""
+    """Return a message of one text block."""
     return Message(role=role, content=(TextBlock(text=text),), name=name)

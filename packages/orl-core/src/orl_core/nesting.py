@@ -1,7 +1,7 @@
 """Find values of plain JSON types that are nested too deep, or hold a number that not every reader can take.
 
-Python's own limit differs between versions and between C and Python code, so that what one stage decodes another one
-cannot walk. Input from outside is therefore limited where it is read, and every later stage relies on it.
+Python's own recursion limit differs between versions, and between C and Python code. Input from outside is therefore
+limited where it is read.
 """
 
 from __future__ import annotations
@@ -15,23 +15,17 @@ MAX_DEPTH = 100  # containers inside one another
 
 def too_deep(value: object, most: int = MAX_DEPTH) -> bool:
     """Return whether `value` has containers nested deeper than `most`. It does not recurse."""
-    level = _containers([value])
+    level: list[object] = [value]
     for _ in range(most):
-        if not level:
-            return False
-        level = [inner for one in level for inner in _containers(one)]
-    return bool(level)
+        level = [inner for one in level for inner in _members(one)]
+    return any(isinstance(one, Mapping | list | tuple) for one in level)
 
 
-def _containers(members: Iterable[object]) -> list[Iterable[object]]:
-    """Return the members of each of `members` that is a container."""
-    found: list[Iterable[object]] = []
-    for member in members:
-        if isinstance(member, Mapping):
-            found.append(cast("Mapping[object, object]", member).values())
-        elif isinstance(member, list | tuple):
-            found.append(cast("Iterable[object]", member))
-    return found
+def _members(value: object) -> Iterable[object]:
+    """Return the members of a container; none of anything else."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value).values()
+    return cast("Iterable[object]", value) if isinstance(value, list | tuple) else ()
 
 
 def non_finite(tree: object, where: str) -> str:

@@ -1,13 +1,13 @@
-"""From what the environment paid to one number for each rollout, and from the numbers of a group to advantages.
+"""From the rewards of an environment to one number for each rollout, and to advantages within a group.
 
-All are pure and total: whatever floats come in, finite and bounded floats come out. The module knows nothing of
-trainers; an adapter decides when advantages are centred and scaled.
+All are pure and total: any floats come in, finite and bounded floats come out.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from orl_core.trajectory import StopReason
@@ -23,25 +23,17 @@ def _mean(values: Sequence[float]) -> float:
     return 2 * math.fsum(value / (2 * len(values)) for value in values)  # halves: fsum raises where a sum overflows
 
 
-def _sum(values: Sequence[float]) -> float:
-    return sum(values)
-
-
-def _last(values: Sequence[float]) -> float:
-    return values[-1]
-
-
 _REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
-    "sum": _sum,
+    "sum": sum,
     "mean": _mean,
     "max": max,
     "min": min,
-    "last": _last,
+    "last": itemgetter(-1),
 }
 
 
 def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
-    """The reward of a trajectory: its rewards reduced, the nonterminal reward appended, clamped to the bounds.
+    """Return the reward of a trajectory: its rewards reduced, the nonterminal reward appended, clamped to the bounds.
 
     The nonterminal reward counts where the environment did not end the episode. No rewards at all give 0.0 before the
     clamp. A trajectory that ends in ERROR has no reward worth the name; its datum does not train.
@@ -55,14 +47,14 @@ def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
 
 
 def clamp(reward: float, config: EnvironmentConfig) -> float:
-    """A finite `reward` within `min_reward` and `max_reward`; where they are not set, small enough to be squared."""
+    """Return a finite `reward` within `min_reward` and `max_reward`, or small enough to be squared."""
     low = -_BOUND if config.min_reward is None else config.min_reward
     high = _BOUND if config.max_reward is None else config.max_reward
     return min(max(reward, low), high)
 
 
 def group_rewards(rewards: Sequence[float], scores: Sequence[float | None], config: GroupRewardConfig) -> list[float]:
-    """The rewards of N rollouts with the environment's comparative scores: alone, or added with the weight.
+    """Return the rewards of N rollouts with the environment's comparative scores: alone, or added with the weight.
 
     A score of None, or one that is not finite, leaves the rollout's own reward. Finite and bounded, as the rewards are.
 
@@ -88,7 +80,7 @@ def group_advantages(
     center: bool,
     scale: bool,
 ) -> list[float]:
-    """Advantages of N rows within their groups: `reward - mean` where `center`, over `std + 1e-6` where `scale`.
+    """Return advantages of N rows in their groups: `reward - mean` if `center`, over `std + 1e-6` if `scale`.
 
     A rollout that was split into several rows (equal `rollout_ids`) counts once, and its rows get the same value. Rows
     that do not train are left out of mean and deviation and get 0. The deviation is the unbiased one (N - 1); a group
@@ -113,8 +105,41 @@ def group_advantages(
     return advantages
 
 
+def turn_advantages(
+    returns: Sequence[Sequence[float]],
+    groups: Sequence[Hashable],
+    trains: Sequence[bool],
+    *,
+    center: bool,
+    scale: bool,
+) -> list[list[float]]:
+    """Return advantages of the turns of N rollouts; `returns[n][t]` is the return-to-go of rollout n from turn t on.
+
+    If `center`, the mean return-to-go of the other trainable rollouts of the group that reached turn t is subtracted;
+    nothing where there is none. A rollout has no part in its own baseline, so that the policy gradient has no bias.
+    `scale` divides by the deviation of the group's rewards, as `group_advantages` does, which adds one. Rollouts that
+    do not train get 0.
+
+    Raises:
+        ValueError: the columns differ in length.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for number, (group, trainable) in enumerate(zip(groups, trains, strict=True)):
+        if trainable and returns[number]:
+            members.setdefault(group, []).append(number)
+    advantages = [[0.0] * len(own) for own in returns]
+    for numbers in members.values():
+        deviation = _statistics([returns[number][0] for number in numbers])[2] if scale else 0.0
+        for number in numbers:
+            for turn, value in enumerate(returns[number]):
+                others = [returns[other][turn] for other in numbers if other != number and turn < len(returns[other])]
+                advantage = value - (_mean(others) if center and others else 0.0)
+                advantages[number][turn] = advantage / (deviation + 1e-6) if scale else advantage
+    return advantages
+
+
 def _statistics(values: Sequence[float]) -> tuple[float, float, float]:
-    """The first value, and mean and deviation of the distances from it: exactly 0 where all values are equal."""
+    """Return the first value, and mean and deviation of the distances from it: exactly 0 where all values are equal."""
     distances = [value - values[0] for value in values]
     mean = math.fsum(distances) / len(distances)
     if len(values) < 2:

@@ -1,7 +1,6 @@
-"""A task: which episode of which environment is to be played. It is one row of tasks.jsonl, and nothing else.
+"""A task: which episode of which environment is to be played; one row of tasks.jsonl.
 
-The module knows nothing of the platform's client. `key` is a hash of the identity of the task alone, stable across
-processes and machines, and it is what trainers carry as the row's `prompt`.
+`key` is a hash of the task's identity, stable across processes and machines. Trainers carry it as the row's `prompt`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from msgspec import Struct, field
 
 from orl_core.names import is_path_name
 from orl_core.nesting import MAX_DEPTH, too_deep
+
+PLAIN = "plain"  # `env_name` of a row without environment; names of environments have a slash
 
 
 class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +46,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        """`Organization/Environment/split/` and 16 hexadecimal digits of the specification's hash."""
+        """Return `Organization/Environment/split/` and 16 hexadecimal digits of the specification's hash."""
         import hashlib  # loads OpenSSL: milliseconds that no other user of this package should pay
 
         where = [self.env_name, self.deployment_name, self.environment_name, self.split]
@@ -63,5 +64,5 @@ class TaskRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def row_of(task: Task) -> TaskRow:
-    """The row of `task`."""
+    """Return the row of `task`."""
     return TaskRow(prompt=task.key, metadata=task)

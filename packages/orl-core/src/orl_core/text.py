@@ -35,12 +35,18 @@ def _visible(character: str) -> str:
     return character
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean X?` for the member of `known` that is most like `word`; empty where none is."""
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the member of `known` that is most like `word`; empty if none is. The dashes of an option do not count."""
     import difflib
 
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    bare = {member.lstrip("-"): member for member in known}
+    return next((bare[name] for name in difflib.get_close_matches(word.lstrip("-"), list(bare), n=1)), "")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean X?` for the member of `known` that is most like `word`; empty if none is."""
+    near = nearest(word, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def plain(value: object) -> Any:

@@ -1,8 +1,6 @@
 """The record of a rollout, never edited: generations, turns, the trajectory, and why it stopped.
 
-The ids in it are the engine's own (law L1): an observation is what the engine was shown since its last answer, an
-action is what it returned. A turn stores only what it adds, and which of its ids later turns were not shown. The module
-knows nothing of engines or environments.
+Its ids are the engine's own (law L1). A turn stores only what it adds, and which of its ids later turns were not shown.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from msgspec import Struct, field
 
 from orl_core.errors import EngineAnswerError
 from orl_core.limits import Limits
-from orl_core.messages import Action, Message, Span, ToolResult
+from orl_core.messages import Action, Message, Span, ToolResult, ToolSpec
 from orl_core.task import Task
 
 # Trainers hold logprobs as float32: what is lower would become minus infinity. A probability of 1, rounded up by one
@@ -37,6 +35,20 @@ class StopReason(StrEnum):
     ERROR = "error"
 
 
+class StopDetail(StrEnum):
+    """How the model ended a trajectory before a budget did. Each belongs to one StopReason."""
+
+    NO_CALL = "no_call"  # an answer without a call, with no reminder left
+    INVALID_CALLS = "invalid_calls"  # `max_invalid` turns in a row whose calls were all refused
+    ROLE_OPENED = "role_opened"  # the action opened a role that what follows does not have
+    CUT_ACTION = "cut_action"  # the action was cut at `turn_tokens`
+
+    @property
+    def reason(self) -> StopReason:
+        """Return the StopReason that it belongs to."""
+        return StopReason.MAX_TOKENS if self is StopDetail.CUT_ACTION else StopReason.MAX_TURNS
+
+
 class RolloutSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rollout to produce. `rollout_id` routes it to one engine; `sampling` is what the trainer passed."""
 
@@ -45,6 +57,11 @@ class RolloutSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     limits: Limits = field(default_factory=Limits)
     sampling: dict[str, Any] = field(default_factory=dict[str, Any])
     evaluation: bool = False
+
+    @property
+    def turn_tokens(self) -> int:
+        """Return the most ids that one turn may sample: the trainer's request, else the limit."""
+        return self.sampling.get("max_new_tokens") or self.limits.turn_tokens
 
 
 class Generation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +104,8 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `generations` has more than one member only where an aborted action was continued. `spans` says which ids of the
     action are reasoning and calls; None where that is not known. `stripped_spans` are ranges of the observation
-    followed by the action that later turns were not shown: stripped reasoning.
+    followed by the action that later turns were not shown: stripped reasoning. `nudge` is the loop's own message that
+    the model was shown next, if there was one.
     """
 
     observation: tuple[int, ...]
@@ -96,6 +114,7 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     spans: tuple[Span, ...] | None = None
     stripped_spans: tuple[tuple[int, int], ...] = field(default=(), name="hidden")
     results: tuple[ToolResult, ...] = ()
+    nudge: str = ""
 
     @property
     def action_ids(self) -> tuple[int, ...]:
@@ -127,14 +146,18 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole of one rollout. `error` is the fault's one-line text where `stop_reason` is ERROR, else empty.
 
-    `messages` is how the episode began, as the environment said it; the model saw it as `turns[0].observation`.
+    `stop_detail` is None where a budget, the environment, the host or a fault ended it.
+    `messages` is how the episode began, as the environment said it, and `tools` are those that the model was told of;
+    it saw both as `turns[0].observation`.
     `contains_secret` says that its text echoes a secret: it is journalled scrubbed, not uploaded, and does not train.
     """
 
     job: RolloutSpec
     messages: tuple[Message, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
     turns: tuple[Turn, ...] = ()
     stop_reason: StopReason
+    stop_detail: StopDetail | None = None
     error: str = ""
     contains_secret: bool = field(default=False, name="leaked")
     seconds: float = 0.0
@@ -150,6 +173,11 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             and not self.contains_secret
             and any(generation.token_ids for turn in self.turns for generation in turn.generations)
         )
+
+    @property
+    def ending(self) -> str:
+        """Return the name of how it ended: that of the detail, or that of the reason alone."""
+        return (self.stop_detail or self.stop_reason).value
 
     @property
     def rewards(self) -> tuple[float, ...]:

@@ -2,10 +2,12 @@
 
 from orl_core.config.load import decode_config, load_config
 from orl_core.config.schema import (
+    DifficultyConfig,
     EnvironmentConfig,
     EvalConfig,
     GroupRewardConfig,
     Reduction,
+    RewardMode,
     RolloutConfig,
     RunConfig,
     Secret,
@@ -15,10 +17,12 @@ from orl_core.config.trainer import Backend, SharedOptions, TrainerConfig
 
 __all__ = [
     "Backend",
+    "DifficultyConfig",
     "EnvironmentConfig",
     "EvalConfig",
     "GroupRewardConfig",
     "Reduction",
+    "RewardMode",
     "RolloutConfig",
     "RunConfig",
     "Secret",

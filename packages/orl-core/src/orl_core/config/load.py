@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -14,24 +15,61 @@ from orl_core.nesting import MAX_DEPTH, non_finite, too_deep
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Older names of budgets, in `trainer`, and their names in `rollout`. The config.json of earlier runs has them.
+RENAMED = {"max_response_len": "turn_tokens", "max_context_len": "context_tokens"}
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+
+class BrokenConfigError(ConfigError):
+    """A configuration breaks the schema: `mistakes` says how, one line each."""
+
+    def __init__(self, source: str, mistakes: Sequence[str]) -> None:
+        from orl_core.config.mistakes import listed
+
+        super().__init__(f"{source}: {listed(mistakes)}")
+        self.mistakes = tuple(mistakes)
+
+
+def load_config(
+    path: str | Path, overrides: Sequence[str] = (), settings: Mapping[str, object] | None = None
+) -> RunConfig:
     """Read, override and check the configuration at `path`.
 
-    An override is `dotted.path=value` with the value in YAML: `environments.Org/Env.max_turns=3`.
+    `settings` are values of plain JSON types by dotted path: {"trainer.lr": 1e-5}. `overrides` beat them. An override
+    is `dotted.path=value` with the value in YAML: `environments.Org/Env.max_turns=3`.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, or breaks the schema; names the file and each `$.path`.
+        ConfigError: the file cannot be read, is not YAML, or breaks the schema; names the file, or the command line
+            if `settings` or `overrides` are wrong, and each `$.path`.
     """
     from pathlib import Path
 
-    from orl_core.config import yaml
+    from orl_core.config import cookbook, yaml
 
-    tree = yaml.read(Path(path))
+    tree = _renamed(yaml.read(Path(path)), str(path))
+    cookbook.mask_reasoning(tree)
+    in_file = deepcopy(tree)
+    for setting, value in (settings or {}).items():
+        yaml.assign(tree, setting, value)
     for override in overrides:
         yaml.override(tree, override)
     yaml.read_template(tree, str(path))
-    return decode_config(tree, str(path))
+    try:
+        return decode_config(tree, str(path))
+    except BrokenConfigError as error:
+        known = _mistakes_in_file(in_file, str(path)) if settings or overrides else error.mistakes
+        given = [mistake for mistake in error.mistakes if mistake not in known]
+        raise BrokenConfigError("command line", given) if given else error from None
+
+
+def _mistakes_in_file(tree: object, source: str) -> Sequence[str]:
+    """Return the mistakes in the tree of a file, without those of the command line."""
+    try:
+        decode_config(tree, source)
+    except BrokenConfigError as error:
+        return error.mistakes
+    except ConfigError:  # it is no tree of a configuration at all
+        return ()
+    return ()
 
 
 def decode_config(tree: object, source: str) -> RunConfig:
@@ -42,12 +80,44 @@ def decode_config(tree: object, source: str) -> RunConfig:
     """
     if too_deep(tree):
         raise ConfigError(f"{source}: nested deeper than {MAX_DEPTH} levels - at `$`")
+    tree = _renamed(tree, source)
     try:
         config = msgspec.convert(tree, RunConfig)
     except (msgspec.ValidationError, UnicodeError):  # the latter: half of a surrogate pair
         config = None
     if config is None or non_finite(tree, "$"):
-        from orl_core.config.mistakes import mistakes_in
+        from orl_core.config.mistakes import find_mistakes
 
-        raise ConfigError(f"{source}: {mistakes_in(tree)}")
+        raise BrokenConfigError(source, find_mistakes(tree))
     return config
+
+
+def _renamed(tree: Any, source: str) -> Any:
+    """Return `tree` with the budgets that stand in `trainer` moved to `rollout`, or as it is if there are none.
+
+    Raises:
+        ConfigError: a budget has two values.
+    """
+    if not isinstance(tree, dict):
+        return tree
+    whole = cast("dict[str, Any]", tree)
+    sections: list[Any] = [whole.get("trainer"), whole.get("rollout") or {}]
+    if not all(isinstance(section, dict) for section in sections):
+        return whole
+    options, budgets = (dict(cast("dict[str, Any]", section)) for section in sections)
+    if not options.keys() & RENAMED.keys():
+        return whole
+    for old, name in RENAMED.items():
+        value = options.get(old)
+        if value is not None and not isinstance(value, int):
+            continue  # no budget: the schema refuses it
+        options.pop(old, None)
+        beside = budgets.get(name)
+        if value is not None and isinstance(beside, int) and beside != value:
+            raise ConfigError(
+                f"{source}: `trainer.{old}` is {value} and `rollout.{name}` is {beside}, but they are one budget. "
+                f"Remove `trainer.{old}`"
+            )
+        if value is not None and beside is None:
+            budgets[name] = value
+    return {**whole, "trainer": options, "rollout": budgets}

@@ -7,8 +7,8 @@ the schema allows no text: a text could be a secret.
 
 from __future__ import annotations
 
-import difflib
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
@@ -17,21 +17,26 @@ from msgspec import UNSET, Struct, inspect, structs
 from orl_core.config.fields import members_of, values_of
 from orl_core.config.schema import RunConfig
 from orl_core.nesting import non_finite
+from orl_core.text import nearest
 
 MOST_MISTAKES = 20  # in one message
 MOST_CHARACTERS = 200  # of a key or a value in it
 _SHOWN = (inspect.IntType, inspect.FloatType, inspect.BoolType, inspect.LiteralType, inspect.NoneType, inspect.DateType)
 
 
-def mistakes_in(tree: object) -> str:
-    """Return the mistakes in `tree`, plain JSON types that are not nested too deep and no RunConfig, in one line."""
+def find_mistakes(tree: object) -> list[str]:
+    """Return the mistakes in `tree`, plain JSON types that are not nested too deep, each in one line."""
     search = _Search()
     search.sound(tree, RunConfig, "$")
-    found = [" ".join(mistake.split()) for mistake in search.mistakes]
+    return [" ".join(mistake.split()) for mistake in search.mistakes]
+
+
+def listed(found: Sequence[str]) -> str:
+    """Return the mistakes in one line, numbered if there are several."""
     if len(found) == 1:
         return found[0]
-    listed = "; ".join(f"({number}) {mistake}" for number, mistake in enumerate(found[:MOST_MISTAKES], 1))
-    return f"{len(found)} mistakes: {listed}{'; ...' if len(found) > MOST_MISTAKES else ''}"
+    rows = "; ".join(f"({number}) {mistake}" for number, mistake in enumerate(found[:MOST_MISTAKES], 1))
+    return f"{len(found)} mistakes: {rows}{'; ...' if len(found) > MOST_MISTAKES else ''}"
 
 
 class _Search:
@@ -46,7 +51,7 @@ class _Search:
         if (holder := _holder(value, kind)) is not None:
             return self._sound_mapping(value, holder, kind, path)
         if place := non_finite(value, path):
-            return self._wrong(f"`{place}`: numbers must be finite and within 64 bits")
+            return self._wrong(f"`{place}`: expected a finite number within 64 bits")
         try:
             msgspec.convert(value, kind)
         except (msgspec.ValidationError, UnicodeError) as exc:
@@ -80,8 +85,8 @@ class _Search:
         """Return the types of the keys of `value` that are fields of `holder`; others, and missing ones, are wrong."""
         fields = {field.encode_name: field for field in structs.fields(holder)}
         for name in (_name(key) for key in value if key not in fields):
-            near = difflib.get_close_matches(name, fields, n=1) if len(self.mistakes) < MOST_MISTAKES else ()
-            self._wrong(f"`{path}` has no key `{name}`: {f'did you mean `{near[0]}`?' if near else 'take it out'}")
+            near = nearest(name, fields) if len(self.mistakes) < MOST_MISTAKES else ""
+            self._wrong(f"`{path}` has no key `{name}`: {f'did you mean `{near}`?' if near else 'remove it'}")
         for name in (name for name, field in fields.items() if field.required and name not in value):
             self._wrong(f"`{path}` needs the key `{name}`: add it")
             self.left_out.add(name)

@@ -16,9 +16,11 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from orl_core.config.trainer import TrainerConfig
+from orl_core.credentials import has_login, takes_secret
 from orl_core.errors import ConfigError
 from orl_core.limits import Budgets, Limits, Positive, Seconds
 from orl_core.names import EnvironmentName, PathName
+from orl_core.task import PLAIN
 from orl_core.tools import ToolFormat
 from orl_core.tools.format import check_system_prompt
 
@@ -27,6 +29,7 @@ Url = Annotated[str, Meta(pattern=r"^https?://[^@?#\s]*\Z", title="address (http
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 Function = Annotated[str, Meta(pattern=rf"^{_NAME}:{_NAME}\Z", title="module:function")]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
+RewardMode = Literal["replace", "add", "scale"]
 _TEMPLATE = re.compile(r"\{[{%]")  # in every chat template, and in no path of one
 
 
@@ -36,108 +39,101 @@ class Secret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     value: Annotated[
         str | None, Meta(description="The secret itself; null reads the variable of its name, or of that in capitals.")
     ] = None
-    hosts: Annotated[
-        tuple[str, ...], Meta(description="Hosts that may receive it; OpenReward knows those of common secrets.")
-    ] = ()
+    hosts: Annotated[tuple[str, ...], Meta(description="Hosts that may receive it; empty: OpenReward's list.")] = ()
 
 
 Secrets = dict[str, str | Secret | None]
+
+
+class DifficultyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Choose the tasks to train on by the mean reward of their rollouts at OpenReward, of all who logged any."""
+
+    min_reward: Annotated[float | None, Meta(description="Least mean reward; null: any.")] = None
+    max_reward: Annotated[float | None, Meta(description="Greatest mean reward; null: any.")] = None
+    unknown: Annotated[Literal["keep", "skip"], Meta(description="Tasks without logged rollouts.")] = "keep"
+    prefer_even: Annotated[
+        bool,
+        Meta(description="If the number of tasks is limited, draw those more often that are won half of the time."),
+    ] = False
+    model_name: Annotated[str | None, Meta(description="Only rollouts of this model; null: of every model.")] = None
+
+    def __post_init__(self) -> None:
+        if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
+            raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}. Swap them")
 
 
 class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configure one environment, named Organization/Environment."""
 
     splits: Annotated[tuple[str, ...], Meta(min_length=1, description="Splits to train on, at least one.")] = ("train",)
-    num_samples: Annotated[
-        Positive | None, Meta(description="Most tasks taken from each split; null takes all of them.")
-    ] = None
+    num_samples: Annotated[Positive | None, Meta(description="Most tasks of each split to train on; null: all.")] = None
     nonterminal_reward: Annotated[
-        float | None,
-        Meta(description="Reward appended where the environment did not end the episode; null appends none."),
+        float | None, Meta(description="Reward to append if the environment did not end the episode; null: none.")
     ] = None
     reward_reduction: Annotated[Reduction, Meta(description="How the rewards of an episode become one number.")] = "sum"
     min_reward: Annotated[float | None, Meta(description="Lower bound of the reduced reward; null sets none.")] = None
     max_reward: Annotated[float | None, Meta(description="Upper bound of the reduced reward; null sets none.")] = None
     max_turns: Annotated[Positive, Meta(description="Turns after which a rollout ends.")] = Limits().max_turns
     secrets: Annotated[
-        Secrets, Meta(description="Secrets of this environment, as the top-level `secrets`, which they replace.")
-    ] = field(default_factory=dict[str, str | Secret | None])
-    variant: Annotated[
-        PathName | None,
-        Meta(description="Environment to ask the server for; null means the one that the name or the task says."),
-    ] = None
-    base_url: Annotated[
-        Url | None, Meta(description="Address of a server of your own; null means OpenReward, or the playground.")
-    ] = None
-    send_api_key: Annotated[
-        bool, Meta(description="Send OPENREWARD_API_KEY to `base_url` too; off, it goes to OpenReward alone.")
-    ] = False
-    toolset: Annotated[
-        str | None, Meta(description="Toolset to add to the environment's own tools; null adds none.")
-    ] = None
-    weight: Annotated[
-        float,
+        Secrets,
         Meta(
-            gt=0, description="Share of the tasks, relative to the other environments, where their number is limited."
+            description="Secrets of this environment, as the top-level `secrets`, which they replace; an empty text "
+            "takes one away."
         ),
-    ] = 1.0
-    eval_splits: Annotated[
-        tuple[str, ...], Meta(description="Splits to evaluate on, held out from training; empty means no evaluation.")
-    ] = ()
+    ] = field(default_factory=dict[str, str | Secret | None])
+    env_overrides: Annotated[
+        dict[str, str | None],
+        Meta(description="Variables of the environment's container; null: the secret of that name, of `secrets`."),
+    ] = field(default_factory=dict[str, str | None])
+    difficulty: Annotated[
+        DifficultyConfig | None, Meta(description="Tasks to train on by their difficulty; null: all.")
+    ] = None
+    variant: Annotated[PathName | None, Meta(description="Environment to request; null: that of task or name.")] = None
+    base_url: Annotated[Url | None, Meta(description="Address of your server; null: OpenReward or playground.")] = None
+    send_api_key: Annotated[bool, Meta(description="Send OPENREWARD_API_KEY to `base_url` too.")] = False
+    toolset: Annotated[str | None, Meta(description="Toolset to add to the environment's tools; null: none.")] = None
+    weight: Annotated[float, Meta(gt=0, description="Relative share of the tasks if their number is limited.")] = 1.0
+    eval_splits: Annotated[tuple[str, ...], Meta(description="Splits to evaluate on; empty: no evaluation.")] = ()
     success_reward: Annotated[float, Meta(description="Reward from which a rollout counts as a success.")] = 1.0
-    parallel_calls: Annotated[
-        bool, Meta(description="Run the calls of one turn at the same time; off, one after the other.")
-    ] = Limits().parallel_calls
-    max_concurrency: Annotated[
-        Positive | None, Meta(description="Most sessions open at once in one process; null finds the limit as it runs.")
-    ] = None
-    call_timeout: Annotated[
-        Seconds | None, Meta(description="Deadline of one call, in seconds; null means `rollout.call_timeout`.")
-    ] = None
+    parallel_calls: Annotated[bool, Meta(description="Run the calls of a turn concurrently.")] = Limits().parallel_calls
+    max_concurrency: Annotated[Positive | None, Meta(description="Most sessions of a process; null: adaptive.")] = None
+    call_timeout: Annotated[Seconds | None, Meta(description="Seconds for a call; null: as `rollout` says.")] = None
 
     def __post_init__(self) -> None:
         if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
-            raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}: swap them")
+            raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}. Swap them")
 
 
 class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set budgets, deadlines and records of every rollout. Deadlines nest: call, turn, rollout."""
 
-    rollout_tokens: Annotated[
+    context_tokens: Annotated[
         Positive | None,
-        Meta(description="Tokens that the model may generate in all turns; null means `context_tokens`."),
+        Meta(description="Most tokens of prompt and response together; null: 32768, or fewer if training GPUs ask it."),
     ] = None
-    max_error_rate: Annotated[
-        Share, Meta(description="Share of the latest rollouts that may end in ERROR before the run is aborted.")
-    ] = 0.5
+    rollout_tokens: Annotated[Positive | None, Meta(description="Most sampled tokens; null: `context_tokens`.")] = None
+    max_error_rate: Annotated[Share, Meta(description="Share of recent rollouts in ERROR that aborts the run.")] = 0.5
     journal: Annotated[str | None, Meta(description="Folder of the journal; null means the run's own folder.")] = None
     upload: Annotated[
-        bool | None,
-        Meta(
-            description="Upload rollouts to OpenReward; null uploads those of its own environments, where a key is set."
-        ),
+        bool | None, Meta(description="Upload rollouts to OpenReward; null: of its own environments, if a key is set.")
     ] = None
 
     def __post_init__(self) -> None:
         if not self.call_timeout <= self.turn_timeout <= self.rollout_timeout:
             raise ValueError(
-                "deadlines must nest: `call_timeout` <= `turn_timeout` <= `rollout_timeout`, not "
-                f"{self.call_timeout}, {self.turn_timeout}, {self.rollout_timeout}"
+                f"deadlines must nest, but `call_timeout` is {self.call_timeout}, `turn_timeout` {self.turn_timeout}, "
+                f"`rollout_timeout` {self.rollout_timeout}. Raise the later ones"
             )
 
 
 class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Evaluate on the environments' `eval_splits`. `orl rollout` samples as this section says."""
 
-    interval: Annotated[
-        Positive | None, Meta(description="Steps between evaluations; null evaluates before and after training only.")
-    ] = None
+    interval: Annotated[Positive | None, Meta(description="Steps between evaluations; null: at both ends only.")] = None
     samples: Annotated[Positive, Meta(description="Rollouts of each task.")] = 1
-    max_tasks: Annotated[Positive | None, Meta(description="Most tasks to evaluate on; null takes all of them.")] = None
+    max_tasks: Annotated[Positive | None, Meta(description="Most tasks to evaluate on; null: all.")] = None
     temperature: Annotated[float, Meta(ge=0, description="Sampling temperature.")] = 1.0
-    top_p: Annotated[float, Meta(gt=0, le=1, description="Nucleus sampling: the probability mass to sample from.")] = (
-        1.0
-    )
+    top_p: Annotated[float, Meta(gt=0, le=1, description="Probability mass of nucleus sampling.")] = 1.0
 
 
 class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,13 +141,10 @@ class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     mode: Annotated[
         Literal["off", "only", "blend"],
-        Meta(description="`only` replaces the rollouts' rewards by the scores, `blend` adds them with `weight`."),
+        Meta(description="`only` replaces rewards by the scores, `blend` adds the scores times `weight`."),
     ] = "off"
     weight: Annotated[float, Meta(description="Factor of a score in `blend`.")] = 1.0
-    timeout: Annotated[
-        Seconds,
-        Meta(description="Deadline for all scores of a step, in seconds; a later group keeps its own rewards."),
-    ] = 300.0
+    timeout: Annotated[Seconds, Meta(description="Seconds for all scores of a step; late ones do not count.")] = 300.0
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,42 +152,53 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     environments: Annotated[
         dict[EnvironmentName, EnvironmentConfig],
-        Meta(min_length=1, description="Environments to play, by name, such as GeneralReasoning/WhoDunIt."),
+        Meta(description="Environments to play, such as GeneralReasoning/WhoDunIt. Empty: plain rows alone."),
     ]
     secrets: Annotated[
         Secrets,
-        Meta(description="Secrets of all environments, by name: a value, null (read a variable), or value and hosts."),
+        Meta(
+            description="Secrets of all environments by name: a value, null (a variable), or value and hosts. One "
+            "without a value is left out with a warning, or refused if OpenReward says that it is needed."
+        ),
     ] = field(default_factory=dict[str, str | Secret | None])
     system_prompt_template: Annotated[
         str | None,
         Meta(
-            description="System prompt with {tools} in it; {{ and }} are braces. Null: the chat template shows tools."
+            description="System prompt with {tools} in it; {{ and }} are braces. Null: the chat template lists tools."
         ),
     ] = None
     thinking: Annotated[
         bool | Literal["keep", "strip"] | None,
         Meta(
-            description="Reasoning: false turns it off, `keep` (or true) leaves that of earlier turns in the context, "
-            "`strip` takes it out. Null turns it off where the chat template can."
+            description="Reasoning: false turns it off, `keep` (or true) leaves earlier turns' in the context, `strip` "
+            "removes it. Null turns it off if the chat template can."
         ),
     ] = None
-    chat_template: Annotated[
-        str | None, Meta(description="File with a chat template that replaces the checkpoint's own.")
-    ] = None
+    chat_template: Annotated[str | None, Meta(description="File with a chat template; null: the checkpoint's.")] = None
     chat_template_kwargs: Annotated[
         dict[str, Any], Meta(description="Variables of the chat template, such as {reasoning_effort: low}.")
     ] = field(default_factory=dict[str, Any])
-    chat_template_date: Annotated[
-        date | None, Meta(description="Date that the chat template shows; null means the day when the run begins.")
-    ] = None
+    chat_template_date: Annotated[date | None, Meta(description="Date in the chat template; null: first day.")] = None
     tool_format: Annotated[
-        ToolFormat | Literal["auto"], Meta(description="Wire format of calls; auto is the one of the chat template.")
+        ToolFormat | Literal["auto"],
+        Meta(description="Format of calls; auto: that of the example in `system_prompt_template`, or the model's own."),
     ] = "auto"
-    openreward_run_name: Annotated[str, Meta(description="Name of the run at OpenReward and of its folder.")] = "orl"
+    openreward_run_name: Annotated[str, Meta(description="Name of the run; a launch adds its time.")] = "orl"
     reward: Annotated[
         Function | None,
-        Meta(description="Function of a Trajectory that gives its reward, importable where rollouts run."),
+        Meta(
+            description="Your function of a Trajectory, installed or in the working folder. A parameter `environment` "
+            "gets the environment's settings."
+        ),
     ] = None
+    reward_mode: Annotated[
+        RewardMode,
+        Meta(description="Your function's value replaces the environment's reward, is added to it, or scales it."),
+    ] = "replace"
+    turn_advantages: Annotated[
+        bool,
+        Meta(description="Train each call on its return-to-go, not on the rollout's reward. slime alone can."),
+    ] = False
     group_reward: Annotated[GroupRewardConfig, Meta(description="The environment's comparative score of a group.")] = (
         field(default_factory=GroupRewardConfig)
     )
@@ -211,32 +215,61 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(mistakes)
 
     def _mistakes(self) -> Iterator[str]:
+        if not self.environments and self.trainer.task_data is None:
+            yield "`environments` is empty. Name an environment, or a file of plain rows as `trainer.task_data`"
         for name, environment in self.environments.items():
             if (environment.call_timeout or 0.0) > self.rollout.turn_timeout:
-                yield f"`call_timeout` of {name} is above `turn_timeout`, {self.rollout.turn_timeout}: lower it"
+                yield f"`call_timeout` of {name} is above `turn_timeout`, {self.rollout.turn_timeout}. Lower it"
+            for variable, value in environment.env_overrides.items():
+                if value is None and variable not in {**self.secrets, **environment.secrets}:
+                    yield f"`env_overrides.{variable}` of {name} is null and no secret. Add it to `secrets`"
+                if value is not None and (takes_secret(variable) or has_login(value)):
+                    yield f"`env_overrides.{variable}` of {name} may hold a secret. Write null, and add it to `secrets`"
         if self.system_prompt_template is not None:
             try:
                 check_system_prompt(self.system_prompt_template)
             except ValueError as exc:
                 yield str(exc)
+        yield from self._reward_mistakes()
         if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
             yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
 
+    def _reward_mistakes(self) -> Iterator[str]:
+        if self.reward is None and self.reward_mode != "replace":
+            yield f"`reward_mode` is {self.reward_mode}, and there is no `reward`. Name a function, or remove the mode"
+        if not self.turn_advantages:
+            return
+        if any(environment.reward_reduction != "sum" for environment in self.environments.values()):
+            yield "`turn_advantages` needs `reward_reduction: sum` in every environment"
+        if self.reward is not None and self.reward_mode != "add":
+            yield f"`turn_advantages` needs `reward_mode: add`, and it is {self.reward_mode}"
+        if self.group_reward.mode == "only":
+            yield "`turn_advantages` needs turn rewards, and `group_reward.mode: only` replaces them. Use `blend`"
+
     def environment(self, name: str) -> EnvironmentConfig:
-        """Return the settings of the environment `name`.
+        """Return the settings of the environment `name`; for a plain row, those of one turn.
 
         Raises:
             ConfigError: there is none of that name.
         """
+        if name == PLAIN:
+            return EnvironmentConfig(max_turns=1)
         if name not in self.environments:
             known = ", ".join(self.environments)
-            raise ConfigError(f"the configuration has no environment `{name}`: name one of {known}")
+            raise ConfigError(f"the configuration has no environment `{name}`. It has {known}")
         return self.environments[name]
 
     def public(self) -> dict[str, Any]:
         """Return the configuration as plain JSON types, every secret's value replaced by null."""
         tree = msgspec.to_builtins(self)
         for holder in (tree, *tree["environments"].values()):
-            for secret in holder["secrets"]:
-                holder["secrets"][secret] = None
+            for name, secret in holder["secrets"].items():
+                holder["secrets"][name] = _without_value(secret)
         return tree
+
+
+def _without_value(secret: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """Return a secret without its value. An empty value stays: it takes a secret away."""
+    if isinstance(secret, dict):
+        return {**secret, "value": _without_value(secret["value"])}
+    return secret if secret == "" else None

@@ -1,96 +1,124 @@
 """Section `trainer` of the configuration: options that every trainer obeys, and those of clusters alone.
 
-`trainer.flags` go to the trainer as they are, but for secrets.
+`trainer.flags` go to the trainer as they are, but for secrets. They may be kept apart by trainer, so that one file runs
+on all of them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, get_args
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, field, structs
 
 from orl_core.credentials import credentials_among
 from orl_core.limits import NonNegative, Positive
 
 Backend = Literal["slime", "miles", "trl"]
+Decay = Annotated[float, Meta(ge=0, lt=1)]
+Flag = str | float | bool | None
 
 
 class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set options that every trainer obeys; null leaves the choice to the trainer."""
 
     backend: Annotated[Backend, Meta(description="Trainer: trl on this machine, slime or miles on a cluster.")] = "trl"
-    model: Annotated[
-        str | None,
-        Meta(description="Checkpoint's folder, model of a hub, or playground/GuessNumber: a tiny model made here."),
-    ] = None
+    model: Annotated[str | None, Meta(description="Checkpoint: folder, name on a hub, or playground/GuessNumber.")] = (
+        None
+    )
     lr: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Learning rate.")] = None
+    lr_decay_style: Annotated[
+        Literal["constant", "linear", "cosine"] | None, Meta(description="Schedule of the learning rate.")
+    ] = None
+    weight_decay: Annotated[Annotated[float, Meta(ge=0)] | None, Meta(description="Weight decay of Adam.")] = None
+    adam_beta1: Annotated[Decay | None, Meta(description="Decay rate of Adam's mean of gradients.")] = None
+    adam_beta2: Annotated[Decay | None, Meta(description="Decay rate of Adam's mean of squared gradients.")] = None
+    adam_eps: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Epsilon of Adam.")] = None
+    advantage_estimator: Annotated[
+        str | None,
+        Meta(description="Advantage estimator: grpo or gspo; on a cluster also ppo, reinforce_plus_plus and others."),
+    ] = None
     n_samples: Annotated[Positive | None, Meta(description="Rollouts of each task, which make a group.")] = None
     rollout_batch_size: Annotated[Positive | None, Meta(description="Tasks of one step.")] = None
     num_rollout: Annotated[Positive | None, Meta(description="Steps of the whole run.")] = None
-    max_response_len: Annotated[
-        Positive | None, Meta(description="Most tokens that a rollout may add to its prompt.")
-    ] = None
-    max_context_len: Annotated[Positive | None, Meta(description="Most tokens of prompt and response together.")] = None
-    temperature: Annotated[
-        Annotated[float, Meta(gt=0)] | None, Meta(description="Sampling temperature of training rollouts.")
-    ] = None
+    temperature: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Sampling temperature.")] = None
     save_interval: Annotated[Positive | None, Meta(description="Steps between checkpoints.")] = None
-    task_data: Annotated[
-        str | None,
-        Meta(description="File that orl prepare wrote (default: every task, without regard to `weight`)."),
+    task_data: Annotated[str | None, Meta(description="File from orl prepare (default: all tasks, unweighted).")] = None
+    wandb_project: Annotated[
+        str | None, Meta(description="Project at Weights & Biases; reports the run there, offline without a key.")
     ] = None
-    wandb_project: Annotated[str | None, Meta(description="Project at Weights & Biases.")] = None
     wandb_run: Annotated[
-        str | None,
-        Meta(description="Name of the run at Weights & Biases (default: the name of the run or its project)."),
+        str | None, Meta(description="Run name at Weights & Biases (default: that of the run's folder).")
     ] = None
     wandb_mode: Annotated[
         Literal["online", "offline", "disabled"] | None,
-        Meta(description="Mode of Weights & Biases (default: online where WANDB_API_KEY is set)."),
+        Meta(description="Mode of Weights & Biases (default: online if WANDB_API_KEY is set or you are logged in)."),
     ] = None
+    tensorboard: Annotated[
+        bool, Meta(description="Write TensorBoard's files, to `tensorboard` in the run's folder.")
+    ] = False
     seed: Annotated[NonNegative, Meta(description="Seed of tasks, weights and sampling.")] = 0
     flags: Annotated[
-        dict[str, str | float | bool | None],
-        Meta(description='Options of the trainer itself: {"--kl-loss-coef": 0.01}; true is a switch, null is none.'),
-    ] = field(default_factory=dict[str, str | float | bool | None])
+        dict[str, Flag | dict[str, Flag]],
+        Meta(
+            description='Options of the trainer itself: {"--kl-loss-coef": 0.01}; true is a switch, null is none. Keep '
+            "those of several trainers apart: {slime: {...}, miles: {...}, trl: {...}}."
+        ),
+    ] = field(default_factory=dict[str, Flag | dict[str, Flag]])
 
     def __post_init__(self) -> None:
-        settings = {name: getattr(self, name) for name in self.__struct_fields__}
-        if mistakes := "\n".join(credentials_among(settings, self.flags)):
+        if mistakes := "\n".join(self._mistakes()):
             raise ValueError(mistakes)
+
+    def _mistakes(self) -> Iterator[str]:
+        settings = {name: getattr(self, name) for name in self.__struct_fields__}
+        yield from credentials_among(settings, self.flags)
+        apart = {name.partition("=")[0]: flags for name, flags in self.flags.items() if isinstance(flags, dict)}
+        for name, flags in apart.items():
+            if name not in get_args(Backend):
+                yield f"`flags` has `{name}`, which is no trainer: use {', '.join(get_args(Backend))}"
+            yield from credentials_among({}, flags)
+        if 0 < len(apart) < len(self.flags):
+            yield f"`flags` has options beside `{next(iter(apart))}`: move each into the flags of a trainer"
+
+    @property
+    def own_flags(self) -> dict[str, Flag]:
+        """The flags of `backend`."""
+        given = self.flags.get(self.backend)
+        if isinstance(given, dict):
+            return given
+        return {name: value for name, value in self.flags.items() if not isinstance(value, dict)}
 
 
 class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set options of trainers that run on a cluster, beside the shared ones; null leaves the choice to the trainer."""
 
-    max_tokens_per_gpu: Annotated[Positive | None, Meta(description="Most tokens in one GPU's micro-batch.")] = None
+    max_tokens_per_gpu: Annotated[
+        Positive | None, Meta(description="Most tokens in one GPU's micro-batch (default: 8192).")
+    ] = None
     asynchronous: Annotated[
-        bool, Meta(description="Play the next batch while training on this one, on GPUs of their own.")
+        bool, Meta(description="Generate the next batch while training on this one, on separate GPUs.")
     ] = field(default=False, name="async")
-    num_gpus: Annotated[Positive | None, Meta(description="GPUs of each node (default: those that are found).")] = None
-    actor_gpus: Annotated[
-        Positive | None, Meta(description="GPUs of each node that train (default: all, shared with the engines).")
-    ] = None
-    rollout_gpus: Annotated[
-        Positive | None, Meta(description="GPUs that serve the engines (default: all, shared with training).")
-    ] = None
+    num_gpus: Annotated[Positive | None, Meta(description="GPUs of each node (default: all that are found).")] = None
+    actor_gpus: Annotated[Positive | None, Meta(description="Training GPUs of a node (default: all, shared).")] = None
+    rollout_gpus: Annotated[Positive | None, Meta(description="GPUs of the engines (default: all, shared).")] = None
     actor_nodes: Annotated[Positive | None, Meta(description="Nodes that train (default: 1).")] = None
     tp: Annotated[Positive | None, Meta(description="Tensor-parallel size.")] = None
     train_backend: Annotated[
         Literal["megatron", "fsdp"] | None, Meta(description="Training backend, where the trainer has a choice.")
     ] = None
-    advantage_estimator: Annotated[
-        str | None, Meta(description="Advantage estimator, such as grpo, gspo or reinforce_plus_plus.")
-    ] = None
-    load: Annotated[
-        str | None, Meta(description="Checkpoint to resume from (default: that of --save, where there is one).")
-    ] = None
+    load: Annotated[str | None, Meta(description="Checkpoint to resume from (default: that of --save).")] = None
     save: Annotated[str | None, Meta(description="Folder for checkpoints (default: in the run's own folder).")] = None
     megatron_ckpt: Annotated[str | None, Meta(description="The model, converted for Megatron.")] = None
     model_args: Annotated[str | None, Meta(description="The trainer's file with the shape of the model.")] = None
+    slime_path: Annotated[str | None, Meta(description="Checkout of slime (default: the installed one).")] = None
+    miles_path: Annotated[str | None, Meta(description="Checkout of miles (default: the installed one).")] = None
+    megatron_path: Annotated[str | None, Meta(description="Checkout of Megatron-LM (default: the installed one).")] = (
+        None
+    )
 
     @property
     def cluster_options(self) -> list[str]:
-        """List the options of clusters that are set."""
-        names = self.__struct_fields__[len(SharedOptions.__struct_fields__) :]
-        return [name for name in names if getattr(self, name) not in (None, False)]
+        """List the options of clusters that are set, by their keys in the file."""
+        own = structs.fields(type(self))[len(SharedOptions.__struct_fields__) :]
+        return [option.encode_name for option in own if getattr(self, option.name) not in (None, False)]

@@ -1,8 +1,8 @@
 """Read YAML as plain JSON types, for `load_config`. This module knows nothing of the schema.
 
 PyYAML is imported here alone, so that importing orl_core does not pay for it. The loader differs from PyYAML's safe one
-in two points: a key that stands twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot). A file and what
-its aliases make of it are limited in size, before anything is made of them.
+in two points: a key that appears twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot). The size of a
+file is limited, also with every alias expanded, before any value is made.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import yaml
 
 from orl_core.errors import ConfigError
 
-# Exceptions of PyYAML, the last five for scalars that it cannot make and for nesting beyond Python's stack.
+# Exceptions of PyYAML. The last five are for scalars that it cannot read and for nesting beyond Python's stack.
 _REFUSALS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
 MOST_BYTES = 256 << 10  # of a file
-MOST_NODES = 100_000  # of a file, aliases written out
+MOST_NODES = 100_000  # of a file, every alias expanded
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
         if len(mapping) != len(node.value):
             counts = Counter(str(key.value) for key, _ in node.value)
             twice = max(counts, key=lambda key: counts[key])[:80]
-            raise yaml.constructor.ConstructorError(None, None, f"key `{twice}` stands twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"key `{twice}` appears twice", node.start_mark)
         return mapping
 
 
@@ -87,23 +87,32 @@ def _text_of(path: Path) -> str:
 
 
 def _opener(path: str, flags: int) -> int:
-    """Open a regular file. A pipe, such as `/dev/stdin`, or a device may have no end, or never begin."""
+    """Open a regular file. A read from a pipe, such as `/dev/stdin`, or a device may block or never end."""
     file = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise ValueError("it is a folder, a pipe or a device: name a regular file")
+        raise ValueError("it is a folder, a pipe or a device. Name a regular file")
     return file
 
 
 def override(tree: dict[str, Any], text: str) -> None:
-    """Apply `dotted.path=value` (the value in YAML) to `tree`, making mappings on the way.
+    """Apply `dotted.path=value` (the value in YAML) to `tree`.
 
     Raises:
         ConfigError: no `=`, a value that is not YAML, or a path through something that is not a mapping.
     """
     path, equals, value = text.partition("=")
     if not equals or not all(path.split(".")):
-        raise ConfigError(f"override {f'`{path}`' if equals else 'without `=`'} is not of the form path.to.key=value")
+        raise ConfigError(f"override {f'`{path}`' if equals else 'without `=`'}: expected path.to.key=value")
+    assign(tree, path, _parse(value, f"override `{path}`"))
+
+
+def assign(tree: dict[str, Any], path: str, value: object) -> None:
+    """Set the value at the dotted `path` of `tree`, making mappings on the way.
+
+    Raises:
+        ConfigError: the path goes through something that is not a mapping.
+    """
     *parents, last = path.split(".")
     node = tree
     for depth, key in enumerate(parents):
@@ -111,7 +120,7 @@ def override(tree: dict[str, Any], text: str) -> None:
         if not isinstance(child, dict):
             raise ConfigError(f"override `{path}`: `$.{'.'.join(parents[: depth + 1])}` is not a mapping")
         node = cast("dict[str, Any]", child)
-    node[last] = _parse(value, f"override `{path}`")
+    node[last] = value
 
 
 def read_template(tree: dict[str, Any], source: str) -> None:
@@ -128,12 +137,14 @@ def read_template(tree: dict[str, Any], source: str) -> None:
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{source}: {named} cannot be read: {exc} - at `$.chat_template`") from exc
     if not _is_template(text):
-        raise ConfigError(f"{source}: {named} is no chat template, it has no {{{{ and no {{% - at `$.chat_template`")
+        raise ConfigError(
+            f"{source}: {named} is not a chat template: it contains neither {{{{ nor {{% - at `$.chat_template`"
+        )
     tree["chat_template"] = text
 
 
 def _is_template(text: str) -> bool:
-    """Return whether this is a chat template's text, and no path of one."""
+    """Tell whether this is the text of a chat template, not its path."""
     return "{{" in text or "{%" in text
 
 
@@ -144,7 +155,7 @@ def _parse(text: str, source: str) -> object:
         if node is None:
             return None
         if _written_out(node, {}) > MOST_NODES:
-            raise yaml.YAMLError(f"more than {MOST_NODES:,} values, aliases written out")
+            raise yaml.YAMLError(f"more than {MOST_NODES:,} values with every alias expanded")
         return cast("Any", loader).construct_document(node)
     except _REFUSALS as exc:
         raise ConfigError(f"{source}: not YAML: {_why(exc)}") from None
@@ -167,10 +178,10 @@ def _why(exc: Exception) -> str:
 
 
 def _written_out(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the number of values in `node` with every alias written out, by a walk that visits each node once.
+    """Return the number of values in `node` with every alias expanded, by a walk that visits each node once.
 
     Raises:
-        YAMLError: a node holds itself.
+        YAMLError: a node contains itself.
     """
     if not isinstance(node, yaml.CollectionNode):
         return 1
@@ -180,5 +191,5 @@ def _written_out(node: yaml.Node, sizes: dict[int, int]) -> int:
         below = [part for pair in members for part in pair] if isinstance(node, yaml.MappingNode) else members
         sizes[id(node)] = 1 + sum(_written_out(each, sizes) for each in below)
     if not sizes[id(node)]:
-        raise yaml.YAMLError("a value holds itself")
+        raise yaml.YAMLError("a value contains itself")
     return sizes[id(node)]

@@ -7,6 +7,7 @@ plan          what follows an action, worked out once for each shape
 dummy         the conversations that plans are made from
 contents      what a template does to a content, found by probing
 junction      where an action ends and what follows it begins
+taught        the format of calls: the template's own, or that of a system prompt
 calls         an action's ids split at delimiters; which format they are in
 places        from characters to ids
 controls      control strings: found, kept out, spliced

@@ -1,23 +1,17 @@
-"""The actions that a template is made to write: arguments of every type, text before calls, one call and several.
+"""The actions that a template is made to write: arguments of every type, text before calls, several calls.
 
-The module knows neither templates nor formats. The names in a case are words that no template prints otherwise.
+The names in a case are words that no template prints otherwise.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from msgspec import Struct
 
 from orl_core.messages import ToolCall, ToolSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_TYPES: dict[type[object], str] = {
-    **{bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"},
-    **{list: "array", dict: "object"},
-}
+from orl_core.text import leaves_in
+from orl_core.tools.typed import JSON_TYPES
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,20 +24,10 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def one_call(name: str, **arguments: Any) -> Case:
-    """The case of one call with these arguments; a dash stands in their names where Python has two underscores."""
+    """Return the case of one call with these arguments. Two underscores in their names become a dash."""
     named = {key.replace("__", "-"): value for key, value in arguments.items()}
-    return Case(name=name, calls=(ToolCall(name="look", arguments=named),), shows=("look", *_keys(named)))
-
-
-def _keys(value: Any) -> Iterator[str]:
-    """The keys of every object in a JSON value."""
-    if isinstance(value, dict):
-        for key, member in cast("dict[str, Any]", value).items():
-            yield key
-            yield from _keys(member)
-    elif isinstance(value, list):
-        for member in cast("list[Any]", value):
-            yield from _keys(member)
+    keys = [text for path, text in leaves_in(named) if not path]
+    return Case(name=name, calls=(ToolCall(name="look", arguments=named),), shows=("look", *keys))
 
 
 _TWO = (ToolCall(name="look", arguments={"at": "first"}), ToolCall(name="look-up", arguments={"at": "second"}))
@@ -71,13 +55,13 @@ CASES = (
 
 
 def tools_of(case: Case) -> list[ToolSpec]:
-    """Tools whose schemas state the types of the case's arguments."""
+    """Return tools whose schemas state the types of the case's arguments."""
     return [ToolSpec(name=call.name, description="Look.", parameters=_schema(call.arguments)) for call in case.calls]
 
 
 def _schema(value: Any) -> dict[str, Any]:
-    """The JSON schema of one value, its members included."""
-    schema: dict[str, Any] = {"type": _TYPES[type(value)], "description": "A value."}
+    """Return the JSON schema of one value, its members included."""
+    schema: dict[str, Any] = {"type": JSON_TYPES[type(value)], "description": "A value."}
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
         schema |= {"properties": {key: _schema(member) for key, member in members.items()}, "required": list(members)}

@@ -1,11 +1,8 @@
-"""The calls that a template writes, read back: which wire format it writes, and that the parser loses nothing.
+"""The calls that a template writes, read back: its wire format is found, and the parser loses nothing.
 
-Each case is an action: calls with arguments of every type, with text and without, one call and several. The template
-renders it as a part of the history, and the parser of a format reads the rendering. A case that the template cannot
-express is recorded: it raises, or a part of the case is not in the rendering. A case that is expressed and read as
-something else is refused, because the model learns from such renderings and its calls would be lost.
-
-The module knows templates only by what they print.
+Each case is an action, rendered as a part of the history and read by a parser. A case that the template cannot express
+(it raises, or leaves a part out) is reported. A case that is read as something else is refused: the model learns from
+such renderings, and its calls would be lost.
 """
 
 from __future__ import annotations
@@ -16,20 +13,22 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Action, ToolCall
+from orl_core.messages import Action, Message, TextBlock, ToolCall
 from orl_core.render.call_cases import CASES, PLAIN, Case, one_call, tools_of
 from orl_core.render.calls import opens
 from orl_core.render.certify import Check
 from orl_core.render.controls import GUARDS
-from orl_core.render.conversation import Dialect, call_dict
+from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.dummy import HELLO
 from orl_core.render.unsupported import unsupported
-from orl_core.text import map_strings
 from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
 from orl_core.tools.format import for_chat_template
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orl_core.render.calls import CallReader
+    from orl_core.render.controls import Controls
     from orl_core.render.plan import Plans
 
 
@@ -41,7 +40,7 @@ class Rendering(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def plain(self) -> str:
-        """The text without the guards that break control strings in the case's own strings."""
+        """Return the text without the guards that break control strings in the case's own strings."""
         return self.text.replace(GUARDS[0], "")
 
 
@@ -53,7 +52,7 @@ class CallCheck:
         self._known: dict[tuple[str, Dialect], Rendering | str] = {}
 
     def dialect(self, tool_format: ToolFormat) -> Dialect:
-        """How this template wants calls: arguments as an object or as JSON text, whichever is read back.
+        """Return how this template wants calls: arguments as an object or as JSON text, the one that is read back.
 
         Kimi K2's ids say the call's name, which its format prints nowhere else.
         """
@@ -62,7 +61,7 @@ class CallCheck:
         return min(choices, key=lambda choice: len(self._misread(tool_format, choice)))
 
     def detect_format(self) -> ToolFormat:
-        """The format whose parser reads back everything that the template writes.
+        """Return the format whose parser reads back everything that the template writes.
 
         Raises:
             RenderError: none does; the message says what the template writes, and which format comes near.
@@ -81,7 +80,7 @@ class CallCheck:
         raise RenderError(unsupported(rendering.plain, "", near))
 
     def check(self, dialect: Dialect, calls: CallReader) -> Check:
-        """The check that the parser reads back what the template writes, in ids.
+        """Check that the parser reads back what the template writes, in ids.
 
         It fails, and stops nothing, where the template writes no call at all.
 
@@ -89,7 +88,7 @@ class CallCheck:
             RenderError: the parser reads something else.
         """
         missing: list[str] = []
-        cases = (*CASES, _spelling(self._plans, calls.format))
+        cases = (*CASES, spelling(self._plans.controls, calls.wire.delimiters))
         for case in cases:
             rendering = self._rendering(case, dialect)
             if isinstance(rendering, str):
@@ -98,7 +97,7 @@ class CallCheck:
             ids = self._plans.controls.encode(rendering.text, GUARDS[0])
             opened = _opened(rendering, calls.format)
             action = calls.read(ids, tools_of(case), reasoning_opened=opened)[0]
-            if wrong := _difference(case, action, rendering):
+            if wrong := difference(case, action, rendering):
                 raise RenderError(
                     f"parse after render: the chat template writes {case.name} as {rendering.plain!r}, which the "
                     f"`{calls.format}` parser reads as {wrong}: template and `tool_format` do not belong together"
@@ -109,7 +108,7 @@ class CallCheck:
         return Check(check="parse after render", passed=passed, detail=detail)
 
     def _misread(self, tool_format: ToolFormat, dialect: Dialect) -> dict[str, str]:
-        """The cases that the format's parser does not read back, and what it reads; one call must be expressed."""
+        """Return the cases that the format's parser misreads, and what it reads; the template must express one call."""
         plain = self._read(PLAIN, tool_format, dialect)
         if plain != "":
             return {case.name: plain or "nothing" for case in CASES}
@@ -123,16 +122,16 @@ class CallCheck:
             return None
         opened = _opened(rendering, tool_format)
         action = parse(rendering.plain, tool_format, tools=tools_of(case), reasoning_opened=opened)
-        return self._strangers(case, rendering, tool_format) or _difference(case, action, rendering)
+        return self._strangers(case, rendering, tool_format) or difference(case, action, rendering)
 
     def _strangers(self, case: Case, rendering: Rendering, tool_format: ToolFormat) -> str:
-        """The control strings of a call that the format does not know: it would read a part of the call as text."""
+        """Return the control strings of a call that the format does not know, and would read as text."""
         last = max((rendering.text.rfind(word) for word in case.shows), default=0)
         written = set(self._plans.controls.sequence(rendering.text[max(last, 0) :]))
         return ", ".join(sorted(written.difference(delimiters(tool_format))))
 
     def _rendering(self, case: Case, dialect: Dialect) -> Rendering | str:
-        """The case as the template writes it, or why it cannot express it."""
+        """Return the case as the template writes it, or why it cannot express it."""
         key = case.name, dialect
         if key not in self._known:
             shown = self._plans.shown
@@ -160,7 +159,7 @@ class CallCheck:
         return self._closed(rendering, case)
 
     def _messages(self, case: Case, dialect: Dialect) -> tuple[list[dict[str, Any]], int]:
-        """The case as a template reads it, every string in it guarded, and the number of guards."""
+        """Return the case as a template reads it, every string in it guarded, and the number of guards."""
         guarded = 0
 
         def guard(text: str) -> str:
@@ -169,12 +168,10 @@ class CallCheck:
             guarded += len(changed) - len(text)
             return changed
 
-        calls: list[dict[str, Any]] = []
-        for number, call in enumerate(case.calls):
-            arguments, name_id = map_strings(call.arguments, guard), dialect.call_id(number, call.name)
-            calls.append(call_dict(call.name, arguments, call=name_id, as_text=dialect.arguments_as_text))
-        content = guard(case.text) if case.text else self._plans.form(("tool",)).empty
-        action = {"role": "assistant", "content": content, "tool_calls": calls}
+        message = Message(role="assistant", content=(TextBlock(text=case.text),), calls=case.calls)
+        (action,) = for_template([message], guard, dialect)
+        if not case.text:
+            action["content"] = self._plans.form(("tool",)).empty
         return [*map(dict, HELLO), action], guarded
 
     def _behind(self, whole: str, prompt: str) -> Rendering:
@@ -191,7 +188,7 @@ class CallCheck:
         return Rendering(text="".join(parts[same:])[alike:], prompt="")
 
     def _closed(self, rendering: Rendering, case: Case) -> Rendering | str:
-        """The rendering up to the closing, or why it is not one action."""
+        """Return the rendering up to the closing, or why it is not one action."""
         ids, stop_ids = self._plans.controls.ids, self._plans.tokenizer.stop_ids
         last = max((rendering.plain.rfind(word) for word in case.shows), default=0)
         text, said = "", 0
@@ -210,13 +207,13 @@ def _opened(rendering: Rendering, tool_format: ToolFormat) -> bool:
     return opens(rendering.prompt, tool_format) or rendering.text.lstrip().startswith(thinking(tool_format)[1])
 
 
-def _spelling(plans: Plans, tool_format: ToolFormat) -> Case:
-    """A string that spells the format's delimiters where they are ids: text from outside is text (law L4)."""
-    held = " ".join(text for text in delimiters(tool_format) if text in plans.controls.ids)
+def spelling(controls: Controls, delimiters: Sequence[str]) -> Case:
+    """Return a string that spells the format's delimiters where they are ids: text from outside is text (law L4)."""
+    held = " ".join(text for text in delimiters if text in controls.ids)
     return one_call("control strings in arguments", spelled=f"a {held} b", cut=held[:-1])
 
 
-def _difference(case: Case, action: Action, rendering: Rendering) -> str:
+def difference(case: Case, action: Action, rendering: Rendering) -> str:
     """Return what the action says in place of the case; empty if it says the same, types included.
 
     Where the rendering does not begin behind a prompt, what is left of one may stand before the text.
@@ -232,5 +229,5 @@ def _difference(case: Case, action: Action, rendering: Rendering) -> str:
 
 
 def _exact(value: Any) -> str:
-    """A text that is the same for equal values of equal types: 1, 1.0 and True differ, the order of keys does not."""
+    """Return a text that is equal for equal values of equal types: 1, 1.0 and True differ, orders of keys do not."""
     return json.dumps(value, sort_keys=True)

@@ -1,7 +1,4 @@
-"""Reading an action's ids: which ids are delimiters, what is text, and whether the prompt has opened the reasoning.
-
-It knows vocabularies and marks, and leaves the meaning of the marks to the wire format's parser in `orl_core.tools`.
-"""
+"""Reading an action's ids: delimiters, text, and whether the prompt has opened the reasoning."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from orl_core.errors import RenderError, boundary
 from orl_core.messages import Action, Span
 from orl_core.render.dummy import DUMMY_TOOL, HELLO
 from orl_core.render.places import Places
-from orl_core.tools import Mark, Marked, ToolFormat, delimiters, read_marked, thinking
+from orl_core.tools import Mark, Marked, ToolFormat, thinking, wire_format
 from orl_core.tools.format import for_chat_template
 from orl_core.tools.marked import spellings
 
@@ -26,21 +23,26 @@ if TYPE_CHECKING:
 
 
 class CallReader:
-    """Splits an action's ids at the delimiters of one wire format."""
+    """Splits an action's ids at the delimiters of one wire format.
 
-    def __init__(self, tokenizer: Tokenizer, controls: Controls, tool_format: ToolFormat) -> None:
+    `frame` is the format of the model's reasoning and text; None is that of its calls.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, controls: Controls, tool_format: ToolFormat, frame: ToolFormat | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self.format: ToolFormat = tool_format
-        held = [text for text in delimiters(tool_format) if text in controls.ids]
-        self._delimiters = {controls.ids[text]: text for text in held}
-        self._spelled = tuple(text for text in delimiters(tool_format) if text not in controls.ids)
+        self.wire = wire_format(tool_format, frame or tool_format)
+        self._delimiters = {controls.ids[text]: text for text in self.wire.delimiters if text in controls.ids}
+        self._spelled = tuple(text for text in self.wire.delimiters if text not in controls.ids)
 
     def read(
         self, ids: Sequence[int], tools: Sequence[ToolSpec], *, reasoning_opened: bool
     ) -> tuple[Action, tuple[Span, ...]]:
-        """The action that `ids` say, their stop token already taken off, and the ids of its parts. Total.
+        """Return the action that `ids` say, their stop token already taken off, and the ids of its parts. Total.
 
-        `tools`: as for `parse_marked`.
+        `tools`: as for `parse`.
         """
         texts: list[str] = []
         marks: list[Mark] = []
@@ -59,7 +61,7 @@ class CallReader:
                 size += len(delimiter)
             start = place + 1
         marked = Marked(text="".join(texts), marks=tuple(marks))
-        action, spans = read_marked(marked, self.format, tools=tools, reasoning_opened=reasoning_opened)
+        action, spans = self.wire.read(marked, tools, reasoning_opened=reasoning_opened)
         return action, _in_ids(spans, marked.text, pieces)
 
 
@@ -72,7 +74,7 @@ class _Piece(NamedTuple):
 
 
 def _in_ids(spans: Sequence[Span], text: str, pieces: Sequence[_Piece]) -> tuple[Span, ...]:
-    """`spans` in ids. An id whose text lies in two parts belongs to the first of them.
+    """Return `spans` in ids. An id whose text lies in two parts belongs to the first of them.
 
     White space between a part and the next one, or the end, is added to it.
     """
@@ -85,7 +87,7 @@ def _in_ids(spans: Sequence[Span], text: str, pieces: Sequence[_Piece]) -> tuple
 
 
 def _place(character: int, pieces: Sequence[_Piece]) -> int:
-    """How many ids it takes to say the first `character` characters."""
+    """Return how many ids it takes to say the first `character` characters."""
     piece = pieces[bisect_right(pieces, character, key=lambda piece: piece.character) - 1]
     return piece.id + piece.places.place(character - piece.character)
 

@@ -1,9 +1,8 @@
-"""The certificate: what a tokenizer and its chat template must pass before a run may trust them.
+"""The hard checks that a tokenizer and its chat template must pass before a run trusts them.
 
-Hard checks raise RenderError and say which law fails on which text with which ids; soft ones (`report`) are reported.
-The order is that of dependence: a later check believes what an earlier one has shown. Nothing here is a test double:
-the checks run on the renderer's own parts, at every start, in well under a second. What a template cannot express is no
-failure: it is found here, kept in the certificate, and the loop keeps within it.
+A hard check raises RenderError with the law, the text and the ids; a soft one is reported. They run on the renderer's
+own parts, at every start, each after those that it depends on. Limits of a template are no failure: they are kept in
+the certificate, and the loop keeps within them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from orl_core.render.conversation import Dialect
     from orl_core.render.dummy import Roles
     from orl_core.render.opening import OpeningRenderer
-    from orl_core.render.plan import Plans, TailPlan
+    from orl_core.render.plan import Plans
     from orl_core.render.tokenizer import Tokenizer
 
 BENIGN = (
@@ -105,12 +104,13 @@ class Extent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()
 
 
-def _hard(check: str, detail: str) -> Check:
+def hard(check: str, detail: str) -> Check:
+    """Return the row of a hard check that has passed."""
     return Check(check=check, passed=True, detail=detail)
 
 
 def before_plans(tokenizer: Tokenizer, controls: Controls) -> list[Check]:
-    """Checks 2, 3 and 5: the vocabulary alone.
+    """Make checks 2, 3 and 5: the vocabulary alone.
 
     Raises:
         RenderError: a check fails.
@@ -132,14 +132,14 @@ def before_plans(tokenizer: Tokenizer, controls: Controls) -> list[Check]:
         if back != unicodedata.normalize("NFC", text) and back != text:
             raise RenderError(f"check 5: {text!r} becomes {ids} and comes back as {back!r}")
     return [
-        _hard("2 stops", ", ".join(f"{named[stop]} {stop}" for stop in stops)),
-        _hard("3 text is text", f"{len(controls.ids)} control strings, none reachable by plain encoding"),
-        _hard("5 round trip", f"{len(BENIGN)} texts"),
+        hard("2 stops", ", ".join(f"{named[stop]} {stop}" for stop in stops)),
+        hard("3 text is text", f"{len(controls.ids)} control strings, none reachable by plain encoding"),
+        hard("5 round trip", f"{len(BENIGN)} texts"),
     ]
 
 
 def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
-    """Checks 4, 6 to 10 and 12: what follows an action.
+    """Make checks 4, 6 to 10 and 12 of what follows an action.
 
     Raises:
         RenderError: a check fails. That a user message cannot follow, or several results, is not a failure.
@@ -177,18 +177,18 @@ def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     contents = ", ".join(f"{role} {made.transform(role).name}" for role in roles)
     history = "the number of calls before only" if made.counting else "nothing before it"
     return extent, [
-        _hard("4 splice is joint", f"{len(BENIGN)} texts for each role"),
-        _hard("6 plans", f"an action can be followed by: {', '.join(roles)}"),
-        _hard("7 contents", contents),
-        _hard("8 independence", f"what follows an action depends on {history}, in all combinations that were tried"),
-        _hard("9 several calls", "as many as there are" if most is None else f"at most {most} in one action"),
-        _hard("10 closing", f"an action is closed by {closing}"),
-        _hard("12 adversarial slots", "control strings alone, doubled, cut and at the edges stay text"),
+        hard("4 splice is joint", f"{len(BENIGN)} texts for each role"),
+        hard("6 plans", f"an action can be followed by: {', '.join(roles)}"),
+        hard("7 contents", contents),
+        hard("8 independence", f"what follows an action depends on {history}, in all combinations that were tried"),
+        hard("9 several calls", "as many as there are" if most is None else f"at most {most} in one action"),
+        hard("10 closing", f"an action is closed by {closing}"),
+        hard("12 adversarial slots", "control strings alone, doubled, cut and at the edges stay text"),
     ]
 
 
 def _expressible(made: Plans, role: Role, several: bool) -> OpeningLimits:
-    """Checks 6 to 8: a plan, a transform, and a tail that does not depend on what came before."""
+    """Make checks 6 to 8: a plan, a transform, and a tail that does not depend on earlier messages."""
     made.plan((role,))
     made.transform(role)
     return compare(made, (role,), several=several)
@@ -221,14 +221,10 @@ def _closed(made: Plans, extent: Extent) -> None:
         plan = made.plan(roles)
         if plan.closing != extent.closing[roles[0]]:
             raise RenderError(f"check 10: {', '.join(roles)} close the action otherwise than {roles[0]} alone")
-        stops = [text for text in made.controls.sequence(_lead(plan)) if text in made.stops]
+        lead = "\0".join(part for part in plan.parts[: plan.parts.index(0)] if isinstance(part, str))
+        stops = [text for text in made.controls.sequence(lead) if text in made.stops]
         if len(stops) != 1:
             raise RenderError(f"check 10: {len(stops)} stop tokens stand between an action and the next {roles[0]}")
-
-
-def _lead(plan: TailPlan) -> str:
-    """The constant text between an action and the first new content."""
-    return "\0".join(part for part in plan.parts[: plan.parts.index(0)] if isinstance(part, str))
 
 
 def _spliced(made: Plans, role: Role, dialect: Dialect) -> None:
@@ -262,7 +258,7 @@ def _adversarial(made: Plans, role: Role, dialect: Dialect) -> None:
 
 
 def attacks(controls: Controls) -> list[str]:
-    """Contents that try to become control ids: alone, doubled, cut at either end, at the edges of a slot."""
+    """Return contents that try to become control ids: alone, doubled, cut at either end, at the edges of a slot."""
     return [
         attack
         for text in list(controls.ids)[:ADVERSARIAL_TOKENS]
@@ -271,7 +267,7 @@ def attacks(controls: Controls) -> list[str]:
 
 
 def openings(opening: OpeningRenderer, controls: Controls, encode_joint: Callable[[str], list[int]]) -> list[Check]:
-    """Checks 4, 11 and 12 for the opening: its ids, that the model is shown its tools, and that text stays text.
+    """Make checks 4, 11 and 12 of the opening: joint ids, tools that the model sees, and text that stays text.
 
     Raises:
         RenderError: the check fails.
@@ -287,6 +283,6 @@ def openings(opening: OpeningRenderer, controls: Controls, encode_joint: Callabl
     tool = ToolSpec(name="look", description=text, parameters=schema)
     opening.ids([text_message("system", text), text_message("user", text)], [tool])
     return [
-        _hard("11 tools", "the opening shows the tools"),
-        _hard("12 adversarial openings", "control strings in system, user and tool texts stay text"),
+        hard("11 tools", "the opening shows the tools"),
+        hard("12 adversarial openings", "control strings in system, user and tool texts stay text"),
     ]

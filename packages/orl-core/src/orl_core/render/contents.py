@@ -1,9 +1,7 @@
 """Find how a template changes the content of a message before it prints it, by probing.
 
-A transform is a function of the content alone. Where none of those known by name fits, the template itself is asked
-for every content, in the short dummy that its plan was made from: dearer by one small render, and just as exact. What
-it prints for a content is text from outside like any other (law L4). A template that changes more than the content is
-refused.
+A transform depends on the content alone. If no named one fits, the template renders every content, in the short dummy
+of its plan: one more small render, and just as exact. A template that changes more than the content is refused.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class Transform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def probe(render: Callable[[str], str], before: str, after: str, *, prefix: str, suffix: str) -> Transform | None:
-    """The transform of a template that prints a content between `before` and `after`; None where it prints more.
+    """Return the transform of a template that prints a content between `before` and `after`; None where it prints more.
 
     `prefix` and `suffix` are the constant texts at its edges: a template may look whether the content has them already.
     """

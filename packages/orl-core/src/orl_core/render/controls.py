@@ -1,18 +1,15 @@
-"""The control strings of a vocabulary: where they stand in a text, and how to keep them out of one (law L4).
+"""Control strings of a vocabulary: found in a text, and kept out of a text from outside (law L4).
 
-A rendered template mixes two kinds of text: its own, where a control string means a control id, and text from outside,
-where it must not. `guard` makes the difference visible before the template runs: it breaks every control string in a
-text from outside with a guard character, so that afterwards every unbroken one is the template's own. `encode` then
-splices: unbroken control strings become their ids, everything between them goes through the plain encoder without the
-guards. Because a tokenizer cuts at added tokens before it merges, the ids equal those of the joint encoding.
+`guard` breaks every control string in a text from outside with a guard character before the template runs. Every
+unbroken one is then the template's own. `encode` turns these into their ids, and the text between them, without guards,
+into plain ids. A tokenizer cuts at added tokens before it merges, so the ids equal those of the joint encoding.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cached_property
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from orl_core.errors import RenderError
 
@@ -35,29 +32,20 @@ class Controls:
         pattern = _longest_of(sorted(self.ids)) or r"(?!)"
         self._whole = re.compile(f"({pattern})")
         self._anywhere = re.compile(f"(?={pattern})")
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self.ids), default=0)
-
-    @cached_property
-    def _beginnings(self) -> frozenset[str]:
-        return frozenset(text[:length] for text in self.ids for length in range(1, len(text)))
-
-    @cached_property
-    def _endings(self) -> frozenset[str]:
-        return frozenset(text[-length:] for text in self.ids for length in range(1, len(text)))
+        self._longest = max(map(len, self.ids), default=0)
+        self._beginnings = frozenset(text[:length] for text in self.ids for length in range(1, len(text)))
+        self._endings = frozenset(text[-length:] for text in self.ids for length in range(1, len(text)))
 
     def split(self, text: str) -> list[str]:
-        """`text` cut at control strings: plain, control, plain, …, plain; the leftmost and longest match counts."""
+        """Split `text` at control strings: plain, control, plain, …, plain; the leftmost and longest match counts."""
         return self._whole.split(text)
 
     def sequence(self, text: str) -> list[str]:
-        """The control strings in `text`, in order."""
+        """Return the control strings in `text`, in order."""
         return self.split(text)[1::2]
 
     def encode(self, text: str, guard: str = "") -> list[int]:
-        """The ids of a rendered text: unbroken control strings as ids, the rest plain, guard characters left out."""
+        """Return the ids of a rendered text: unbroken control strings as ids, the rest plain, without guards."""
         pieces = self.split(text)
         plain = [unguarded(piece, guard) if guard else piece for piece in pieces[::2]]
         encoded = self._tokenizer.encode(plain)
@@ -68,7 +56,7 @@ class Controls:
         return ids
 
     def guard(self, text: str, guard: str) -> str:
-        """`text` with a guard character inside every control string, and at every edge where one could grow together.
+        """Put a guard character inside every control string of `text`, and at edges where one could grow together.
 
         An edge is the beginning of a control string at the end of `text`, or the ending of one at its start.
         """
@@ -84,14 +72,14 @@ class Controls:
         return guard.join(text[a:b] for a, b in pairwise(cuts))
 
     def blank(self, text: str, guard: str) -> str:
-        """`text` with every control string replaced by a letter, its edges guarded: what must render alike."""
+        """Return `text` with a letter for every control string, its edges guarded; both must render alike."""
         return self.guard(self._whole.sub(_BLANK, text), guard)
 
 
 def _longest_of(texts: Sequence[str]) -> str:
-    """A pattern of the longest of these sorted texts that stands at a place, what they share at the start written once.
+    """Return a pattern of the longest of these sorted texts, a common start written once.
 
-    A place costs the characters that match there, however many texts there are: vocabularies reserve a thousand.
+    A match costs its characters, however many texts there are: vocabularies reserve a thousand.
     """
     if not texts:
         return ""
@@ -108,17 +96,14 @@ def _longest_of(texts: Sequence[str]) -> str:
 
 
 def choose_guard(texts: Iterable[str]) -> str:
-    """A private-use character that none of `texts` holds, as it is or as JSON escapes it.
+    """Return a private-use character that none of `texts` holds, as it is or as JSON escapes it.
 
     Raises:
         RenderError: they hold all of them.
     """
-    used = set[str]()
-    for text in texts:
-        if not text.isascii() or "\\ue00" in text:
-            used.update(guard for guard in GUARDS if guard in text or _escaped(guard) in text)
+    suspects = [text for text in texts if not text.isascii() or "\\ue00" in text]
     for guard in GUARDS:
-        if guard not in used:
+        if not any(guard in text or _escaped(guard) in text for text in suspects):
             return guard
     raise RenderError("the messages hold all sixteen guard characters U+E000 to U+E00F: law L4 cannot be kept")
 
@@ -130,16 +115,3 @@ def unguarded(text: str, guard: str) -> str:
 
 def _escaped(guard: str) -> str:
     return f"\\u{ord(guard):04x}"
-
-
-def strings(value: Any) -> Iterable[str]:
-    """Every string in a JSON-like value, keys included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, member in cast("dict[Any, Any]", value).items():
-            yield from strings(key)
-            yield from strings(member)
-    elif isinstance(value, list | tuple):
-        for member in cast("list[Any]", value):
-            yield from strings(member)

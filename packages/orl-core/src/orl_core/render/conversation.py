@@ -1,7 +1,6 @@
-"""Messages as chat templates read them: plain dicts, every text from outside changed on the way (law L4).
+"""Messages as chat templates read them: plain dicts, with every text from outside changed on the way (law L4).
 
-It must not know templates or ids. An image is refused here, at the first block that holds one, because no later place
-can tell which message it came from.
+It must not know templates or ids. Images are refused here: no later stage can tell which message they came from.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def text_content(message: Message, place: int) -> str:
-    """The text of a message, lone surrogates replaced. `place` is its index, for the error.
+    """Return the text of a message, lone surrogates replaced. `place` is its index, for the error.
 
     Raises:
         RenderError: a block is an image.
@@ -42,14 +41,14 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     named_ids: bool = False
 
     def call_id(self, number: int, name: str) -> str:
-        """The id of the conversation's call `number`, counted from 0."""
+        """Return the id of the conversation's call `number`, counted from 0."""
         return f"functions.{name}:{number}" if self.named_ids else call_id(number)
 
 
 def for_template(
     messages: Sequence[Message], change: Callable[[str], str], dialect: Dialect | None = None
 ) -> list[dict[str, Any]]:
-    """The messages as a template's `messages`, `change` applied to every string that comes from outside.
+    """Return the messages as a template's `messages`, `change` applied to every string that comes from outside.
 
     Calls get ids in the order of the conversation, and results take them in the same order.
 
@@ -88,16 +87,16 @@ def _assistant(
 
 
 def call_dict(name: str, arguments: dict[str, Any], *, call: str, as_text: bool = False) -> dict[str, Any]:
-    """A call in an assistant's message; `call` is its id, `as_text` writes the arguments as JSON text."""
+    """Return a call in an assistant's message; `call` is its id, `as_text` writes the arguments as JSON text."""
     said = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
     return {"id": call, "type": "function", "function": {"name": name, "arguments": said}}
 
 
 def tool_dict(content: str, *, name: str, call: str) -> dict[str, Any]:
-    """A tool's result; `call` is the id of the call that it answers."""
+    """Return a tool's result; `call` is the id of the call that it answers."""
     return {"role": "tool", "content": content, "name": name, "tool_call_id": call}
 
 
 def call_id(number: int) -> str:
-    """The plain id of the conversation's call `number`: nine letters and digits, which every template accepts."""
+    """Return the plain id of call `number` of a conversation: nine letters and digits, which every template accepts."""
     return f"c{number:08d}"

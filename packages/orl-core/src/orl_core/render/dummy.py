@@ -1,7 +1,6 @@
-"""The dummy conversations that plans are made from: sentinels in all that varies, and where they come out again.
+"""The dummy conversations of plans: sentinels in all that varies, and their places in the rendering.
 
-A sentinel is nine letters and digits, a shape that templates accept as a call id and as a function's name. The module
-knows neither templates nor tokens.
+It knows no templates and no tokens. Templates accept a sentinel as a call id and as a function's name.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def dummy(roles: Roles, form: Form, contents: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """An action and new messages, sentinels in all that varies; `contents` stands in for the content sentinels."""
+    """Return an action and new messages, with sentinels in all that varies; `contents` replace those of contents."""
     action: dict[str, Any] = {"role": "assistant", "content": form.empty}
     if form.reasoning:
         action["reasoning_content"] = "r"
@@ -60,7 +59,7 @@ def dummy(roles: Roles, form: Form, contents: Sequence[str] = ()) -> list[dict[s
 
 
 def rounds(sizes: Sequence[int], *, as_text: bool) -> list[dict[str, Any]]:
-    """A history: one user message, then actions of so many calls with their results."""
+    """Return a history: one user message, then actions of so many calls with their results."""
     history: list[dict[str, Any]] = [dict(message) for message in HELLO]
     made = 0
     for size in sizes:
@@ -73,12 +72,12 @@ def rounds(sizes: Sequence[int], *, as_text: bool) -> list[dict[str, Any]]:
 
 
 def sentinel(kind: str, number: int) -> str:
-    """The sentinel of the content, name or call id of new message `number`, or of the action's call `number`."""
+    """Return the sentinel of the content, name or call id of new message `number`, or of the action's call `number`."""
     return f"Zq{kind}{number:06d}"
 
 
 def split_slots(tail: str) -> list[str | int]:
-    """The tail as constant texts and slots: 3·i, 3·i+1 and 3·i+2 are content, name and call id of new message i."""
+    """Split the tail at slots: 3·i, 3·i+1 and 3·i+2 are content, name and call id of new message i."""
     parts: list[str | int] = []
     for number, text in enumerate(_SLOT.split(tail)):
         if number % 2:

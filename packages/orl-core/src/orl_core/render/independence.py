@@ -1,10 +1,9 @@
 """Check 8: what follows an action does not depend on the conversation before it.
 
-A plan is made from one short dummy conversation. Here the template renders many others: with and without a system
-message, tools and reasoning, text before a call, earlier rounds of calls and answers, in all combinations. What follows
-the action must be the same text each time. The number of calls before is the one thing that may key a plan. Where only
-conversations with a system message differ, or only those without tools, the certificate says so and `OpeningRenderer`
-refuses them; every other difference refuses the template.
+A plan is made from one short dummy conversation. Here the template renders many others, and the text after the action
+must be the same each time. Only the number of earlier calls may key a plan. If only conversations with a system
+message, or only those without tools, differ, the certificate says so and `OpeningRenderer` refuses them. Every other
+difference refuses the template.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The junction: where an action ends and what follows it begins. No action id is ever changed or taken away.
+"""The junction: where an action ends and the next messages begin. No action id is ever changed or taken away.
 
-A template cannot tell which stop tokens mean the same, so those families are named here. A stop that the template
-prints before *another* role (GLM ends an action with the opener of the next role, gpt-oss a call and an answer
-differently) has said who speaks next: nothing else may follow it.
+Stop tokens with the same meaning are named here, because a template cannot tell them. Some templates print another stop
+before each role (GLM: the opener of that role). After such a stop only that role can follow.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ALIKE = (frozenset({"<|eot_id|>", "<|eom_id|>"}), frozenset({"<|return|>", "<|en
 
 
 def closings(stops: Sequence[str], vocabulary: Mapping[str, int]) -> tuple[str, ...]:
-    """The control strings that may stand where an action ends: the stop tokens and those like them."""
+    """Return the control strings that may stand where an action ends: the stop tokens and those like them."""
     like = [text for group in ALIKE if group.intersection(stops) for text in sorted(group) if text in vocabulary]
     return tuple(dict.fromkeys((*stops, *like)))
 
@@ -48,6 +47,6 @@ class ActionBoundary:
         return action_ids[-1] in self._fits[role]
 
     def join(self, action_ids: Sequence[int], ids: Sequence[int], role: Role) -> tuple[int, ...]:
-        """`ids` without their closing where the action has one that means the same; else all of them."""
+        """Return `ids` without their closing where the action has one that means the same; else all of them."""
         closed = bool(action_ids) and action_ids[-1] in self._fits[role]
         return tuple(ids[1:] if closed else ids)

@@ -1,7 +1,6 @@
 """The opening: first messages and tools through the model's own chat template, guarded (law L4).
 
-Everything in messages and tools comes from outside and is guarded before the template runs. The run's own
-`system_prompt_template` is not from outside: its control strings keep their meaning, as the chat template's do.
+Texts in messages and tools are guarded. The run's own `system_prompt_template` is not: its control strings count.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orl_core.errors import RenderError, boundary
-from orl_core.render.controls import Controls, choose_guard, strings, unguarded
+from orl_core.render.controls import Controls, choose_guard, unguarded
 from orl_core.render.conversation import for_template
-from orl_core.text import clean, map_strings
+from orl_core.text import clean, leaves_in, map_strings
 from orl_core.tools.format import for_chat_template, for_system_prompt
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ class OpeningRenderer:
         self._system = system_prompt_template
 
     def ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """The ids of the opening, generation prompt included.
+        """Return the ids of the opening, generation prompt included.
 
         Raises:
             RenderError: an image, a conversation that the template cannot express, or a control string from outside
@@ -76,7 +75,7 @@ class OpeningRenderer:
         return sum(map(len, self._outside(messages, tools)))
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], change: Callable[[str], str]) -> str:
-        """The opening as text, `change` applied to every string from outside.
+        """Return the opening as text, `change` applied to every string from outside.
 
         Raises:
             RenderError: an image, or whatever the template raises.
@@ -84,7 +83,8 @@ class OpeningRenderer:
         dicts = for_template(messages, change, self._dialect)
         specs: list[dict[str, Any]] | None = None
         if self._system is not None:
-            system = self._with_tools(change(clean(for_system_prompt(tools))))
+            with boundary(RenderError, "filling in `system_prompt_template`"):
+                system = self._system.format(tools=change(clean(for_system_prompt(tools))))
             if dicts[0]["role"] == "system":
                 system = f"{system}\n\n{dicts.pop(0)['content']}"
             dicts.insert(0, {"role": "system", "content": system})
@@ -93,10 +93,7 @@ class OpeningRenderer:
         with boundary(RenderError, "applying the chat template"):
             return self._tokenizer.apply_chat_template(dicts, tools=specs, add_generation_prompt=True)
 
-    def _with_tools(self, tools: str) -> str:
-        with boundary(RenderError, "filling in `system_prompt_template`"):
-            return (self._system or "").format(tools=tools)
-
     def _outside(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[str]:
-        """Every string that reaches the template, for the choice of a guard that none of them holds."""
-        return [*strings(for_template(messages, str)), *strings(for_chat_template(tools)), self._system or ""]
+        """Return every string that reaches the template, for the choice of a guard that none of them holds."""
+        outside = [for_template(messages, str), for_chat_template(tools), self._system or ""]
+        return [text for _, text in leaves_in(outside)]

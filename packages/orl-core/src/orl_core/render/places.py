@@ -1,9 +1,8 @@
-"""From characters to ids: how many ids it takes to say the first so many characters of a text that ids decode to.
+"""Positions in a decoded text, converted to positions in its ids.
 
-It knows a decoder and nothing of what is said. Characters do not add up over ids (one character may be said by several,
-each of them U+FFFD alone), so a place is found by decoding ids together. Places are asked for in order, and each search
-begins at the last place before which nothing is left half said: finding all of them decodes every id a few times, not
-once for every place.
+Characters do not add up over ids: several ids may encode one character, each of them U+FFFD alone. A position is
+therefore found by decoding ids together. Positions are asked for in order, and each search begins at the last one, so
+that every id is decoded a few times only.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Places:
         self._character = self._id = 0  # where the next search begins
 
     def place(self, character: int) -> int:
-        """How many ids say the first `character` characters, the id that says the last of them whole.
+        """Return how many ids say the first `character` characters, the id that says the last of them whole.
 
         `character` must not be smaller than it was the last time.
         """
@@ -48,7 +47,7 @@ class Places:
         return self._decode(self._ids[self._id : end]).startswith(said)
 
     def _begin(self, place: int) -> None:
-        """Begin the next search at `place`, or a few ids before it, where what has been said until there is whole."""
+        """Begin the next search at `place`, or a few ids before it, where no character is incomplete."""
         for end in range(place, max(self._id, place - _LONGEST), -1):
             said = self._decode(self._ids[self._id : end])
             if not said.endswith("\ufffd") and self._text.startswith(said, self._character):

@@ -1,13 +1,10 @@
 """Plans: what follows an action, worked out once for each shape of new messages (law L5).
 
-A shape is the roles of the new messages. Its plan comes from one render of a short dummy conversation with sentinels in
-the last action's arguments and in every new content, name and call id: the tail is what follows the first closing
-after the last argument sentinel, and a slot is where a new sentinel stands. A difference of two renders would fail on
-templates that look at the last message, Qwen3's among them. Control ids come from the plan alone; what fills a slot
-goes through the plain encoder together with the constant text beside it, so that merges at the edges are the
+A shape is the roles of the new messages. Its plan comes from one render of a short dummy conversation, with sentinels
+in all that varies: the tail begins at the first closing after the last argument, and a slot is a sentinel in it. A
+difference of two renders would fail on templates that look at the last message, such as Qwen3's. Control ids come from
+the plan alone. A text in a slot is encoded together with the constant text beside it, so that merges are the
 tokenizer's own.
-
-The module knows templates only by what they print. A template that the dummies cannot reach is refused by name.
 """
 
 from __future__ import annotations
@@ -69,11 +66,11 @@ class TailPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pieces: tuple[tuple[str | int, ...], ...]
 
     def text(self, values: Sequence[str]) -> str:
-        """The tail as the template would print it."""
+        """Return the tail as the template would print it."""
         return _fill(self.parts, values)
 
     def ids(self, tokenizer: Tokenizer, values: Sequence[str]) -> list[int]:
-        """The tail as ids, the closing first. One batch through the plain encoder, nothing else."""
+        """Return the tail as ids, the closing first. One batch through the plain encoder, nothing else."""
         ids = list(self.fixed[0])
         encoded = tokenizer.encode([_fill(piece, values) for piece in self.pieces])
         for piece, fixed in zip(encoded, self.fixed[1:], strict=True):
@@ -107,7 +104,7 @@ class Plans:
         self._transforms: dict[Role, Transform] = {}
 
     def plan(self, roles: Roles, calls_before: int = 0) -> TailPlan:
-        """The plan for new messages of these roles.
+        """Return the plan for new messages of these roles.
 
         Raises:
             RenderError: the template cannot express them, or prints something that a plan cannot hold.
@@ -115,7 +112,7 @@ class Plans:
         return self._planned(roles, calls_before)[0]
 
     def form(self, roles: Roles) -> Form:
-        """How the dummy looked that the plan for these roles was made from.
+        """Return how the dummy looked that the plan for these roles was made from.
 
         Raises:
             RenderError: as `plan`.
@@ -148,7 +145,7 @@ class Plans:
         tools: Sequence[ToolSpec] | None = None,
         form: Form | None = None,
     ) -> str:
-        """The tail as text, with its sentinels, of a dummy conversation that begins with `before`.
+        """Return the tail as text, with its sentinels, of a dummy conversation that begins with `before`.
 
         `tools` are what the template is given; None and no `form` mean: as the plan was made.
 
@@ -170,7 +167,7 @@ class Plans:
         return tail
 
     def expected(self, roles: Roles, calls_before: int) -> str:
-        """The tail, with its sentinels, after so many calls, where that makes a difference."""
+        """Return the tail, with its sentinels, after so many calls, where that makes a difference."""
         if not self.counting or not calls_before:
             return self.tail(roles)
         return self.tail(roles, before=rounds([1] * calls_before, as_text=self.form(("tool",)).as_text))
@@ -185,7 +182,7 @@ class Plans:
         return known
 
     def _made(self, roles: Roles, calls_before: int) -> tuple[TailPlan, Form]:
-        """The form with the fewest stops before the first slot, and its plan."""
+        """Return the form with the fewest stops before the first slot, and its plan."""
         if calls_before:
             form = self.form(roles)
             return self._compiled(self.expected(roles, calls_before)), form
@@ -220,7 +217,7 @@ class Plans:
         return (single.calls,), (single.as_text,)
 
     def _compiled(self, tail: str) -> TailPlan:
-        """The tail with its slots as parts, its control strings as ids, its constant pieces encoded."""
+        """Return the tail with its slots as parts, its control strings as ids, its constant pieces encoded."""
         parts = split_slots(tail)
         fixed: list[list[int]] = [[]]
         pieces: list[tuple[str | int, ...]] = []

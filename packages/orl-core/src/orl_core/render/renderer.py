@@ -1,7 +1,6 @@
-"""The renderer: messages and tools to token ids, token ids to an action, and nothing ever rendered twice (law L5).
+"""The renderer: messages and tools to token ids, token ids to an action; nothing is rendered twice (law L5).
 
-It must not know engines, environments or the history: `extend` sees the last action's final id and the new messages.
-It is made once for a run and shared by all rollouts and threads; making it certifies tokenizer and template.
+It knows no engine, environment or history. It is made and certified once for a run, and shared by rollouts and threads.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from orl_core.render.conversation import text_content
 from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
 from orl_core.render.plan import Plans
-from orl_core.render.report import report
+from orl_core.render.report import certificate, whole_conversations
+from orl_core.render.taught import check_taught, choose_format
 from orl_core.text import clean
 from orl_core.tools import thinking
 
@@ -38,9 +38,10 @@ _CHARACTERS_PER_TOKEN = 8  # about twice what prose, code and JSON have on avera
 class Renderer:
     """Renders for one tokenizer and chat template.
 
-    `tool_format` is the wire format of calls; None finds it by reading the template's own rendering of a call.
-    `system_prompt_template` replaces the template's rendering of the tools: a text with `{tools}`, a system message of
-    the environment is appended to it.
+    `tool_format` is the wire format of calls; None takes the one that `system_prompt_template` teaches, or else that of
+    the chat template's own calls. `system_prompt_template` replaces the template's rendering of the tools: a text with
+    `{tools}`, a system message of the environment is appended to it. `thinking` are the tags of reasoning. `stop_ids`
+    end an action, the ones that the template closes with first.
 
     Raises:
         RenderError: the certificate fails; the message names the check, the law, the text and the ids.
@@ -60,28 +61,31 @@ class Renderer:
         with boundary(RenderError, "certifying the tokenizer and its chat template"):
             checks = certify.before_plans(tokenizer, self._controls)
             written = CallCheck(self._plans)
-            self.tool_format: ToolFormat = tool_format or written.detect_format()
-            self._dialect = written.dialect(self.tool_format)
+            self._format = choose_format(written, tool_format, system_prompt_template)
+            self.tool_format: ToolFormat = self._format.calls
+            self.thinking = thinking(self._format.frame)
+            self._dialect = written.dialect(self._format.frame)
             extent, more = certify.plans(self._plans, self._dialect)
             self._mixed = extent.mixed
             self._boundary = ActionBoundary(extent.closing, self._controls.ids)
-            self._opened = reasoning_opened(self._plans, tuple(extent.closing), self.tool_format)
-            self._calls = CallReader(tokenizer, self._controls, self.tool_format)
+            self._opened = reasoning_opened(self._plans, tuple(extent.closing), self._format.frame)
+            self._calls = CallReader(tokenizer, self._controls, self.tool_format, self._format.frame)
             self._opening = OpeningRenderer(tokenizer, self._controls, self._dialect, system_prompt_template)
             checks += more + certify.openings(self._opening, self._controls, tokenizer.encode_joint)
-            self.certificate = report(checks, extent, self._plans, self._dialect, self._calls)
+            checks.append(whole_conversations(self._plans, extent, self._dialect))
+            taught = self._format.is_taught
+            checks.append(
+                check_taught(self._controls, self._calls) if taught else written.check(self._dialect, self._calls)
+            )
+            made = certificate(checks, extent, self._plans, self._opened)
+            self.certificate = structs.replace(made, notes=(*made.notes, self._format.why)) if taught else made
         stops = [token for token in extent.closing.values() if token in tokenizer.stop_ids]
-        self._stop_ids = tuple(dict.fromkeys((*stops, *tokenizer.stop_ids)))
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """The ids that end an action, the ones that the template closes with first."""
-        return self._stop_ids
+        self.stop_ids = tuple(dict.fromkeys((*stops, *tokenizer.stop_ids)))
 
     @property
     def strips(self) -> bool:
         """Tell whether reasoning can be cut out by `hide`: the two tags that delimit it must be control ids."""
-        return self._controls.ids.keys() >= set(thinking(self.tool_format))
+        return self._controls.ids.keys() >= set(self.thinking)
 
     @property
     def opens_reasoning(self) -> bool:
@@ -89,7 +93,7 @@ class Renderer:
         return self._opens("user")
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
-        """The ids of the first messages and tools, up to where the model begins to speak.
+        """Return the ids of the first messages and tools, up to where the model begins to speak.
 
         Raises:
             RenderError: an image, a conversation that the template cannot express, or law L4 cannot be kept.
@@ -98,6 +102,11 @@ class Renderer:
             raise RenderError("after a system message this chat template renders results otherwise: put it elsewhere")
         if not self.certificate.without_tools and not tools:
             raise RenderError("without tools this chat template renders results otherwise or not at all: give it tools")
+        if self._format.is_taught and any(message.calls for message in messages):
+            raise RenderError(
+                "the first messages hold calls, which the chat template writes in its own format, not in "
+                f"`{self.tool_format}`, which is taught: leave `system_prompt_template` out"
+            )
         return tuple(self._opening.ids(messages, tools))
 
     def too_long(self, messages: Sequence[Message], tools: Sequence[ToolSpec], budget: int) -> bool:
@@ -118,7 +127,7 @@ class Renderer:
         return not messages or self._boundary.can_follow(action_ids, messages[0].role)
 
     def extend(self, action_ids: Sequence[int], messages: Sequence[Message], *, calls_before: int) -> tuple[int, ...]:
-        """The ids that follow an action: its closing where it is missing, then tool results and user messages.
+        """Return the ids that follow an action: its closing where it is missing, then tool results and user messages.
 
         Stateless: of the history only the action's last id is looked at, and no action id is ever changed. An action
         that ended in a stop token of the same meaning as the template's keeps it; one that ended in another is closed
@@ -185,7 +194,9 @@ class Renderer:
             while end < most and self._tokenizer.decode(action_ids[end : end + 1]).isspace():
                 end += 1
             if span.start == 0 and self._opens(after):
-                start = _last(observation, self._controls.ids[thinking(self.tool_format)[0]])
+                opening = self._controls.ids[self.thinking[0]]
+                backwards = range(len(observation) - 1, -1, -1)
+                start = next((index for index in backwards if observation[index] == opening), len(observation))
             ranges.append((start, len(observation) + end))
         return tuple(ranges)
 
@@ -194,7 +205,7 @@ class Renderer:
         return self._opened.get(after, self._opened["user"])
 
     def cut(self, text: str, budget: int) -> str:
-        """`text` cut to about `budget` ids with a visible marker, or itself where it fits. Cost is bounded by `budget`.
+        """Cut `text` to about `budget` ids with a visible marker, if it is longer. Cost is bounded by `budget`.
 
         A text of more than eight characters a token, white space mostly, may be cut although it would fit.
         """
@@ -208,11 +219,3 @@ class Renderer:
             return text
         kept = ids[: max(0, budget - len(marker))]
         return self._tokenizer.decode(kept).rstrip("\ufffd") + _MARKER
-
-
-def _last(ids: Sequence[int], token: int) -> int:
-    """The place of the last `token` in `ids`, or their end."""
-    place = len(ids) - 1
-    while place >= 0 and ids[place] != token:
-        place -= 1
-    return place if place >= 0 else len(ids)

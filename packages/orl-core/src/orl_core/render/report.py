@@ -1,8 +1,6 @@
-"""The rest of the certificate: random conversations, the soft check, and what a reader should know about the template.
+"""Check 13, and the certificate with its notes for the reader.
 
-Check 13 compares plans with the template's own rendering of whole conversations, and refuses what differs. The
-parser's check refuses calls that are read as something else; where the template writes no call at all, it is reported
-and stops nothing, because a `system_prompt_template` tells the model its format.
+Check 13 compares plans with the template's own rendering of whole random conversations, and refuses differences.
 """
 
 from __future__ import annotations
@@ -11,40 +9,36 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from orl_core.errors import RenderError, boundary
-from orl_core.render.call_check import CallCheck
-from orl_core.render.calls import CallReader, reasoning_opened
-from orl_core.render.certify import Certificate, Check, Extent, benign
-from orl_core.render.conversation import Dialect, call_dict, tool_dict
+from orl_core.messages import Message, TextBlock, ToolCall, text_message
+from orl_core.render.certify import Certificate, Check, Extent, benign, hard
+from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.dummy import DUMMY_TOOL
 from orl_core.tools.format import for_chat_template
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from orl_core.messages import Role
     from orl_core.render.dummy import Roles
     from orl_core.render.plan import Plans, TailPlan
-    from orl_core.tools import ToolFormat
 
 CONVERSATIONS = 30
 
 
-def report(checks: Sequence[Check], extent: Extent, made: Plans, dialect: Dialect, calls: CallReader) -> Certificate:
-    """Return the certificate: the hard checks that have passed, check 13, the soft one, and notes.
-
-    Raises:
-        RenderError: check 13 fails.
-    """
-    if unequal := unlike_template(made, extent, dialect):
-        raise RenderError(f"check 13: a plan is not what the template prints for a whole conversation: {unequal}")
-    equality = Check(
-        check="13 equal to the template",
-        passed=True,
-        detail=f"{CONVERSATIONS} random conversations end as the template's own full rendering does",
-    )
+def certificate(checks: Sequence[Check], extent: Extent, made: Plans, opened: Mapping[Role, bool]) -> Certificate:
+    """Return the certificate of these checks. `opened`: the roles after which the prompt opens the reasoning."""
+    hello = [{"role": "user", "content": "Zqu"}]
+    tools = _shown(made) if extent.openings.without_tools else None
+    prompt = made.tokenizer.apply_chat_template(hello, tools=tools, add_generation_prompt=True)
+    before, _, after = prompt.partition("Zqu")
+    notes = [f"an action begins after {after!r}, {_side(opened['user'])} reasoning"]
+    if opened["tool"] != opened["user"]:
+        notes.append(f"after a result it begins {_side(opened['tool'])} reasoning")
+    if system := [line for line in made.controls.split(before)[::2] if len(line.split()) > 1]:
+        notes.append(f"without a system message the template supplies its own: {' '.join(system)[:200]!r}")
     return Certificate(
-        checks=(*checks, equality, CallCheck(made).check(dialect, calls)),
-        notes=(*_notes(made, extent, calls.format), *extent.notes),
+        checks=tuple(checks),
+        notes=(*notes, *extent.notes),
         user_turns="user" in extent.closing,
         calls_per_action=extent.calls_per_action,
         system_messages=not extent.openings.system,
@@ -52,35 +46,32 @@ def report(checks: Sequence[Check], extent: Extent, made: Plans, dialect: Dialec
     )
 
 
-def _notes(made: Plans, extent: Extent, tool_format: ToolFormat) -> list[str]:
-    hello = [{"role": "user", "content": "Zqu"}]
-    tools = _shown(made) if extent.openings.without_tools else None
-    prompt = made.tokenizer.apply_chat_template(hello, tools=tools, add_generation_prompt=True)
-    before, _, after = prompt.partition("Zqu")
-    system = [line for line in made.controls.split(before)[::2] if len(line.split()) > 1]
-    opened = reasoning_opened(made, tuple(extent.closing), tool_format)
-    notes = [f"an action begins after {after!r}, {_side(opened['user'])} reasoning"]
-    if opened["tool"] != opened["user"]:
-        notes.append(f"after a result it begins {_side(opened['tool'])} reasoning")
-    if system:
-        notes.append(f"without a system message the template supplies its own: {' '.join(system)[:200]!r}")
-    return notes
-
-
 def _side(opened: bool) -> str:
     return "inside" if opened else "outside"
 
 
-def unlike_template(made: Plans, extent: Extent, dialect: Dialect) -> str:
-    """Check 13: the first random conversation whose full rendering does not end in the plan's text; empty if none.
+def whole_conversations(made: Plans, extent: Extent, dialect: Dialect) -> Check:
+    """Check 13: random conversations.
 
-    The full rendering is the template's own, of the whole history: it may rewrite what came before, never the end.
+    Raises:
+        RenderError: a plan is not what the template prints.
+    """
+    if unequal := unlike_template(made, extent, dialect):
+        raise RenderError(f"check 13: a plan is not what the template prints for a whole conversation: {unequal}")
+    detail = f"{CONVERSATIONS} random conversations end as the template's own full rendering does"
+    return hard("13 equal to the template", detail)
+
+
+def unlike_template(made: Plans, extent: Extent, dialect: Dialect) -> str:
+    """Return the first random conversation whose full rendering does not end in the plan's text; empty if none.
+
+    The full rendering is the template's own. It may rewrite earlier messages, never the end.
     """
     random, texts = Random(0), benign(made.controls)  # noqa: S311
     for _ in range(CONVERSATIONS):
-        history: list[dict[str, Any]] = [{"role": "user", "content": random.choice(texts)}]
+        history = [text_message("user", random.choice(texts))]
         if not extent.openings.system and random.random() < 0.5:
-            history.insert(0, {"role": "system", "content": random.choice(texts)})
+            history.insert(0, text_message("system", random.choice(texts)))
         tools = _shown(made) if extent.openings.without_tools or random.random() < 0.8 else None
         played = 0
         for _ in range(random.randint(1, 4)):
@@ -91,10 +82,10 @@ def unlike_template(made: Plans, extent: Extent, dialect: Dialect) -> str:
             thought = random.choice(("", "Hm.\n\nSo it is."))
             if extent.openings.moved or (extent.openings.apart and thought and roles[0] == "tool"):
                 spoken = ""
-            history += _played(spoken, thought, roles, said, ids, dialect)
+            history += _played(spoken, thought, roles, said)
             plan, values = made.plan(roles, played), made.values(roles, said, ["look"] * len(said), ids)
             played += roles.count("tool")
-            if unequal := _unequal(made, history, tools, plan, values):
+            if unequal := _unequal(made, for_template(history, str, dialect), tools, plan, values):
                 return unequal
     return ""
 
@@ -111,24 +102,14 @@ def _shape(random: Random, extent: Extent) -> Roles:
     return (*results, "user") if both or not number else results
 
 
-def _played(
-    spoken: str, thought: str, roles: Sequence[Role], said: Sequence[str], ids: Sequence[str], dialect: Dialect
-) -> list[dict[str, Any]]:
-    """Return an action and what answers it, as a template reads them."""
-    action: dict[str, Any] = {"role": "assistant", "content": spoken}
-    if thought:
-        action["reasoning_content"] = thought
-    results: list[dict[str, Any]] = []
-    calls: list[dict[str, Any]] = []
-    for role, text, name in zip(roles, said, ids, strict=True):
-        if role == "tool":
-            calls.append(call_dict("look", {"x": text}, call=name, as_text=dialect.arguments_as_text))
-            results.append(tool_dict(text, name="look", call=name))
-        else:
-            results.append({"role": role, "content": text})
-    if calls:
-        action["tool_calls"] = calls
-    return [action, *results]
+def _played(spoken: str, thought: str, roles: Sequence[Role], said: Sequence[str]) -> list[Message]:
+    """Return an action and the messages that answer it."""
+    answers = [text_message(role, text, name="look") for role, text in zip(roles, said, strict=True)]
+    calls = tuple(
+        ToolCall(name="look", arguments={"x": text}) for role, text in zip(roles, said, strict=True) if role == "tool"
+    )
+    action = Message(role="assistant", content=(TextBlock(text=spoken),), reasoning=thought, calls=calls)
+    return [action, *answers]
 
 
 def _unequal(made: Plans, history: Sequence[dict[str, Any]], tools: Any, plan: TailPlan, values: Sequence[str]) -> str:

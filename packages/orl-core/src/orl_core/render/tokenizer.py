@@ -1,7 +1,6 @@
-"""The tokenizer that core is handed: a protocol, because core may not import transformers.
+"""The tokenizer as a protocol, because core may not import transformers.
 
-orl_rollout.tokenizer.tokenizer implements it over a Hugging Face checkpoint; tests implement it in a few lines.
-Whatever an implementation promises here is tested by `certify` before it is trusted.
+orl_rollout.tokenizer.tokenizer implements it over a Hugging Face checkpoint. `certify` tests every promise below.
 """
 
 from __future__ import annotations
@@ -17,32 +16,32 @@ class Tokenizer(Protocol):
 
     @property
     def added_tokens(self) -> Mapping[str, int]:
-        """Every added token, special or not: its text and its id. These are the control ids."""
+        """Return every added token, special or not: its text and its id. These are the control ids."""
         ...
 
     @property
     def vocabulary_size(self) -> int:
-        """The number above every id that the model can sample."""
+        """Return the number above every id that the model can sample."""
         ...
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """The ids that end an action, in any order; the renderer finds out which one the template closes with."""
+        """Return the ids that end an action, in any order; the renderer finds the one that the template closes with."""
         ...
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text. No text whatever yields a control id; nothing is put before or after.
+        """Return the ids of each text. No text whatever yields a control id; nothing is put before or after.
 
         The texts hold no lone surrogates.
         """
         ...
 
     def encode_joint(self, text: str) -> list[int]:
-        """The ids of a rendered template, added tokens recognised: the reference that certification compares with."""
+        """Return the ids of a rendered template, added tokens recognised; certification compares with them."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, control ids included. Total: incomplete UTF-8 becomes U+FFFD."""
+        """Return the text of `ids`, control ids included. Total: incomplete UTF-8 becomes U+FFFD."""
         ...
 
     def apply_chat_template(
@@ -52,7 +51,7 @@ class Tokenizer(Protocol):
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
     ) -> str:
-        """The text of a conversation in the model's own chat template, its keyword arguments frozen for the run.
+        """Return the text of a conversation in the model's own chat template, its keyword arguments frozen for the run.
 
         Raises:
             Exception: whatever the template raises for a conversation that it cannot express.

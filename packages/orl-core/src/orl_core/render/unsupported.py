@@ -1,8 +1,4 @@
-"""Why no parser reads the calls of a chat template: the format that it writes, by its family where that is known.
-
-The marks are the ones that published templates print. This module knows no parser: what `orl_core.tools` reads is never
-asked for here.
-"""
+"""Why no parser reads the calls of a chat template: its format, by the family if it is known."""
 
 from __future__ import annotations
 
@@ -34,12 +30,12 @@ def unsupported(rendered: str, why_no_calls: str, near: str = "") -> str:
     if not rendered.strip():
         return (
             f"the chat template is not made for tools: it prints no tool call that can be followed ({why_no_calls}). "
-            "Take a template that does, or state `tool_format` and a `system_prompt_template` that tells it the model"
+            "Take a template that does, or teach a format with `system_prompt_template`; `tool_format` names it"
         )
     family = next((name for mark, name in FORMATS if mark in rendered), "")
     found = f"the format of {family}" if family else "a format that orl does not know by name"
     return (
         f"the chat template renders tool calls in {found}, which none of the parsers ({', '.join(TOOL_FORMATS)}) reads "
-        f"back with its types: {rendered!r}. {near}{near and '. '}Where the model is told another format, state "
-        "`tool_format`"
+        f"back with its types: {rendered!r}. {near}{near and '. '}Teach another format with "
+        "`system_prompt_template`; `tool_format` names it"
     )

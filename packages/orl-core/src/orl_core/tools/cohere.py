@@ -13,28 +13,24 @@ Command R7B puts text between `<|START_RESPONSE|>` and `<|END_RESPONSE|>`, Coher
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
-from orl_core.tools.json_calls import read_calls
-from orl_core.tools.scan import Scan, dropped, read
-
-if TYPE_CHECKING:
-    from orl_core.tools.marked import Marked
-    from orl_core.tools.scan import Parsed
+from orl_core.tools.json_calls import CallShape, read_calls
+from orl_core.tools.wire_format import WireFormat, frame
 
 ACTION, ACTION_END = "<|START_ACTION|>", "<|END_ACTION|>"
-TEXT = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
-THINKING = ("<|START_THINKING|>", "<|END_THINKING|>")
-DELIMITERS = (ACTION, ACTION_END, *TEXT, *THINKING)
-EXAMPLE = '[{"tool_name": "a_tool", "parameters": {}}]'
+_TEXT = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
+_THINKING = ("<|START_THINKING|>", "<|END_THINKING|>")
+_SHAPE = CallShape(
+    example='[{"tool_name": "a_tool", "parameters": {}}]',
+    named="tool_name",
+    keys=("parameters",),
+    stops=(ACTION, ACTION_END),
+)
 
-
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Read everything in `marked`, in order. `reasoning_opened`: the prompt has opened `<|START_THINKING|>`."""
-    readers = {ACTION: _action, ACTION_END: dropped}
-    return read(marked, readers, reasoning_opened=reasoning_opened, thinking=THINKING, frames=TEXT)
-
-
-def _action(scan: Scan) -> None:
-    scan.say_to_mark()
-    read_calls(scan, (ACTION, ACTION_END), ("parameters",), EXAMPLE, named="tool_name")
+COHERE = WireFormat(
+    delimiters=(ACTION, ACTION_END, *_TEXT, *_THINKING),
+    thinking=_THINKING,
+    readers={ACTION: partial(read_calls, shape=_SHAPE), ACTION_END: frame},
+    text_frames=_TEXT,
+)

@@ -1,7 +1,6 @@
 """Tools as a model reads them: for a chat template, and for the `{tools}` of a `system_prompt_template`.
 
-Keys stand in a fixed order and the schema's own keys in the order that the environment gave, so that the same tools
-always give the same text. The module knows no template and no token.
+Keys stand in a fixed order, those of a schema in the environment's order: the same tools always give the same text.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def for_chat_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """The tools as chat templates expect them: one `{"type": "function", "function": {…}}` each."""
+    """Return the tools as chat templates expect them: one `{"type": "function", "function": {…}}` each."""
     return [
         {
             "type": "function",
@@ -28,7 +27,7 @@ def for_chat_template(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def for_system_prompt(tools: Sequence[ToolSpec]) -> str:
-    """The tools as text, one JSON object a line, in the form of the OpenReward cookbook."""
+    """Return the tools as text, one JSON object a line, in the form of the OpenReward cookbook."""
     return "\n".join(
         json.dumps(
             {"name": tool.name, "arguments_schema": tool.parameters, "description": tool.description},

@@ -18,20 +18,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from orl_core.messages import FailureKind, ToolCall
-from orl_core.tools.marked import Marked
-from orl_core.tools.python_literal import NotLiteral, after_space, read_literal
-from orl_core.tools.scan import Scan, read
+from orl_core.tools.marked import Mark, Marked
+from orl_core.tools.python_literal import NotLiteral, after_space, read_items, read_literal
+from orl_core.tools.scan import Scan
 from orl_core.tools.strict_json import MAX_DEPTH
+from orl_core.tools.wire_format import WireFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orl_core.tools.marked import Mark
-    from orl_core.tools.scan import Parsed
-
 OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
-THINKING = ("<|channel>", "<channel|>")
-DELIMITERS = (OPEN, CLOSE, QUOTE, *THINKING)
+_THINKING = ("<|channel>", "<channel|>")
 EXAMPLE = f"call:a_tool{{a_name:{QUOTE}its value{QUOTE}}}"
 _NAME = re.compile(r"\s*+call:\s*+([^\s{}<,:]++(?:[:][^\s{}<,:]++)*+)?+\s*+(\{)?+")
 _KEY = re.compile(r"\s*+([^\s:,{}\[\]<](?:[^:,{}\[\]<\n]*+))?+:")
@@ -40,21 +37,17 @@ _SCALAR = re.compile(r"[-+]?[0-9]|(?:true|false|null|None)\b")
 _CHANNEL = re.compile(r"thought\s*+")
 
 
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Read everything in `marked`, in order. `reasoning_opened`: the prompt has opened the channel `thought`."""
-    marks = tuple(_named(marked.text, mark) if mark.delimiter == THINKING[0] else mark for mark in marked.marks)
-    named = Marked(text=marked.text, marks=marks)
-    return read(named, {OPEN: _call}, reasoning_opened=reasoning_opened, thinking=THINKING)
+def _prepared(marked: Marked) -> Marked:
+    """Add the name of a channel to the mark that opens it."""
 
+    def named(mark: Mark) -> Mark:
+        found = _CHANNEL.match(marked.text, mark.end) if mark.delimiter == _THINKING[0] else None
+        return structs.replace(mark, end=found.end()) if found else mark
 
-def _named(text: str, mark: Mark) -> Mark:
-    """The mark that opens a channel, with the channel's name."""
-    found = _CHANNEL.match(text, mark.end)
-    return structs.replace(mark, end=found.end()) if found else mark
+    return Marked(text=marked.text, marks=tuple(map(named, marked.marks)))
 
 
 def _call(scan: Scan) -> None:
-    scan.say_to_mark()
     start, first = scan.at, scan.index
     found = _NAME.match(scan.text, start)
     name = (found.group(1) or "") if found else ""
@@ -63,7 +56,11 @@ def _call(scan: Scan) -> None:
             raise NotLiteral("it does not begin with call:a_tool{", scan.text, found.end() if found else start)
         arguments, end = _Values(scan.text, scan.marks, first).object(found.end(), 1)
     except NotLiteral as exc:
-        _broken(scan, exc, start, name)
+        mark = scan.go(start, (OPEN, CLOSE))
+        kind = FailureKind.UNCLOSED if exc.cut else FailureKind.MALFORMED
+        scan.fail(kind, f"the tool call cannot be read: {exc}; write {EXAMPLE}", start, name=name)
+        if mark is not None and mark.delimiter == CLOSE:
+            scan.pass_mark()
         return
     mark = scan.go(end, (OPEN, CLOSE))
     closed = mark is not None and mark.delimiter == CLOSE
@@ -78,14 +75,6 @@ def _call(scan: Scan) -> None:
         scan.pass_mark()
 
 
-def _broken(scan: Scan, exc: NotLiteral, start: int, name: str) -> None:
-    mark = scan.go(start, (OPEN, CLOSE))
-    kind = FailureKind.UNCLOSED if exc.cut else FailureKind.MALFORMED
-    scan.fail(kind, f"the tool call cannot be read: {exc}; write {EXAMPLE}", start, name=name)
-    if mark is not None and mark.delimiter == CLOSE:
-        scan.pass_mark()
-
-
 class _Values:
     """Reads values from a text on; `index` is the first mark that is not passed."""
 
@@ -95,45 +84,34 @@ class _Values:
         self._index = index
 
     def object(self, place: int, depth: int) -> tuple[dict[str, Any], int]:
-        """The members after an opening brace, and the index after the closing one.
+        """Return the members after an opening brace, and the index after the closing one.
 
         Raises:
             NotLiteral: they cannot be read.
         """
         members: dict[str, Any] = {}
-        while True:
-            place = after_space(self._text, place)
-            if self._text.startswith("}", place) and not members:
-                return members, place + 1
+
+        def member(place: int) -> int:
             key, place = self._key(place)
             if key in members:
                 raise NotLiteral(f"the key `{key}` appears twice", self._text, place)
             members[key], place = self._value(place, depth)
-            place = after_space(self._text, place)
-            if self._text.startswith("}", place):
-                return members, place + 1
-            place = self._comma(place, "}")
+            return place
+
+        return members, read_items(self._text, place, "}", member, trailing=False)[0]
 
     def _list(self, place: int, depth: int) -> tuple[list[Any], int]:
         items: list[Any] = []
-        while True:
-            place = after_space(self._text, place)
-            if self._text.startswith("]", place) and not items:
-                return items, place + 1
-            item, place = self._value(place, depth)
-            items.append(item)
-            place = after_space(self._text, place)
-            if self._text.startswith("]", place):
-                return items, place + 1
-            place = self._comma(place, "]")
 
-    def _comma(self, place: int, closing: str) -> int:
-        if not self._text.startswith(",", place):
-            raise NotLiteral(f"a comma or {closing} is missing", self._text, place)
-        return place + 1
+        def item(place: int) -> int:
+            value, end = self._value(place, depth)
+            items.append(value)
+            return end
+
+        return items, read_items(self._text, place, "]", item, trailing=False)[0]
 
     def _key(self, place: int) -> tuple[str, int]:
-        """A key, and the index after its colon."""
+        """Return a key, and the index after its colon."""
         if self._quoted(place):
             key, place = self._string()
             place = after_space(self._text, place)
@@ -170,7 +148,7 @@ class _Values:
         return mark.start == place and mark.delimiter == QUOTE
 
     def _string(self) -> tuple[str, int]:
-        """The string whose `<|"|>` is the next mark, and the index after its second one."""
+        """Return the string whose `<|"|>` is the next mark, and the index after its second one."""
         start = self._marks[self._index].end
         self._index += 1
         while self._index < len(self._marks):
@@ -179,3 +157,8 @@ class _Values:
             if mark.delimiter == QUOTE:
                 return self._text[start : mark.start], mark.end
         raise NotLiteral(f"a string does not end with {QUOTE}", self._text, len(self._text))
+
+
+GEMMA4 = WireFormat(
+    delimiters=(OPEN, CLOSE, QUOTE, *_THINKING), thinking=_THINKING, readers={OPEN: _call}, prepared=_prepared
+)

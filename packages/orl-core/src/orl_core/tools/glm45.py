@@ -17,28 +17,21 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from orl_core.messages import FailureKind, ToolCall
-from orl_core.tools.scan import THINKING, Scan, read
+from orl_core.tools.scan import Scan
+from orl_core.tools.wire_format import THINKING, WireFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orl_core.tools.marked import Mark, Marked
-    from orl_core.tools.scan import Parsed
+    from orl_core.tools.marked import Mark
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _ARGUMENT = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
-DELIMITERS = (OPEN, CLOSE, *_ARGUMENT, *THINKING)
 EXAMPLE = "<arg_key>a_name</arg_key><arg_value>its value</arg_value>"
 _NAME = re.compile(r"[^\s<>{}\"]++")
 
 
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Everything in `marked`, in order, arguments as texts. `reasoning_opened`: the prompt has opened `<think>`."""
-    return read(marked, {OPEN: _block}, reasoning_opened=reasoning_opened)
-
-
 def _block(scan: Scan) -> None:
-    scan.say_to_mark()
     start, first = scan.at, scan.index
     end = scan.go(start, (OPEN, CLOSE))
     tags = [mark for mark in scan.marks[first : scan.index] if mark.delimiter in _ARGUMENT]
@@ -61,7 +54,7 @@ def _block(scan: Scan) -> None:
 
 
 def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, Any], str]:
-    """The arguments that the tags before `stop` hold, and what is wrong with them."""
+    """Return the arguments that the tags before `stop` hold, and the complaint about them, empty if there is none."""
     arguments: dict[str, Any] = {}
     key = ""
     for index, tag in enumerate(tags):
@@ -81,3 +74,6 @@ def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, An
                 pass
     missing = len(tags) % 4
     return arguments, f"{_ARGUMENT[missing]} is missing: write {EXAMPLE}" if missing else ""
+
+
+GLM45 = WireFormat(delimiters=(OPEN, CLOSE, *_ARGUMENT, *THINKING), readers={OPEN: _block}, carries_texts=True)

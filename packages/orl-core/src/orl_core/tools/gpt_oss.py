@@ -14,37 +14,40 @@ which the prompt holds. What it decides where the format is silent:
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from orl_core.messages import FailureKind
-from orl_core.tools.json_calls import broken, named_call, read_body
-from orl_core.tools.scan import Scan
+from msgspec import structs
 
-if TYPE_CHECKING:
-    from orl_core.tools.marked import Marked
-    from orl_core.tools.scan import Parsed
+from orl_core.errors import RenderError
+from orl_core.tools.json_calls import add_named, read_body
+from orl_core.tools.marked import Mark, Marked
+from orl_core.tools.scan import Parsed, Scan
+from orl_core.tools.wire_format import WireFormat
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
-THINKING = (f"{CHANNEL}analysis{MESSAGE}", END)
-DELIMITERS = (START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN)
+_THINKING = (f"{CHANNEL}analysis{MESSAGE}", END)
 _STOPS = (START, END, CALL, RETURN)
 _CLOSING = (END, CALL, RETURN)
 _RECIPIENT = re.compile(r"(?:^|\s)to=([^\s<]*+)")
 
 
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Everything in `marked`, in order. `reasoning_opened`: the prompt has opened the analysis channel and its body."""
-    scan = Scan(marked)
-    if reasoning_opened:
-        _body(scan, "analysis", None)
-    while scan.index < len(scan.marks):
-        _message(scan)
-    return scan.parsed()
+class _Harmony(WireFormat, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A format whose headers say what follows them, in place of one delimiter for each kind of part."""
+
+    def within(self, frame: WireFormat) -> WireFormat:
+        raise RenderError("tool format `gpt_oss` is the form of a whole action: no other model can be taught its calls")
+
+    def parse(self, marked: Marked, *, reasoning_opened: bool) -> Parsed:
+        scan = Scan(marked)
+        if reasoning_opened:
+            _body(scan, "analysis", None)
+        while scan.index < len(scan.marks):
+            _message(scan)
+        return scan.parsed()
 
 
 def _message(scan: Scan) -> None:
-    """One message from its header on; without a `<|message|>` the rest of the text."""
+    """Read one message from its header on; without a `<|message|>` the rest of the text."""
     index = begin = scan.index
     while index < len(scan.marks) and scan.marks[index].delimiter != MESSAGE:
         if scan.marks[index].delimiter in _STOPS:
@@ -96,10 +99,35 @@ def _body(scan: Scan, channel: str, recipient: str | None) -> None:
 
 def _call(scan: Scan, name: str, start: int) -> None:
     body = read_body(scan, _STOPS, _CLOSING)
-    if body.complaint:
-        closed = body.closed or not body.cut
-        scan.calls.append(broken(body.complaint, body.text, "one JSON object", closed=closed, missing=CALL, name=name))
-    elif not name:
-        scan.fail(FailureKind.MISSING_NAME, "the recipient has no name: write to=functions.a_tool", start)
-    else:
-        scan.calls.append(named_call(name, body.value, body.text, "the arguments as one JSON object"))
+    body = structs.replace(body, closed=body.closed or not body.cut)
+    nameless = "the recipient has no name: write to=functions.a_tool"
+    add_named(scan, body, name, start, missing=CALL, nameless=nameless)
+
+
+def _headers(marked: Marked) -> Marked:
+    """Join each header to one mark: `_THINKING[0]` opens reasoning, MESSAGE opens text.
+
+    It is for calls of another format; harmony's own reader looks into the headers.
+    """
+    marks: list[Mark] = []
+    header: Mark | None = None
+    for mark in marked.marks:
+        if header is not None and mark.delimiter == MESSAGE:
+            channel = marked.text[header.start : mark.start].rpartition(CHANNEL)[2].split()[:1]
+            delimiter = _THINKING[0] if channel == ["analysis"] else MESSAGE
+            marks.append(Mark(start=header.start, end=mark.end, delimiter=delimiter))
+            header = None
+        elif mark.delimiter in {START, CHANNEL, CONSTRAIN}:
+            header = header or mark
+        else:
+            marks.append(mark)
+            header = None
+    return Marked(text=marked.text, marks=tuple(marks))
+
+
+GPT_OSS = _Harmony(
+    delimiters=(START, CHANNEL, CONSTRAIN, MESSAGE, END, CALL, RETURN),
+    thinking=_THINKING,
+    text_frames=(MESSAGE, END, CALL, RETURN),
+    prepared=_headers,
+)

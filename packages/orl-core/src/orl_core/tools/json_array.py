@@ -12,25 +12,18 @@ It must not know tools, schemas or tokens. No delimiter opens a call. What it de
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from orl_core.tools.json_calls import read_array
-from orl_core.tools.scan import THINKING, Scan, read
+from orl_core.tools.json_calls import CallShape, read_array
+from orl_core.tools.scan import Scan
+from orl_core.tools.wire_format import THINKING, WireFormat
 
-if TYPE_CHECKING:
-    from orl_core.tools.marked import Marked
-    from orl_core.tools.scan import Parsed
-
-DELIMITERS = THINKING
-EXAMPLE = '[{"name": "a_tool", "arguments": {}}]'
+_SHAPE = CallShape(example='[{"name": "a_tool", "arguments": {}}]', keys=("arguments", "parameters"))
 _ARRAY = re.compile(r'\s*+\[\s*+\{\s*+"(?:name|arguments)"\s*+:')
-
-
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Read everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `<think>`."""
-    return read(marked, {}, reasoning_opened=reasoning_opened, bare=_bare)
 
 
 def _bare(scan: Scan) -> None:
     if _ARRAY.match(scan.text, scan.at):
-        read_array(scan, (), ("arguments", "parameters"), EXAMPLE)
+        read_array(scan, _SHAPE)
+
+
+JSON_ARRAY = WireFormat(delimiters=THINKING, bare=_bare)

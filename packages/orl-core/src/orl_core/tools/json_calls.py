@@ -1,12 +1,12 @@
-"""Calls that are JSON: what a value must be to make a call, and how a JSON body is read out of a scan.
+"""Calls that are JSON: the calls of a JSON value, and the failures of what is no call.
 
-Decided once for every format that writes JSON: arguments may be null where there are none, and may be an object written
-as a JSON string, which is decoded once; `strict_json` says what counts as JSON. A delimiter inside a JSON string is
-part of the string. It must not know which delimiters a format has.
+For every format: arguments may be null if there are none, and may be an object written as a JSON string, which is
+decoded once. A delimiter inside a JSON string is part of the string. `strict_json` says what counts as JSON.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
@@ -16,9 +16,20 @@ from orl_core.tools.scan import one_line
 from orl_core.tools.strict_json import NotJson, read_all, read_value, skip_space
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from orl_core.tools.scan import Scan
+
+
+class CallShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a format writes a call as one JSON object. `example` is such an object, or an array of it, for messages.
+
+    `named` is the key of the tool's name. The first of `keys` that the object has holds the arguments. `stops` are the
+    delimiters that end a call that cannot be read.
+    """
+
+    example: str
+    named: str = "name"
+    keys: tuple[str, ...] = ("arguments",)
+    stops: Collection[str] = ()
 
 
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,9 +43,9 @@ class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def read_body(scan: Scan, stops: Collection[str], closing: Collection[str], *, trailer: str = "") -> Body:
-    """The JSON value from here to the next of `stops`, or the end; `trailer` may stand after it.
+    """Read the JSON value from here to the next of `stops`, or the end; `trailer` may stand after it.
 
-    Goes behind the stop where it is one of `closing`, otherwise before it.
+    Go behind the stop if it is one of `closing`, otherwise before it.
     """
     start = end = scan.at
     value, complaint, cut = None, "", False
@@ -53,24 +64,61 @@ def read_body(scan: Scan, stops: Collection[str], closing: Collection[str], *, t
     return Body(value=value, text=text, complaint=complaint, cut=cut, closed=closed)
 
 
-def read_calls(scan: Scan, stops: Collection[str], keys: tuple[str, ...], example: str, *, named: str = "name") -> None:
+def add_named(scan: Scan, body: Body, name: str, start: int, *, missing: str, nameless: str) -> None:
+    """Record the call of `name` with the arguments in `body`. `start` is where the text of the call begins.
+
+    `missing` is the delimiter that should close it, `nameless` the message about an empty name.
+    """
+    if body.complaint:
+        example = "one JSON object"
+        scan.calls.append(broken(body.complaint, body.text, example, closed=body.closed, missing=missing, name=name))
+    elif not name:
+        scan.fail(FailureKind.MISSING_NAME, nameless, start)
+    else:
+        scan.calls.append(named_call(name, body.value, body.text, "the arguments as one JSON object"))
+
+
+def read_name(scan: Scan, separator: str, stops: Collection[str], closing: str, *, named: str = "name") -> str | None:
+    """Return the text before `separator`, and go behind it.
+
+    Where another delimiter or the end comes first, record a failure and return None; `named` says what the text is.
+    """
+    start = scan.at
+    mark = scan.go(start, (*stops, separator))
+    name = scan.text[start : scan.at].strip()
+    if mark is None:
+        scan.fail(FailureKind.UNCLOSED, f"the tool call is not complete: it has no {separator}", start)
+        return None
+    if mark.delimiter != separator:
+        scan.fail(FailureKind.MALFORMED, f"no {separator} follows the {named} of the tool call", start)
+    if mark.delimiter in (separator, closing):
+        scan.pass_mark()
+    return name if mark.delimiter == separator else None
+
+
+def read_calls(scan: Scan, shape: CallShape) -> None:
     """Read the JSON array of calls that stands here, or one object alone; anything else is a failure."""
     if scan.text.startswith("[", skip_space(scan.text, scan.at)):
-        read_array(scan, stops, keys, example, named=named)
-        return
+        read_array(scan, shape)
+    else:
+        read_object(scan, shape)
+
+
+def read_object(scan: Scan, shape: CallShape) -> bool:
+    """Read the call that stands here as a JSON object; return whether it is JSON, and record a failure otherwise."""
     start = scan.at
     try:
         value, end = read_value(scan.text, start)
     except NotJson as exc:
-        scan.go(start, stops)
-        scan.calls.append(broken(str(exc), scan.text[start : scan.at].strip(), example, closed=not exc.cut))
-        return
+        fail_json(scan, exc, start, shape)
+        return False
+    scan.calls.append(call_of(value, scan.text[start:end].strip(), shape))
     scan.jump(end)
-    scan.calls.append(call_of(value, scan.text[start:end].strip(), keys, example, named=named))
+    return True
 
 
-def read_array(scan: Scan, stops: Collection[str], keys: tuple[str, ...], example: str, *, named: str = "name") -> None:
-    """The calls of a JSON array whose `[` stands here, each on its own: a broken one ends the array at a stop."""
+def read_array(scan: Scan, shape: CallShape) -> None:
+    """Read the JSON array of calls whose `[` stands here, each on its own: a broken one ends the array at a stop."""
     text = scan.text
     place = skip_space(text, scan.at) + 1
     while True:
@@ -82,18 +130,24 @@ def read_array(scan: Scan, stops: Collection[str], keys: tuple[str, ...], exampl
             if separator not in {"", ",", "]"}:
                 raise NotJson(f"text after the object at character {after - place}")
         except NotJson as exc:
-            scan.go(place, stops)
-            scan.calls.append(broken(str(exc), text[place : scan.at].strip(), example, closed=not exc.cut))
+            fail_json(scan, exc, place, shape)
             return
-        scan.calls.append(call_of(value, text[place:end].strip(), keys, example, named=named))
+        scan.calls.append(call_of(value, text[place:end].strip(), shape))
         scan.jump(after + len(separator))
         if separator != ",":
             return
         place = scan.at
 
 
+def fail_json(scan: Scan, exc: NotJson, start: int, shape: CallShape, *, name: str = "") -> None:
+    """Go to the next stop, or the end, and record that the call from `start` to there is not JSON."""
+    scan.go(start, shape.stops)
+    text = scan.text[start : scan.at].strip()
+    scan.calls.append(broken(str(exc), text, shape.example, closed=not exc.cut, name=name))
+
+
 def broken(complaint: str, text: str, example: str, *, closed: bool, missing: str = "", name: str = "") -> ParseFailure:
-    """The failure of a body that is not JSON, or that ends before it is; `missing` is the closing that it lacks."""
+    """Return the failure of a body that is not JSON, or that ends early; `missing` is the closing that it lacks."""
     if closed:
         kind, message = FailureKind.INVALID_JSON, f"the tool call is not valid JSON: {complaint}; write {example}"
     else:
@@ -102,29 +156,27 @@ def broken(complaint: str, text: str, example: str, *, closed: bool, missing: st
     return ParseFailure(kind=kind, message=one_line(message), text=text, name=name)
 
 
-def call_of(
-    value: Any, text: str, keys: tuple[str, ...], example: str, *, named: str = "name"
-) -> ToolCall | ParseFailure:
-    """The call that an object with a name, under `named`, and, under the first of `keys` that it has, arguments makes.
+def call_of(value: Any, text: str, shape: CallShape) -> ToolCall | ParseFailure:
+    """Return the call that a JSON value makes.
 
     Arguments may be left out where the object has nothing but a name; other keys are ignored.
     """
     if not isinstance(value, dict):
-        message = f"a tool call is one JSON object, not {kind_of(value)}; write {example}"
+        message = f"a tool call is one JSON object, not {kind_of(value)}; write {shape.example}"
         return ParseFailure(kind=FailureKind.NOT_AN_OBJECT, message=message, text=text)
     members = cast("dict[str, Any]", value)
-    name = members.get(named)
+    name = members.get(shape.named)
     if not isinstance(name, str) or not name:
-        message = f"the tool call has no `{named}`; write {example}"
+        message = f"the tool call has no `{shape.named}`; write {shape.example}"
         return ParseFailure(kind=FailureKind.MISSING_NAME, message=message, text=text)
-    key = next((key for key in keys if key in members), keys[0])
-    return named_call(name, members.get(key, {} if len(members) == 1 else ...), text, example, key=key)
+    key = next((key for key in shape.keys if key in members), shape.keys[0])
+    return named_call(name, members.get(key, {} if len(members) == 1 else ...), text, shape.example, key=key)
 
 
 def named_call(
     name: str, arguments: Any, text: str, example: str, *, key: str = "arguments"
 ) -> ToolCall | ParseFailure:
-    """The call of `name` with these arguments, which a JSON value gave; `...` stands for arguments left out."""
+    """Return the call of `name` with the arguments of a JSON value; `...` stands for arguments left out."""
     if arguments is None:
         arguments = {}
     if isinstance(arguments, str):
@@ -137,7 +189,7 @@ def named_call(
 
 
 def _decoded(arguments: str) -> Any:
-    """The object that a string of JSON holds, or the string itself."""
+    """Return the object that a string of JSON holds, or the string itself."""
     try:
         value = read_all(arguments)
     except NotJson:
@@ -146,7 +198,7 @@ def _decoded(arguments: str) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """A JSON value's kind, in words for a message."""
+    """Return the kind of a JSON value, in words for a message."""
     match value:
         case None:
             return "null"

@@ -17,25 +17,20 @@ escapes `&` and `"` in attributes, and nothing in values. `tagged` reads the cal
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import TYPE_CHECKING
 
 from orl_core.tools.marked import Mark, Marked
-from orl_core.tools.scan import read
-from orl_core.tools.tagged import Dialect, Kind, Tag, read_block
-
-if TYPE_CHECKING:
-    from orl_core.tools.scan import Parsed, Scan
+from orl_core.tools.scan import Scan
+from orl_core.tools.tagged import Kind, Tag, TagSyntax
+from orl_core.tools.wire_format import WireFormat
 
 OPEN, CLOSE, SEPARATOR, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
-DELIMITERS = (OPEN, CLOSE, SEPARATOR, END)
-THINKING = (f"{OPEN}think{SEPARATOR}", f"{CLOSE}think{SEPARATOR}")
+_THINKING = (f"{OPEN}think{SEPARATOR}", f"{CLOSE}think{SEPARATOR}")
 TOOLS = f"{OPEN}tools{SEPARATOR}"
 _FRAMES = frozenset({END, f"{CLOSE}tools{SEPARATOR}"}).union(
     f"{edge}{name}{SEPARATOR}" for edge in (OPEN, CLOSE) for name in ("response", "message")
 )
 _KINDS: dict[str, Kind] = {
-    **dict.fromkeys((*_FRAMES, *THINKING, TOOLS), "open"),  # what ends a call from outside
+    **dict.fromkeys((*_FRAMES, *_THINKING, TOOLS), "open"),  # what ends a call from outside
     f"{CLOSE}tools{SEPARATOR}": "close",
     f"{OPEN}call{SEPARATOR}": "call",
     f"{CLOSE}call{SEPARATOR}": "called",
@@ -46,12 +41,6 @@ _KINDS: dict[str, Kind] = {
 }
 _NAME = re.compile(r"[\w-]*+")
 _ATTRIBUTE = re.compile(r"""(?<![\w-])([\w-]++)="([^"]*+)\"""")
-
-
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Read everything in `marked`, in order. `reasoning_opened`: the prompt has opened the `think` element."""
-    readers = {TOOLS: partial(read_block, dialect=_DIALECT)}
-    return read(_elements(marked), readers, reasoning_opened=reasoning_opened, thinking=THINKING, frames=_FRAMES)
 
 
 def _elements(marked: Marked) -> Marked:
@@ -96,10 +85,18 @@ def _unescaped(value: str) -> str:
     return value.replace("&quot;", '"').replace("&amp;", "&")
 
 
-_DIALECT = Dialect(
+_SYNTAX = TagSyntax(
     tag=_tag,
     call=f'{OPEN}call tool="a_tool" index="1"{SEPARATOR}',
     called=f"{CLOSE}call{SEPARATOR}",
     key=f'{OPEN}argument key="a_name" type="string"{SEPARATOR}',
     value_end=f"{CLOSE}argument{SEPARATOR}",
+)
+
+KIMI_K3 = WireFormat(
+    delimiters=(OPEN, CLOSE, SEPARATOR, END),
+    thinking=_THINKING,
+    blocks={TOOLS: _SYNTAX},
+    text_frames=_FRAMES,
+    prepared=_elements,
 )

@@ -12,27 +12,17 @@ a string ends at a quote that the next argument, or the end of the call, follows
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orl_core.tools.python_literal import NotLiteral, after_space, read_literal
 from orl_core.tools.pythonic import LFM_END, LFM_START, STOPS, WORD, read_block
-from orl_core.tools.scan import THINKING, Scan, dropped, read
+from orl_core.tools.scan import Scan
+from orl_core.tools.wire_format import THINKING, WireFormat, frame
 
-if TYPE_CHECKING:
-    from orl_core.tools.marked import Marked
-    from orl_core.tools.scan import Parsed
-
-DELIMITERS = (LFM_START, LFM_END, *THINKING)
 _END = re.compile(rf"'(?=\s*+(?:,\s*+{WORD}\s*+=|\)\s*+(?:\]|,\s*+{WORD}\s*+\()))")
 
 
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Read everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `<think>`."""
-    return read(marked, {LFM_START: _between, LFM_END: dropped}, reasoning_opened=reasoning_opened)
-
-
 def _between(scan: Scan) -> None:
-    scan.say_to_mark()
     following = (scan.marks[index] for index in range(scan.index, len(scan.marks)))
     bound = next((mark.start for mark in following if mark.delimiter in STOPS), len(scan.text))
 
@@ -46,3 +36,6 @@ def _between(scan: Scan) -> None:
         return text[place + 1 : found.start()], found.end()
 
     read_block(scan, value)
+
+
+LFM2_5 = WireFormat(delimiters=(LFM_START, LFM_END, *THINKING), readers={LFM_START: _between, LFM_END: frame})

@@ -14,42 +14,26 @@ It must not know tools, schemas or tokens. Nothing closes a call: the JSON objec
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
-from orl_core.tools.json_calls import broken, call_of
+from orl_core.tools.json_calls import CallShape, read_object
 from orl_core.tools.marked import Mark, Marked
-from orl_core.tools.scan import THINKING, Scan, read
-from orl_core.tools.strict_json import NotJson, read_value
-
-if TYPE_CHECKING:
-    from orl_core.tools.scan import Parsed
+from orl_core.tools.scan import Scan
+from orl_core.tools.wire_format import THINKING, WireFormat
 
 TAG = "<|python_tag|>"
-DELIMITERS = (TAG, *THINKING)
-EXAMPLE = '{"name": "a_tool", "parameters": {}}'
-_KEYS = ("parameters", "arguments")
+_SHAPE = CallShape(example='{"name": "a_tool", "parameters": {}}', keys=("parameters", "arguments"), stops=(TAG,))
 _CALL = re.compile(r'\s*+;?+\s*+(?=\{\s*+"(?:name|type)"\s*+:)')
 _AFTER_TEXT = re.compile(r'\{\s*+"name"\s*+:\s*+"(?:[^"\\]++|\\.)++"\s*+,\s*+"parameters"\s*+:', re.DOTALL)
 _OBJECT = "{"  # the delimiter of the marks that stand, without width, before such an object
 _NEXT = re.compile(rf"\s*+;\s*+(?=\{{)|{_CALL.pattern}")
 
 
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `<think>`."""
+def _prepared(marked: Marked) -> Marked:
+    """Mark the objects that are calls behind text."""
     objects = [Mark(start=at.start(), end=at.start(), delimiter=_OBJECT) for at in _AFTER_TEXT.finditer(marked.text)]
-    marks = tuple(sorted((*marked.marks, *objects), key=lambda mark: mark.start)) if objects else marked.marks
-    readers = {TAG: _tagged, _OBJECT: _after_text}
-    return read(Marked(text=marked.text, marks=marks), readers, reasoning_opened=reasoning_opened, bare=_bare)
-
-
-def _tagged(scan: Scan) -> None:
-    scan.say_to_mark()
-    _objects(scan)
-
-
-def _after_text(scan: Scan) -> None:
-    scan.say_to_mark()
-    _objects(scan)
+    if not objects:
+        return marked
+    return Marked(text=marked.text, marks=tuple(sorted((*marked.marks, *objects), key=lambda mark: mark.start)))
 
 
 def _bare(scan: Scan) -> None:
@@ -58,18 +42,11 @@ def _bare(scan: Scan) -> None:
 
 
 def _objects(scan: Scan) -> None:
-    """The calls from here on, until something else follows."""
-    while True:
-        start = scan.at
-        try:
-            value, end = read_value(scan.text, start)
-        except NotJson as exc:
-            scan.go(start, (TAG,))
-            text = scan.text[start : scan.at].strip()
-            scan.calls.append(broken(str(exc), text, EXAMPLE, closed=not exc.cut))
-            return
-        scan.calls.append(call_of(value, scan.text[start:end].strip(), _KEYS, EXAMPLE))
-        following = _NEXT.match(scan.text, end)
-        scan.jump(following.end() if following else end)
-        if following is None:
-            return
+    """Read the calls from here on, until something else follows."""
+    while read_object(scan, _SHAPE) and (following := _NEXT.match(scan.text, scan.at)):
+        scan.jump(following.end())
+
+
+LLAMA3 = WireFormat(
+    delimiters=(TAG, *THINKING), readers={TAG: _objects, _OBJECT: _objects}, bare=_bare, prepared=_prepared
+)

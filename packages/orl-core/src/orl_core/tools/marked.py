@@ -1,7 +1,6 @@
-"""A text whose delimiters are already found: what every wire format's parser reads.
+"""A text whose delimiters are already found: the input of every wire format's parser.
 
-Whether a delimiter is an id of its own or a spelling is settled before a parser sees it (law L4): the renderer marks
-the places of control ids, `mark` finds the spellings. A parser trusts marks only, and so knows nothing of tokens.
+The renderer marks control ids, `mark` finds spellings (law L4). A parser trusts marks only, and knows no tokens.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ class Marked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def mark(text: str, delimiters: Collection[str]) -> Marked:
-    """`text` with every spelling of a delimiter marked, the leftmost and longest first."""
+    """Return `text` with every spelling of a delimiter marked, the leftmost and longest first."""
     return Marked(text=text, marks=tuple(spellings(text, delimiters, 0)))
 
 
 def spellings(text: str, delimiters: Collection[str], offset: int) -> Iterable[Mark]:
-    """The marks of the delimiters that `text` spells, moved by `offset`."""
+    """Return the marks of the delimiters that `text` spells, moved by `offset`."""
     if not delimiters:
         return
     pattern = "|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True))

@@ -16,30 +16,17 @@ template writes no null: it leaves an object's member out. `tagged` reads the ca
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import TYPE_CHECKING
 
-from orl_core.tools.scan import read
-from orl_core.tools.tagged import Dialect, Kind, Tag, read_block
-
-if TYPE_CHECKING:
-    from orl_core.tools.marked import Mark, Marked
-    from orl_core.tools.scan import Parsed, Scan
+from orl_core.tools.marked import Mark
+from orl_core.tools.scan import Scan
+from orl_core.tools.tagged import Kind, Tag, TagSyntax
+from orl_core.tools.wire_format import WireFormat
 
 SPACE = "]<]minimax[>["  # the template calls the token its name space
-THINKING = ("<mm:think>", "</mm:think>")
-BLOCK = ("<tool_call>", "</tool_call>")  # they say something behind SPACE alone; a vocabulary may hold them as tokens
-DELIMITERS = (SPACE, *THINKING, *BLOCK)
+_THINKING = ("<mm:think>", "</mm:think>")
+_BLOCK = ("<tool_call>", "</tool_call>")  # a part of a tag behind SPACE alone; a vocabulary may hold them as tokens
 _KINDS: dict[str, Kind] = {"<tool_call>": "open", "</tool_call>": "close", "</invoke>": "called"}
 _TAG = re.compile(r"""\s*+(<(?:invoke\s++name="([^"<>\n]*+)"|(/?+)([^<>/\s][^<>\n]*+))>)""")
-
-
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Read everything in `marked`, in order, arguments as texts. `reasoning_opened`: the prompt has opened it."""
-    first = marked.marks[0] if marked.marks else None
-    unopened = first is not None and first.delimiter == THINKING[1] and not marked.text[: first.start].strip()
-    readers = {SPACE: partial(read_block, dialect=_DIALECT)}
-    return read(marked, readers, reasoning_opened=reasoning_opened or unopened, thinking=THINKING)
 
 
 def _tag(scan: Scan, mark: Mark) -> Tag | None:
@@ -51,11 +38,20 @@ def _tag(scan: Scan, mark: Mark) -> Tag | None:
     return Tag(kind=kind, start=mark.start, end=found.end(), name=(tool or name or "").strip())
 
 
-_DIALECT = Dialect(
+_SYNTAX = TagSyntax(
     tag=_tag,
     call=f'{SPACE}<invoke name="a_tool">',
     called=f"{SPACE}</invoke>",
     key=f"{SPACE}<a_name>",
     value_end=f"{SPACE}</a_name>",
     item="item",
+)
+
+MINIMAX_M3 = WireFormat(
+    delimiters=(SPACE, *_THINKING, *_BLOCK),
+    thinking=_THINKING,
+    blocks={SPACE: _SYNTAX},
+    unopened=True,
+    carries_texts=True,
+    nested=True,
 )

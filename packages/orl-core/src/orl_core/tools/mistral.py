@@ -11,32 +11,22 @@ It must not know tools, schemas or tokens. The tokenizers up to v7 write the arr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from orl_core.messages import FailureKind
-from orl_core.tools.json_calls import broken, named_call, read_array
-from orl_core.tools.scan import Scan, read
+from orl_core.tools.json_calls import CallShape, fail_json, named_call, read_array
+from orl_core.tools.scan import Scan
 from orl_core.tools.strict_json import NotJson, read_value, skip_space
-
-if TYPE_CHECKING:
-    from orl_core.tools.marked import Marked
-    from orl_core.tools.scan import Parsed
+from orl_core.tools.wire_format import WireFormat
 
 CALLS, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
-THINKING = ("[THINK]", "[/THINK]")
-DELIMITERS = (CALLS, ARGS, CALL_ID, *THINKING)
-EXAMPLE = '{"name": "a_tool", "arguments": {}}'
-
-
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `[THINK]`."""
-    return read(marked, {CALLS: _calls}, reasoning_opened=reasoning_opened, thinking=THINKING)
+_THINKING = ("[THINK]", "[/THINK]")
+_DELIMITERS = (CALLS, ARGS, CALL_ID, *_THINKING)
+_ARRAY = CallShape(example='{"name": "a_tool", "arguments": {}}', stops=(CALLS,))
+_ARGUMENTS = CallShape(example="a JSON object", stops=(CALLS,))
 
 
 def _calls(scan: Scan) -> None:
-    scan.say_to_mark()
     if scan.text.startswith("[", skip_space(scan.text, scan.at)) and not _at_mark(scan):
-        read_array(scan, (CALLS,), ("arguments",), EXAMPLE)
+        read_array(scan, _ARRAY)
     else:
         _named(scan)
 
@@ -49,11 +39,11 @@ def _at_mark(scan: Scan) -> bool:
 
 def _named(scan: Scan) -> None:
     start = scan.at
-    mark = scan.go(start, DELIMITERS)
+    mark = scan.go(start, _DELIMITERS)
     name = scan.text[start : scan.at].strip()
     if mark is not None and mark.delimiter == CALL_ID:
         scan.pass_mark()
-        mark = scan.go(scan.at, DELIMITERS)
+        mark = scan.go(scan.at, _DELIMITERS)
     if mark is None:
         scan.fail(FailureKind.UNCLOSED, f"the tool call is not complete: no {ARGS} follows its name", start)
     elif mark.delimiter != ARGS:
@@ -68,12 +58,13 @@ def _arguments(scan: Scan, name: str, start: int) -> None:
     try:
         value, end = read_value(scan.text, place)
     except NotJson as exc:
-        scan.go(place, (CALLS,))
-        text = scan.text[start : scan.at].strip()
-        scan.calls.append(broken(str(exc), text, "a JSON object", closed=not exc.cut, name=name))
+        fail_json(scan, exc, start, _ARGUMENTS, name=name)
         return
     scan.jump(end)
     if name:
         scan.calls.append(named_call(name, value, scan.text[start:end].strip(), f"{name}{ARGS}{{}}"))
     else:
         scan.fail(FailureKind.MISSING_NAME, f"no name stands before {ARGS}", start)
+
+
+MISTRAL = WireFormat(delimiters=_DELIMITERS, thinking=_THINKING, readers={CALLS: _calls})

@@ -11,35 +11,22 @@ JSON; Python's spellings are read too. What it decides where the format is silen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from orl_core.messages import ToolCall
 from orl_core.tools.python_literal import NotLiteral, after_space
 from orl_core.tools.pythonic import fail_call, read_call
-from orl_core.tools.scan import THINKING, Scan, dropped, read
-
-if TYPE_CHECKING:
-    from orl_core.tools.marked import Marked
-    from orl_core.tools.scan import Parsed
+from orl_core.tools.scan import Scan
+from orl_core.tools.wire_format import THINKING, WireFormat, frame
 
 OPEN, CLOSE = "<function_calls>", "</function_calls>"
-DELIMITERS = (OPEN, CLOSE, *THINKING)
-EXAMPLE = "a_tool(x=1)"
-
-
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Read everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `<think>`."""
-    return read(marked, {OPEN: _block, CLOSE: dropped}, reasoning_opened=reasoning_opened)
 
 
 def _block(scan: Scan) -> None:
-    scan.say_to_mark()
     while True:
         start = scan.at
         try:
             name, arguments, end = read_call(scan.text, start)
         except NotLiteral as exc:
-            fail_call(scan, exc, start, (OPEN, CLOSE), EXAMPLE)
+            fail_call(scan, exc, start, (OPEN, CLOSE), "a_tool(x=1)")
             return
         scan.calls.append(ToolCall(name=name, arguments=arguments))
         scan.jump(end)
@@ -50,3 +37,6 @@ def _block(scan: Scan) -> None:
         if ended or (scan.index < len(scan.marks) and scan.marks[scan.index].start <= place):
             return
         scan.jump(place)
+
+
+OLMO3 = WireFormat(delimiters=(OPEN, CLOSE, *THINKING), readers={OPEN: _block, CLOSE: frame})

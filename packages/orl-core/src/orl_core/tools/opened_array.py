@@ -11,26 +11,15 @@ because Hermes writes one object behind it. What it decides where the formats ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
-from orl_core.tools.json_calls import read_calls
-from orl_core.tools.scan import THINKING, Scan, dropped, read
-
-if TYPE_CHECKING:
-    from orl_core.tools.marked import Marked
-    from orl_core.tools.scan import Parsed
+from orl_core.tools.json_calls import CallShape, read_calls
+from orl_core.tools.wire_format import THINKING, WireFormat, frame
 
 GRANITE, NEMOTRON, NEMOTRON_END = "<|tool_call|>", "<TOOLCALL>", "</TOOLCALL>"
-DELIMITERS = (GRANITE, NEMOTRON, NEMOTRON_END, *THINKING)
-EXAMPLE = '[{"name": "a_tool", "arguments": {}}]'
+_STOPS = (GRANITE, NEMOTRON, NEMOTRON_END)
+_array = partial(read_calls, shape=CallShape(example='[{"name": "a_tool", "arguments": {}}]', stops=_STOPS))
 
-
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Read everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `<think>`."""
-    readers = {GRANITE: _array, NEMOTRON: _array, NEMOTRON_END: dropped}
-    return read(marked, readers, reasoning_opened=reasoning_opened)
-
-
-def _array(scan: Scan) -> None:
-    scan.say_to_mark()
-    read_calls(scan, (GRANITE, NEMOTRON, NEMOTRON_END), ("arguments",), EXAMPLE)
+OPENED_ARRAY = WireFormat(
+    delimiters=(*_STOPS, *THINKING), readers={GRANITE: _array, NEMOTRON: _array, NEMOTRON_END: frame}
+)

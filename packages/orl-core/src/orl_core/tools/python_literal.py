@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 from orl_core.text import clean
@@ -43,13 +44,13 @@ class NotLiteral(ValueError):
 
 
 def after_space(text: str, place: int) -> int:
-    """The index of the first character from `place` on that is not white space."""
+    """Return the index of the first character from `place` on that is not white space."""
     found = _SPACE.match(text, place)
     return found.end() if found else place
 
 
 def read_literal(text: str, start: int, depth: int = 0) -> tuple[Any, int]:
-    """The literal at `start` of `text`, leading white space skipped, and the index after it.
+    """Return the literal at `start` of `text`, leading white space skipped, and the index after it.
 
     Raises:
         NotLiteral: there is no such value.
@@ -100,32 +101,43 @@ def _number(text: str, found: re.Match[str]) -> int | float:
     return number
 
 
-def _list(text: str, place: int, depth: int, opening: str) -> tuple[Any, int]:
-    """The list or tuple after its bracket; a value in parentheses without a comma is that value."""
-    closing = "]" if opening == "[" else ")"
-    items: list[Any] = []
-    comma = False
-    while True:
-        place = after_space(text, place)
-        if text.startswith(closing, place):
-            alone = opening == "(" and len(items) == 1 and not comma
-            return (items[0] if alone else items), place + 1
-        if items and not comma:
+def read_items(
+    text: str, place: int, closing: str, read: Callable[[int], int], *, trailing: bool = True
+) -> tuple[int, bool]:
+    """Read items between commas up to `closing`; return the index after it, and whether a comma stands before it.
+
+    `read` reads the item at an index and returns the index after it. `trailing`: a comma may stand before `closing`.
+
+    Raises:
+        NotLiteral: a comma is missing, or an item cannot be read.
+    """
+    place, first, comma = after_space(text, place), True, False
+    while not text.startswith(closing, place) or (comma and not trailing):
+        if not first and not comma:
             raise NotLiteral(f"a comma or {closing} is missing", text, place)
-        item, place = read_literal(text, place, depth)
-        items.append(item)
-        place, comma = _comma(text, place)
+        place, first = after_space(text, read(place)), False
+        comma = text.startswith(",", place)
+        place = after_space(text, place + comma)
+    return place + 1, comma
+
+
+def _list(text: str, place: int, depth: int, opening: str) -> tuple[Any, int]:
+    """Return the list or tuple after its bracket; a value in parentheses without a comma is that value."""
+    items: list[Any] = []
+
+    def item(place: int) -> int:
+        value, end = read_literal(text, place, depth)
+        items.append(value)
+        return end
+
+    end, comma = read_items(text, place, "]" if opening == "[" else ")", item)
+    return (items[0] if opening == "(" and len(items) == 1 and not comma else items), end
 
 
 def _dict(text: str, place: int, depth: int) -> tuple[dict[str, Any], int]:
     members: dict[str, Any] = {}
-    comma = True
-    while True:
-        place = after_space(text, place)
-        if text.startswith("}", place):
-            return members, place + 1
-        if not comma:
-            raise NotLiteral("a comma or } is missing", text, place)
+
+    def member(place: int) -> int:
         key, place = read_literal(text, place, depth)
         if not isinstance(key, str) or key in members:
             raise NotLiteral("a dict's keys are strings, each once", text, place)
@@ -133,9 +145,6 @@ def _dict(text: str, place: int, depth: int) -> tuple[dict[str, Any], int]:
         if not text.startswith(":", place):
             raise NotLiteral("a colon is missing in a dict", text, place)
         members[key], place = read_literal(text, place + 1, depth)
-        place, comma = _comma(text, place)
+        return place
 
-
-def _comma(text: str, place: int) -> tuple[int, bool]:
-    place = after_space(text, place)
-    return (place + 1, True) if text.startswith(",", place) else (place, False)
+    return members, read_items(text, place, "}", member)[0]

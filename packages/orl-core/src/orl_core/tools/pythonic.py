@@ -19,21 +19,18 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from orl_core.messages import FailureKind, ToolCall
-from orl_core.tools.json_calls import read_array
-from orl_core.tools.python_literal import NotLiteral, after_space, read_literal
-from orl_core.tools.scan import THINKING, Scan, dropped, read
+from orl_core.tools.json_calls import CallShape, read_array
+from orl_core.tools.python_literal import NotLiteral, after_space, read_items, read_literal
+from orl_core.tools.scan import Scan
+from orl_core.tools.wire_format import THINKING, WireFormat, frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-
-    from orl_core.tools.marked import Marked
-    from orl_core.tools.scan import Parsed
 
     ReadValue = Callable[[str, int], tuple[Any, int]]
 
 START, END = "<|python_start|>", "<|python_end|>"
 LFM_START, LFM_END = "<|tool_call_start|>", "<|tool_call_end|>"
-DELIMITERS = (START, END, LFM_START, LFM_END, *THINKING)
 EXAMPLE = "[a_tool(x=1)]"
 STOPS = (START, END, LFM_START, LFM_END)
 _BARE = re.compile(r"\s*+\[\s*+[A-Za-z_][\w.-]*+\s*+\(")
@@ -41,12 +38,7 @@ WORD = r"([^\s=,:()\[\]{}<'\"]++)"  # a name in a call: JSON schemas allow dashe
 _CALL = re.compile(rf"\s*+{WORD}\s*+\(")
 _ARGUMENT = re.compile(rf"\s*+{WORD}\s*+=")
 _JSON = re.compile(r"\s*+\[\s*+\{")
-
-
-def parse(marked: Marked, *, reasoning_opened: bool = False) -> Parsed:
-    """Everything in `marked`, in order. `reasoning_opened`: the prompt has already opened `<think>`."""
-    readers = {START: _between, LFM_START: _between, END: dropped, LFM_END: dropped}
-    return read(marked, readers, reasoning_opened=reasoning_opened, bare=_bare)
+_SHAPE = CallShape(example='{"name": "a_tool", "arguments": {}}', keys=("arguments", "parameters"), stops=STOPS)
 
 
 def _bare(scan: Scan) -> None:
@@ -54,15 +46,10 @@ def _bare(scan: Scan) -> None:
         read_list(scan)
 
 
-def _between(scan: Scan) -> None:
-    scan.say_to_mark()
-    read_block(scan)
-
-
 def read_block(scan: Scan, value: ReadValue = read_literal) -> None:
     """Read what an opening delimiter has opened: a list of calls in Python's syntax or in JSON."""
     if _JSON.match(scan.text, scan.at):
-        read_array(scan, STOPS, ("arguments", "parameters"), '{"name": "a_tool", "arguments": {}}')
+        read_array(scan, _SHAPE)
     elif scan.text.startswith("[", after_space(scan.text, scan.at)):
         start, known = scan.at, len(scan.calls)
         read_list(scan, value)
@@ -137,25 +124,28 @@ def fail_call(scan: Scan, exc: NotLiteral, place: int, stops: Collection[str], e
 
 
 def _arguments(text: str, place: int, value: ReadValue) -> tuple[dict[str, Any], int]:
-    """The arguments after the opening parenthesis, and the index after the closing one.
+    """Return the arguments after the opening parenthesis, and the index after the closing one.
 
     Raises:
         NotLiteral: they cannot be read.
     """
     arguments: dict[str, Any] = {}
-    comma = True
-    while True:
-        place = after_space(text, place)
-        if text.startswith(")", place):
-            return arguments, place + 1
+
+    def argument(place: int) -> int:
         found = _ARGUMENT.match(text, place)
-        if found is None or not comma:
-            wrong = "arguments are written name=value" if comma else "a comma or ) is missing"
-            raise NotLiteral(wrong, text, place)
+        if found is None:
+            raise NotLiteral("arguments are written name=value", text, place)
         name = found.group(1)
         if name in arguments:
             raise NotLiteral(f"the argument `{name}` appears twice", text, place)
-        arguments[name], place = value(text, found.end())
-        place = after_space(text, place)
-        comma = text.startswith(",", place)
-        place += comma
+        arguments[name], end = value(text, found.end())
+        return end
+
+    return arguments, read_items(text, place, ")", argument)[0]
+
+
+PYTHONIC = WireFormat(
+    delimiters=(*STOPS, *THINKING),
+    readers={START: read_block, LFM_START: read_block, END: frame, LFM_END: frame},
+    bare=_bare,
+)

@@ -1,9 +1,6 @@
-"""A parser's position in a marked text, and its findings so far: the frame of every tagged wire format.
+"""A parser's position in a marked text, and its findings so far.
 
-It knows marks, text, reasoning and order, and nothing of what stands inside a block. A format gives `read` one reader
-for each delimiter that opens something; a reader begins at that mark, says the text before what it reads, and must go
-past it. What is reasoning and what is calls is told here. Marks are passed once and in order, which is why a parser is
-linear: no reader looks back.
+Marks are passed once and in order. No reader looks back, so parsing is linear.
 """
 
 from __future__ import annotations
@@ -13,18 +10,17 @@ from typing import TYPE_CHECKING
 from orl_core.messages import Action, FailureKind, ParseFailure, Part, Span, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection
 
     from orl_core.tools.marked import Mark, Marked
 
-THINKING = ("<think>", "</think>")
 Parsed = tuple[Action, tuple[Span, ...]]  # and where its parts stand, in characters
 
 
 class Scan:
-    """A place in a marked text: `at` counts characters, `index` is the first mark that is not passed.
+    """A position in a marked text: `at` counts characters, `index` is the first mark that is not passed.
 
-    `begin` is where the part begins that is being read: behind the last text, or the last part.
+    `begin` is the start of the part that is being read: the end of the last text, or of the last part.
     """
 
     def __init__(self, marked: Marked) -> None:
@@ -90,61 +86,12 @@ class Scan:
         self.calls.append(ParseFailure(kind=kind, message=one_line(message), text=body, name=name))
 
     def parsed(self) -> Parsed:
-        """All that was found, the rest of the text included."""
+        """Return all that was found, the rest of the text included."""
         self.say(len(self.text))
         action = Action(text="\n".join(self.said), reasoning="\n".join(self.thought), calls=tuple(self.calls))
         return action, tuple(self.spans)
 
 
-def read(
-    marked: Marked,
-    readers: Mapping[str, Callable[[Scan], None]],
-    *,
-    reasoning_opened: bool,
-    thinking: tuple[str, str] = THINKING,
-    bare: Callable[[Scan], None] | None = None,
-    frames: Collection[str] = (),
-) -> Parsed:
-    """Everything in `marked`, in order: text, reasoning between the tags `thinking`, and what the readers find.
-
-    `reasoning_opened`: the prompt has already opened the reasoning. `bare` reads calls that no delimiter opens; it is
-    tried where the text begins, with and after reasoning, and reads nothing where there is no call. `frames` are
-    delimiters that stand around text: they say nothing and belong to no part.
-    """
-    scan = Scan(marked)
-    if reasoning_opened:
-        scan.think(thinking[1])
-    if bare is not None:
-        _calls(scan, bare)
-    while scan.index < len(scan.marks):
-        delimiter = scan.marks[scan.index].delimiter
-        if delimiter == thinking[0]:
-            scan.say_to_mark()
-            scan.think(thinking[1])
-            if bare is not None and not scan.said:
-                _calls(scan, bare)
-        elif delimiter in readers:
-            _calls(scan, readers[delimiter])
-        elif delimiter in frames:
-            scan.say_to_mark()
-        else:
-            scan.index += 1
-    return scan.parsed()
-
-
-def _calls(scan: Scan, reader: Callable[[Scan], None]) -> None:
-    """Let `reader` read; what it goes past, text apart, is calls."""
-    start = scan.at
-    reader(scan)
-    if scan.at > start:
-        scan.tell("calls")
-
-
-def dropped(scan: Scan) -> None:
-    """The reader of a delimiter that frames calls and says nothing by itself."""
-    scan.say_to_mark()
-
-
 def one_line(message: str) -> str:
-    """`message` without line breaks, and of a length that a model can read."""
+    """Return `message` without line breaks, and of a length that a model can read."""
     return " ".join(message.split())[:500]

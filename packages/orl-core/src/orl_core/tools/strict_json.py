@@ -1,9 +1,8 @@
-"""JSON from a model, read strictly: one value from a place in a text, or a NotJson that says what is wrong.
+"""JSON from a model, read strictly: one value from an index of a text, or NotJson.
 
-It must not know calls or tags. The standard decoder accepts more than may travel on to environments and journals, so
-these decisions are made here: duplicate keys, NaN, infinities (also by overflow, `1e999`), raw control characters in
-strings and values nested deeper than MAX_DEPTH are refused; integers of any practical size pass; lone surrogates,
-which no UTF-8 can carry, become U+FFFD.
+The standard decoder accepts more than environments and journals can hold. Refused are duplicate keys, NaN, infinities
+(also by overflow, `1e999`), raw control characters in strings and values nested deeper than MAX_DEPTH. Integers of any
+practical size pass; lone surrogates, which no UTF-8 can carry, become U+FFFD.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class NotJson(ValueError):
 
 
 def read_value(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value at `start` of `text`, leading white space skipped, and the index after it.
+    """Return the JSON value at `start` of `text`, leading white space skipped, and the index after it.
 
     The cost is that of the characters read, wherever in `text` they stand.
 
@@ -64,7 +63,7 @@ def read_value(text: str, start: int) -> tuple[Any, int]:
 
 
 def read_all(text: str) -> Any:
-    """The JSON value that is the whole of `text`, white space around it aside.
+    """Return the JSON value that is the whole of `text`, white space around it aside.
 
     Raises:
         NotJson: it is none, or there is more.
@@ -77,7 +76,7 @@ def read_all(text: str) -> Any:
 
 
 def skip_space(text: str, start: int) -> int:
-    """The index of the first character from `start` on that is not JSON's white space."""
+    """Return the index of the first character from `start` on that is not JSON's white space."""
     found = _SPACE.match(text, start)
     return found.end() if found else start
 

@@ -1,6 +1,6 @@
-"""Calls in tags, a value in a tag of its own: how Qwen3-Coder, MiniMax, DeepSeek V3.2, Hy3 and Kimi K3 write them.
+"""Calls in tags, a value in a tag of its own: Qwen3-Coder, Seed-OSS, MiniMax, DeepSeek V3.2, Hy3 and Kimi K3.
 
-A dialect says which tag stands at a mark; the order of tags is read here, once for all of them:
+A syntax says which tag stands at a mark. The order of tags is read here, once for all of them:
 
     open, then calls, then close;    a call: call, then values, then called;    a value: key, text, value end
 
@@ -46,7 +46,7 @@ class Tag(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     is_body: bool = False
 
 
-class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to write the tags. `tag` reads the tag at a mark; four others spell tags for messages.
 
     `strips_newline`: the format writes a value on lines of its own, so that one newline at either end is not its.
@@ -63,9 +63,14 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     json_body: bool = False
     item: str = ""
 
+    def opening(self, scan: Scan) -> Tag | None:
+        """Return the tag at the next mark if it opens a block."""
+        tag = self.tag(scan, scan.marks[scan.index])
+        return tag if tag is not None and tag.kind == "open" else None
+
 
 def named_tag(kinds: Mapping[str, Kind], name: re.Pattern[str], scan: Scan, mark: Mark) -> Tag | None:
-    """The tag of a format that has a delimiter for each kind; `name` finds what follows that of a call or a key."""
+    """Return the tag of a format with a delimiter for each kind; `name` matches the name of a call or a key."""
     kind = kinds.get(mark.delimiter)
     if kind not in {"call", "key"}:
         return None if kind is None else Tag(kind=kind, start=mark.start, end=mark.end)
@@ -87,60 +92,56 @@ _BLOCK_TAGS = frozenset[Kind]({"open", "close", "call"})
 _ALL_TAGS = frozenset[Kind]({*_BLOCK_TAGS, "called", "key", "value end"})
 
 
-def read_block(scan: Scan, dialect: Dialect) -> None:
-    """The block whose opening tag is at the next mark, or text where that mark opens none."""
-    tag = dialect.tag(scan, scan.marks[scan.index])
-    if tag is None or tag.kind != "open":
-        scan.index += 1
-        return
-    scan.say(tag.start)
-    scan.jump(tag.end)
+def read_block(scan: Scan, syntax: TagSyntax, opening: Tag) -> None:
+    """Read the block that `opening`, the next tag, opens."""
+    scan.say(opening.start)
+    scan.jump(opening.end)
     empty = True
     while True:
         start = scan.at
-        tag = _to(scan, dialect, _BLOCK_TAGS)
+        tag = _to(scan, syntax, _BLOCK_TAGS)
         stray = bool(scan.text[start : scan.at].strip())
         ended = tag is None or tag.kind != "call"
         if stray or (ended and empty):
             unclosed = tag is None or tag.kind == "open"
             kind = FailureKind.UNCLOSED if unclosed else FailureKind.MALFORMED
             found = "text" if stray else "nothing"
-            scan.fail(kind, f"there is {found} where {dialect.call} should stand", start)
+            scan.fail(kind, f"there is {found} where {syntax.call} should stand", start)
         empty = False
         if tag is None or tag.kind == "open":
             return
         scan.jump(tag.end)
         if tag.kind == "close":
             return
-        _read_call(scan, dialect, tag)
+        _read_call(scan, syntax, tag)
 
 
-def _read_call(scan: Scan, dialect: Dialect, call: Tag) -> None:
-    """The call whose tag has just been passed: a call, or a failure after which the next block tag is not passed."""
+def _read_call(scan: Scan, syntax: TagSyntax, call: Tag) -> None:
+    """Read the call whose tag has just been passed; after a failure the next block tag is not passed."""
     try:
-        arguments = {} if call.closes_itself else _arguments(scan, dialect)
+        arguments = {} if call.closes_itself else _arguments(scan, syntax)
     except _Malformed as exc:
         kind = FailureKind.UNCLOSED if isinstance(exc, _Unclosed) else FailureKind.MALFORMED
-        _to(scan, dialect, _BLOCK_TAGS)
+        _to(scan, syntax, _BLOCK_TAGS)
         of = f"of `{call.name}` " if call.name else ""
         scan.fail(kind, f"the call {of}cannot be read: {exc}", call.start, name=call.name)
         return
     if call.name:
         scan.calls.append(ToolCall(name=call.name, arguments=arguments))
     else:
-        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name: write {dialect.call}", call.start)
+        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name: write {syntax.call}", call.start)
 
 
-def _arguments(scan: Scan, dialect: Dialect) -> dict[str, Any]:
-    arguments = _body(scan) if dialect.json_body else {}
+def _arguments(scan: Scan, syntax: TagSyntax) -> dict[str, Any]:
+    arguments = _body(scan) if syntax.json_body else {}
     while True:
         start = scan.at
-        tag = _next(scan, dialect, f"it has no {dialect.called}")
+        tag = _next(scan, syntax, f"it has no {syntax.called}")
         if scan.text[start : tag.start].strip():
-            raise _Malformed(f"text stands where {dialect.key} should")
+            raise _Malformed(f"text stands where {syntax.key} should")
         if tag.kind == "called":
             return arguments
-        _add(arguments, tag, _value(scan, tag, dialect))
+        _add(arguments, tag, _value(scan, tag, syntax))
 
 
 def _add(members: dict[str, Any], tag: Tag, value: Any) -> None:
@@ -155,35 +156,35 @@ def _add(members: dict[str, Any], tag: Tag, value: Any) -> None:
     members[tag.name] = value
 
 
-def _value(scan: Scan, key: Tag, dialect: Dialect, depth: int = 0) -> Any:
-    """The value of `key`, which has just been passed; its end is passed too."""
+def _value(scan: Scan, key: Tag, syntax: TagSyntax, depth: int = 0) -> Any:
+    """Return the value of `key`, which has just been passed; its end is passed too."""
     if key.kind != "key":
         raise _Malformed("a value ends that has not begun")
     if not key.name:
-        raise _Malformed(f"a parameter has no name: write {dialect.key}")
+        raise _Malformed(f"a parameter has no name: write {syntax.key}")
     if depth == MAX_DEPTH:
         raise _Malformed(f"nested deeper than {MAX_DEPTH} levels")
-    tag = _next(scan, dialect, _unfinished(key, dialect))
-    if dialect.item and tag.kind == "key":
-        return _members(scan, key, tag, dialect, depth)
-    if not _ends(tag, key, dialect):
-        raise _Malformed(_unfinished(key, dialect))
-    return _leaf(scan.text[key.end : tag.start], key, dialect)
+    tag = _next(scan, syntax, _unfinished(key, syntax))
+    if syntax.item and tag.kind == "key":
+        return _members(scan, key, tag, syntax, depth)
+    if not _ends(tag, key, syntax):
+        raise _Malformed(_unfinished(key, syntax))
+    return _leaf(scan.text[key.end : tag.start], key, syntax)
 
 
-def _members(scan: Scan, key: Tag, first: Tag, dialect: Dialect, depth: int) -> Any:
-    """The list or the object that is the value of `key`; the tag of its first member has just been passed."""
+def _members(scan: Scan, key: Tag, first: Tag, syntax: TagSyntax, depth: int) -> Any:
+    """Return the list or the object that is the value of `key`; the tag of its first member has just been passed."""
     pairs: list[tuple[Tag, Any]] = []
     place, tag = key.end, first
     while True:
         if scan.text[place : tag.start].strip():
             raise _Malformed(f"text stands among the members of `{key.name}`")
-        if _ends(tag, key, dialect):
+        if _ends(tag, key, syntax):
             break
-        pairs.append((tag, _value(scan, tag, dialect, depth + 1)))
+        pairs.append((tag, _value(scan, tag, syntax, depth + 1)))
         place = scan.at
-        tag = _next(scan, dialect, _unfinished(key, dialect))
-    if all(tag.name == dialect.item for tag, _ in pairs):
+        tag = _next(scan, syntax, _unfinished(key, syntax))
+    if all(tag.name == syntax.item for tag, _ in pairs):
         return [value for _, value in pairs]
     members: dict[str, Any] = {}
     for tag, value in pairs:
@@ -191,16 +192,16 @@ def _members(scan: Scan, key: Tag, first: Tag, dialect: Dialect, depth: int) -> 
     return members
 
 
-def _ends(tag: Tag, key: Tag, dialect: Dialect) -> bool:
-    return tag.kind == "value end" and (not dialect.item or tag.name == key.name)
+def _ends(tag: Tag, key: Tag, syntax: TagSyntax) -> bool:
+    return tag.kind == "value end" and (not syntax.item or tag.name == key.name)
 
 
-def _unfinished(key: Tag, dialect: Dialect) -> str:
-    return f"the parameter `{key.name}` has no {dialect.value_end.replace('a_name', key.name)}"
+def _unfinished(key: Tag, syntax: TagSyntax) -> str:
+    return f"the parameter `{key.name}` has no {syntax.value_end.replace('a_name', key.name)}"
 
 
 def _body(scan: Scan) -> dict[str, Any]:
-    """The JSON object that stands here, passed; none where something else does."""
+    """Return the JSON object that stands here, passed; none where something else does."""
     if not scan.text.startswith("{", skip_space(scan.text, scan.at)):
         return {}
     try:
@@ -212,13 +213,13 @@ def _body(scan: Scan) -> dict[str, Any]:
     return value
 
 
-def _next(scan: Scan, dialect: Dialect, complaint: str) -> Tag:
-    """The next tag of a call, passed.
+def _next(scan: Scan, syntax: TagSyntax, complaint: str) -> Tag:
+    """Return the next tag of a call, passed.
 
     Raises:
         _Malformed: there is none before the call or the block ends; the tag that ends it is not passed.
     """
-    tag = _to(scan, dialect, _ALL_TAGS)
+    tag = _to(scan, syntax, _ALL_TAGS)
     if tag is None or tag.kind == "open":
         raise _Unclosed(complaint)
     if tag.kind in _BLOCK_TAGS:
@@ -227,8 +228,8 @@ def _next(scan: Scan, dialect: Dialect, complaint: str) -> Tag:
     return tag
 
 
-def _leaf(text: str, tag: Tag, dialect: Dialect) -> Any:
-    if dialect.strips_newline:
+def _leaf(text: str, tag: Tag, syntax: TagSyntax) -> Any:
+    if syntax.strips_newline:
         text = text.removeprefix("\n").removesuffix("\n")
     if not tag.is_json:
         return text
@@ -238,10 +239,10 @@ def _leaf(text: str, tag: Tag, dialect: Dialect) -> Any:
         raise _Malformed(f"the parameter `{tag.name}` is not valid JSON: {exc}") from None
 
 
-def _to(scan: Scan, dialect: Dialect, kinds: frozenset[Kind]) -> Tag | None:
+def _to(scan: Scan, syntax: TagSyntax, kinds: frozenset[Kind]) -> Tag | None:
     """Go to the next tag of these kinds, without passing it; None: to the end of the text."""
     while scan.index < len(scan.marks):
-        tag = dialect.tag(scan, scan.marks[scan.index])
+        tag = syntax.tag(scan, scan.marks[scan.index])
         if tag is not None and tag.kind in kinds:
             scan.at = tag.start
             return tag

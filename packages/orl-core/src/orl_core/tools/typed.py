@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 _TEXT = frozenset({"string"})
 _COMBINING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-_KINDS: dict[type[object], str] = {
+JSON_TYPES: dict[type[object], str] = {
     **{type(None): "null", bool: "boolean", str: "string", int: "integer", float: "number"},
     **{dict: "object", list: "array"},
 }
@@ -73,11 +73,11 @@ class _Schema:
         self._known: dict[int, frozenset[str]] = {}
 
     def arguments(self, texts: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as the schema types them."""
+        """Return the arguments as the schema types them."""
         return {name: self._value(text, self._member(name, self._root)) for name, text in texts.items()}
 
     def _member(self, name: str, schema: Any) -> Any:
-        """The schema of one member of an object, looked for in every branch of the object's."""
+        """Return the schema of one member of an object, looked for in every branch of the object's."""
         additional: Any = True
         for branch in self._branches(schema):
             properties = branch.get("properties")
@@ -87,7 +87,7 @@ class _Schema:
         return additional
 
     def _element(self, place: int, schema: Any) -> Any:
-        """The schema of one element of a list, looked for in every branch of the list's."""
+        """Return the schema of one element of a list, looked for in every branch of the list's."""
         for branch in self._branches(schema):
             first = _list(branch.get("prefixItems"))
             if place < len(first):
@@ -127,7 +127,7 @@ class _Schema:
         return value if _kind(value) in allowed and not isinstance(value, str) else text
 
     def _branches(self, schema: Any) -> Iterable[dict[str, Any]]:
-        """`schema` and every object schema that it refers to or combines, each once."""
+        """Return `schema` and every object schema that it refers to or combines, each once."""
         if isinstance(schema, dict) and _COMBINING.isdisjoint(cast("dict[str, Any]", schema)):
             return (cast("dict[str, Any]", schema),)
         return self._combined(schema)
@@ -146,7 +146,7 @@ class _Schema:
                 waiting.append(self._named(branch["$ref"]))
 
     def _types(self, schema: Any, depth: int) -> frozenset[str]:
-        """The JSON types that a schema allows; where there is `number` there is `integer`."""
+        """Return the JSON types that a schema allows; where there is `number` there is `integer`."""
         if not isinstance(schema, dict) or depth == _DEPTH:
             return _ALL
         members = cast("dict[str, Any]", schema)
@@ -199,7 +199,7 @@ def _python(text: str) -> Any:
 
 
 def _listed(schema: dict[str, Any]) -> list[Any] | None:
-    """The members of `enum`, or the one of `const`; None where there is neither."""
+    """Return the members of `enum`, or the one of `const`; None where there is neither."""
     return [schema["const"]] if "const" in schema else _list(schema["enum"]) if "enum" in schema else None
 
 
@@ -208,5 +208,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _kind(value: Any) -> str:
-    """The JSON type of a value, an integer being one even where numbers are allowed."""
-    return _KINDS.get(cast("type[object]", type(value)), "array")
+    """Return the JSON type of a value, an integer being one even where numbers are allowed."""
+    return JSON_TYPES.get(cast("type[object]", type(value)), "array")

@@ -1,0 +1,96 @@
+"""The format of calls of a run: the chat template's own, or the one that a `system_prompt_template` teaches.
+
+A model that is taught another format still frames reasoning and text in its own. Its calls are certified by writing
+them as the system prompt does, and reading them back in ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
+
+from orl_core.errors import RenderError
+from orl_core.render.call_cases import CASES, Case, tools_of
+from orl_core.render.call_check import Rendering, difference, spelling
+from orl_core.render.certify import Check
+from orl_core.render.controls import GUARDS
+from orl_core.text import map_strings
+from orl_core.tools.taught import taught_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orl_core.messages import ToolCall
+    from orl_core.render.call_check import CallCheck
+    from orl_core.render.calls import CallReader
+    from orl_core.render.controls import Controls
+    from orl_core.tools import ToolFormat
+
+
+class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`calls` is the format of the calls, `frame` that of reasoning and text. `why` says why they differ."""
+
+    calls: ToolFormat
+    frame: ToolFormat
+    why: str = ""
+
+    @property
+    def is_taught(self) -> bool:
+        """Tell whether the calls are not those that the chat template writes."""
+        return bool(self.why)
+
+
+def choose_format(written: CallCheck, stated: ToolFormat | None, system_prompt_template: str | None) -> CallFormat:
+    """Return the `stated` format, or else the one that the system prompt teaches, or else the chat template's own.
+
+    Raises:
+        RenderError: none is stated or taught, and no parser reads what the chat template writes.
+    """
+    if system_prompt_template is None:
+        calls = stated or written.detect_format()
+        return CallFormat(calls=calls, frame=calls)
+    taught = taught_format(system_prompt_template)
+    try:
+        own: ToolFormat | None = written.detect_format()
+    except RenderError:
+        own = None
+    calls = stated or taught or own or written.detect_format()
+    if calls == own:
+        return CallFormat(calls=calls, frame=calls)
+    by = "`system_prompt_template` teaches it" if calls == taught else "`tool_format` states it"
+    has = f"the chat template's own is `{own}`" if own else "no parser reads the chat template's own"
+    return CallFormat(calls=calls, frame=own or calls, why=f"calls are read as `{calls}`: {by}; {has}")
+
+
+def check_taught(controls: Controls, calls: CallReader) -> Check:
+    """Check that calls written as a system prompt teaches them are read back, in ids.
+
+    It fails, and stops nothing, for a format that orl does not write.
+
+    Raises:
+        RenderError: the parser reads something else.
+    """
+    name = "taught calls"
+    write = calls.wire.write
+    if write is None:
+        return Check(check=name, passed=False, detail=f"orl does not write `{calls.format}`, so that none was tried")
+    cases = (*CASES, spelling(controls, calls.wire.delimiters))
+    for case in cases:
+        text = _written(case, write, lambda text: controls.guard(text, GUARDS[0]))
+        ids = controls.encode(text, GUARDS[0])
+        action = calls.read(ids, tools_of(case), reasoning_opened=False)[0]
+        if wrong := difference(case, action, Rendering(text=text, prompt=text)):
+            raise RenderError(
+                f"{name}: the `{calls.format}` parser reads {case.name}, {text!r}, as {wrong}: leave "
+                "`system_prompt_template` out, so that the chat template shows the tools"
+            )
+    return Check(check=name, passed=True, detail=f"{len(cases)} kinds of calls are read back")
+
+
+def _written(case: Case, write: Callable[[ToolCall], str], guard: Callable[[str], str]) -> str:
+    calls = [
+        structs.replace(call, name=guard(call.name), arguments=map_strings(call.arguments, guard))
+        for call in case.calls
+    ]
+    return "\n".join([*([guard(case.text)] if case.text else []), *map(write, calls)])
