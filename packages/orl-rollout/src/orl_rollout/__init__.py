@@ -1,5 +1,8 @@
 """orl-rollout: the effects of orl. It plays tasks against engines and environments, and knows no trainer.
 
+Import the names of `__all__` from here. The package loads none of its parts before a name is asked for. The packages
+below are internal:
+
 loop        rollout(): one episode, thirteen promises; the protocols Engine and Session
 sglang      SGLang behind the Engine protocol
 openreward  OpenReward behind the Session protocol
@@ -13,3 +16,78 @@ secrets     values and where they come from, and scrubbing their echoes
 signals     SIGINT, SIGTERM and SIGHUP, never lost; child processes that end with this one
 http        HTTP to one origin, with bounded answers
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orl_rollout.journal.journal import Entry, Journal, read_journal
+    from orl_rollout.loop.engine import Engine
+    from orl_rollout.loop.loop import rollout
+    from orl_rollout.loop.session import Opening, Overloaded, Session
+    from orl_rollout.openreward import OpenRewardClient
+    from orl_rollout.results.metrics import metrics_of, stats_of
+    from orl_rollout.results.outcome import Outcome
+    from orl_rollout.run_folder.contract import LocalEngine, Plan, Run, Trainer
+    from orl_rollout.runtime.circuit_breaker import CircuitBreaker
+    from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+    from orl_rollout.runtime.stack import open_runtime
+    from orl_rollout.sglang.client import SglangEngine, Timeouts
+    from orl_rollout.tasks.file import read_tasks
+    from orl_rollout.tasks.prepare import prepare
+    from orl_rollout.tokenizer.tokenizer import load_tokenizer
+
+__all__ = [
+    "CircuitBreaker",
+    "Engine",
+    "Entry",
+    "Journal",
+    "LocalEngine",
+    "OpenRewardClient",
+    "Opening",
+    "Outcome",
+    "Overloaded",
+    "Plan",
+    "RolloutRequest",
+    "Run",
+    "Runtime",
+    "Session",
+    "SglangEngine",
+    "Timeouts",
+    "Trainer",
+    "load_tokenizer",
+    "metrics_of",
+    "open_runtime",
+    "prepare",
+    "read_journal",
+    "read_tasks",
+    "rollout",
+    "stats_of",
+]
+
+_NAMES = {
+    "journal.journal": "Entry Journal read_journal",
+    "loop.engine": "Engine",
+    "loop.loop": "rollout",
+    "loop.session": "Opening Overloaded Session",
+    "openreward": "OpenRewardClient",
+    "results.metrics": "metrics_of stats_of",
+    "results.outcome": "Outcome",
+    "run_folder.contract": "LocalEngine Plan Run Trainer",
+    "runtime.circuit_breaker": "CircuitBreaker",
+    "runtime.runtime": "RolloutRequest Runtime",
+    "runtime.stack": "open_runtime",
+    "sglang.client": "SglangEngine Timeouts",
+    "tasks.file": "read_tasks",
+    "tasks.prepare": "prepare",
+    "tokenizer.tokenizer": "load_tokenizer",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

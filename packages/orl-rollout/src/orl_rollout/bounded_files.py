@@ -1,7 +1,6 @@
-"""Files of a run: read within limits, written in one step. A pipe, a device and a file larger than any of ours are
-refused.
+"""Files of a run: read within limits, written in one step. Pipes, devices and too large files are refused.
 
-The module knows nothing of what the files hold.
+The module knows nothing of their contents.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _opener(path: str, flags: int) -> int:
 
 
 def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return what the file at `path` holds.
+    """Return the content of the file at `path`.
 
     Raises:
         OSError: it cannot be read.
@@ -71,7 +70,7 @@ def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Put `content` in the place of the file `path` in one step: a death in the middle leaves the old file."""
+    """Replace the file `path` by `content` in one step. A crash in the middle leaves the old file."""
     with _beside(path, content) as fresh:
         fresh.replace(path)
 
@@ -80,7 +79,7 @@ def write_new(path: Path, content: bytes) -> None:
     """Write `content` to a new file `path` in one step.
 
     Raises:
-        FileExistsError: there is one already. It stays as it is.
+        FileExistsError: there is one already. It is not changed.
     """
     with _beside(path, content) as fresh:
         path.hardlink_to(fresh)

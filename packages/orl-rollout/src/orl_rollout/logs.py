@@ -1,8 +1,7 @@
-"""The loggers of orl: what they hand to any handler can be shown, whoever said it.
+"""The loggers of orl. Their records are safe to show in any handler.
 
-Names, errors and results from outside may hold escapes that steer a terminal, and values of secrets. One filter takes
-both out of a record and of its traceback, so that no call has to think of it. orl sets up no handler: that is its
-host's to do.
+Names, errors and results from outside may hold terminal escapes and values of secrets. One filter removes both from a
+record and its traceback, so no call needs to do so. orl sets up no handler: the host program does.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Shown(logging.Filter):
-    """Makes records of what may be shown. `scrubber` knows the secrets of the configuration that was last used."""
+    """Makes records safe to show. `scrubber` knows the secrets of the configuration that was used last."""
 
     scrubber: Scrubber | None = None
 
@@ -35,14 +34,14 @@ _SHOWN = _Shown()
 
 
 def logger_of(name: str) -> logging.Logger:
-    """Return the logger of that name, its records made fit to be shown."""
+    """Return the logger of that name, with records that are safe to show."""
     logger = logging.getLogger(name)
     logger.addFilter(_SHOWN)
     return logger
 
 
 def keep_out(scrubber: Scrubber) -> None:
-    """Keep the secrets that `scrubber` knows out of all that this process logs from now on."""
+    """Remove the secrets of `scrubber` from all later log records of this process."""
     _SHOWN.scrubber = scrubber
 
 

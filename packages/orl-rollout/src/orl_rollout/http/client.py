@@ -1,9 +1,8 @@
 """HTTP to one origin, with answers of bounded size. Every request of a rollout, a listing or a check goes through here.
 
-A request to another origin is refused before it is sent, and no redirect is followed: a key reaches the server that it
-was meant for and no other (law L6). Cookies are not kept. An answer comes as it is (`Accept-Encoding: identity`): a
-compressed one is refused, because a megabyte can hold gigabytes. A server that sends interim responses (1xx) without
-end is refused too: they are parsed on the event loop. The module knows no protocol above HTTP.
+A request to another origin is refused before it is sent, and no redirect is followed: a key reaches its own server and
+no other (law L6). Cookies are not kept. A compressed answer is refused, because a megabyte can hold gigabytes. Endless
+interim responses (1xx) are refused, because they are parsed on the event loop. The module knows no protocol above HTTP.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ CONNECT_SECONDS = 10.0
 MAX_INTERIM = 16  # 1xx responses before an answer
 PARSED_BYTES = 1 << 14  # parsed before the interim responses are counted
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
+KEPT_BYTES = 1 << 16  # of an answer that cannot be used
 LONGEST_DATE = 64  # characters of a Retry-After
 
 
@@ -35,7 +35,14 @@ class UnsafeRequest(ValueError):
 
 
 class UnsafeAnswer(Exception):
-    """The answer is compressed, too large or nested too deep. It is not read, and asking again would not help."""
+    """The answer is compressed, too large or nested too deep. It is not read, and asking again would not help.
+
+    `answer` is the first part of its text, as far as it had come.
+    """
+
+    def __init__(self, message: str, body: bytes | bytearray = b"") -> None:
+        super().__init__(message)
+        self.answer = first_part(body)
 
 
 class HttpClient:
@@ -94,7 +101,7 @@ class HttpClient:
         return self._http.request(method, url, headers=headers, allow_redirects=False, **options)
 
     def moved(self, response: aiohttp.ClientResponse) -> str:
-        """Return where on the same origin a 307 or 308 leads; "" for all other answers."""
+        """Return the target of a 307 or 308 on the same origin; "" for all other answers."""
         if response.status not in {307, 308}:
             return ""
         try:
@@ -105,9 +112,9 @@ class HttpClient:
 
 
 class _Connection(ResponseHandler):
-    """One connection. It ends where more than MAX_INTERIM interim responses come before an answer.
+    """One connection. It ends after more than MAX_INTERIM interim responses before an answer.
 
-    aiohttp skips them in one go, and bounds neither their number nor how many it parses at once.
+    aiohttp skips them, and limits neither their number nor how many it parses at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -115,7 +122,7 @@ class _Connection(ResponseHandler):
         self._interim = 0
 
     def data_received(self, data: bytes) -> None:
-        for start in range(0, len(data) or 1, PARSED_BYTES):  # no data is aiohttp's word for going on
+        for start in range(0, len(data) or 1, PARSED_BYTES):  # aiohttp calls it without data to go on
             super().data_received(data[start : start + PARSED_BYTES])
             if self._interim > MAX_INTERIM:
                 self.set_exception(HttpProcessingError(code=400, message=f"more than {MAX_INTERIM} interim responses"))
@@ -138,39 +145,51 @@ async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
     refuse_compressed(response)
     if (response.content_length or 0) > most:
         raise too_large(most)
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > most:
-            raise too_large(most)
+    body = await _start_of(response, most)
+    if len(body) > most:
+        raise too_large(most, body)
     return bytes(body)
 
 
 async def read_error(response: aiohttp.ClientResponse) -> bytes:
-    """Return the first words of a body that matters little, such as an error's, or a note that it is compressed."""
+    """Return the first ERROR_BYTES of an error's body, or a note that it is compressed."""
     if _is_compressed(response):
         return b"(its body is compressed)"
+    return cut(bytes(await _start_of(response, ERROR_BYTES)), ERROR_BYTES)
+
+
+async def _start_of(response: aiohttp.ClientResponse, most: int) -> bytearray:
+    """Return the body of `response`. Stop reading after `most` bytes."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > ERROR_BYTES:
+        if len(body) > most:
             break
-    return cut(bytes(body), ERROR_BYTES)
+    return body
 
 
 def refuse_compressed(response: aiohttp.ClientResponse) -> None:
-    """Raises UnsafeAnswer: the server compresses although it was asked not to."""
+    """Refuse a compressed answer.
+
+    Raises:
+        UnsafeAnswer: the server compresses it although it was asked not to.
+    """
     if _is_compressed(response):
         raise UnsafeAnswer("the answer is compressed although `Accept-Encoding: identity` was sent")
 
 
-def too_large(most: int) -> UnsafeAnswer:
-    """Return the error for a body that is larger than `most` bytes."""
-    return UnsafeAnswer(f"the answer is larger than {most} bytes")
+def too_large(most: int, body: bytes | bytearray = b"") -> UnsafeAnswer:
+    """Return the error for a body that is larger than `most` bytes, and begins with `body`."""
+    return UnsafeAnswer(f"the answer is larger than {most} bytes", body)
+
+
+def first_part(body: bytes | bytearray) -> str:
+    """Return the text of `body` that is kept of an answer that cannot be used."""
+    return cut(body[: KEPT_BYTES + 1].decode("utf-8", "replace"), KEPT_BYTES)
 
 
 def retry_after(value: str | None, *, least: float, most: float) -> float | None:
-    """Return a Retry-After, seconds or a date, as seconds from now within the bounds; None where it makes no sense."""
+    """Return a Retry-After, seconds or a date, as seconds from now within the bounds; None if it cannot be read."""
     text = (value or "").strip()
     if not text or len(text) > LONGEST_DATE:
         return None

@@ -1,8 +1,7 @@
 """Ids and logprobs in a record of JSON: numpy's name of their type, a colon, and their bytes in base64.
 
-`np.frombuffer(base64.b64decode(text.partition(":")[2]), text.partition(":")[0])` is the list again. What comes back is
-equal to what went in: logprobs take four bytes each where that holds them exactly, else eight. The module knows nothing
-of trajectories.
+`np.frombuffer(base64.b64decode(text.partition(":")[2]), text.partition(":")[0])` reads them. Packing loses nothing:
+logprobs take four bytes each if that holds them exactly, else eight. The module knows nothing of trajectories.
 """
 
 from __future__ import annotations

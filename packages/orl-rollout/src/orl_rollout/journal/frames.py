@@ -1,10 +1,8 @@
-"""Records in a file that only grows: every record is a zstd frame of its own, found whatever is torn around it.
+"""Records in a file that only grows: each record is a zstd frame, which is found whatever is torn around it.
 
-Plain lines would need no such module, but 2.4 to 2.5 times the disk (records of 10 to 440 KB), and they have no
-checksum. One zstd stream for the whole file is hardly smaller (2.5 times from 75 KB a record on), and a torn byte would
-cost everything behind it. A frame ends in a checksum, so reading goes on at the next one: the four bytes that every
-frame begins with are looked for. A frame that inflates beyond MOST_CONTENT counts as torn. Any zstd tool reads such a
-file. The module does not know the records.
+Plain lines take 2.4 to 2.5 times the disk and have no checksum. In one zstd stream, a torn byte costs everything behind
+it. After a torn frame, reading goes on at the next magic number. A frame that inflates beyond MOST_CONTENT counts as
+torn. The module does not know the records.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The journal: every trajectory as one record of JSON, on disk when `record` returns.
 
-A journal is the files `journal-*.jsonl.zst` of a folder, usually a run's. Each writer has files of its own, named by
-when and in which process it began, so that any number of processes share the folder without knowing of each other; a
-file that has grown large is followed by the next. A record is one line of JSON in a zstd frame of its own, appended by
-one `write` without fsync: it is then in the kernel's hands and survives any death of the process, SIGKILL included.
-What it would not survive is the death of the machine, and with it dies the run up to its last checkpoint; an fsync for
-that would cost milliseconds a rollout. What a death tore is skipped by the reader. Packing and compressing a long
-trajectory takes milliseconds, so it is done on a thread. Secrets are scrubbed (law L6). The module knows nothing of who
-reads it.
+A journal is the files `journal-*.jsonl.zst` of a folder. Each writer has files of its own, named by time and process,
+so that any number of processes share the folder. A record is one line of JSON in a zstd frame, appended by one `write`
+without fsync: it survives the death of the process, SIGKILL included, but not that of the machine. The reader skips
+torn records. Secrets are scrubbed (law L6). The module knows nothing of its readers.
 """
 
 from __future__ import annotations

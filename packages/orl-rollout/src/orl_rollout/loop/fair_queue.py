@@ -1,8 +1,7 @@
-"""One piece of work for each round of the event loop, so that everything else on it goes on between two.
+"""One piece of work for each round of the event loop.
 
-A batch of rollouts begins at once, and its answers come at once. Each has a millisecond of work to do then, and an
-event loop does all that is ready before it looks at anything else: a thousand would hold up deadlines, connections
-and each other for seconds. The module knows nothing of what the work is.
+A batch of rollouts begins at once, and an event loop runs all that is ready before it looks at anything else: a
+thousand times a millisecond of work would hold up deadlines and connections. The module does not know the work.
 """
 
 from __future__ import annotations

@@ -12,18 +12,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 from msgspec import structs
 from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
-from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult, text_message
+from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult
 from orl_core.render import Renderer
-from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
+from orl_core.trajectory import RolloutSpec, StopDetail, StopReason, Trajectory, Turn
 
 from orl_rollout.loop.deadline import within
 from orl_rollout.loop.engine import Engine, check_generation
 from orl_rollout.loop.fair_queue import fair_queue
+from orl_rollout.loop.mistakes import Ending, Mistakes, Step
+from orl_rollout.loop.own_results import failed, keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.loop.tool_check import Toolbox
@@ -50,27 +52,28 @@ async def rollout(
     clock = asyncio.timeout(job.limits.rollout_timeout)
     try:
         async with clock:
-            reason = await episode.play()
+            ending = await episode.play()
     except TimeoutError:
         if not clock.expired():
             raise
-        reason = StopReason.TIMEOUT
+        ending = StopReason.TIMEOUT
     except (EngineError, SessionError, RenderError) as exc:
-        reason, error = StopReason.ERROR, str(exc)
+        ending, error = StopReason.ERROR, str(exc)
     finally:
         await _close(session)
     return Trajectory(
         job=job,
         messages=episode.opening.messages,
+        tools=episode.opening.tools,
         turns=tuple(episode.turns),
-        stop_reason=reason,
+        stop_reason=ending.reason if isinstance(ending, StopDetail) else ending,
+        stop_detail=ending if isinstance(ending, StopDetail) else None,
         error=error,
         seconds=time.monotonic() - started,
     )
 
 
 _Render = Callable[..., tuple[int, ...] | None]
-_Step = tuple[StopReason | None, tuple[Message, ...]]  # the reason to stop, or the messages that answer the action
 
 
 class _Episode:
@@ -88,13 +91,12 @@ class _Episode:
         self.turns: list[Turn] = []
         self.context = TokenBuffer()
         self.sampled = 0
-        self.nudges = 0
-        self.invalid = 0
+        self.mistakes = Mistakes(job.limits, user_turns=renderer.certificate.user_turns)
         self.calls = 0
         self.after: Role = "user"  # who spoke last before the action
         self.turn_ends = 0.0
 
-    async def play(self) -> StopReason:
+    async def play(self) -> Ending:
         """Run the loop, from the opening to the first reason to stop."""
         limits = self.job.limits
         await fair_queue().enter()
@@ -112,11 +114,11 @@ class _Episode:
             if self._budget(len(observation)) < 1:
                 return StopReason.MAX_TOKENS
             self.turn_ends = time.monotonic() + limits.turn_timeout
-            reason, messages = await self._generate(observation) or await self._act(tools)
-            if reason is not None:
-                return reason
+            ending, messages = await self._generate(observation) or await self._act(tools)
+            if ending is not None:
+                return ending
             if not self.renderer.can_follow(self.turns[-1].action_ids, messages):
-                return StopReason.MAX_TURNS
+                return StopDetail.ROLE_OPENED
             if number < limits.max_turns:
                 observation = await self._extend(messages)
         return StopReason.MAX_TURNS
@@ -127,8 +129,8 @@ class _Episode:
         too_long = self.renderer.too_long(messages, tools, self.job.limits.context_tokens)
         return None if too_long else self.renderer.open(messages, tools)
 
-    async def _generate(self, observation: Sequence[int]) -> _Step | None:
-        """Sample one action and store its turn; the reason to stop where there is one.
+    async def _generate(self, observation: Sequence[int]) -> Step | None:
+        """Sample one action and store its turn; None where it is whole.
 
         An abort that nobody asked for is continued in the same turn.
         """
@@ -156,9 +158,18 @@ class _Episode:
         with boundary(RenderError, "parsing an action"):
             action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action, spans=spans)
-        return None if ended or generation.finish_reason == "stop" else (StopReason.MAX_TOKENS, ())
+        return None if ended or generation.finish_reason == "stop" else self._answer_cut(len(turn.action_ids))
 
-    async def _act(self, tools: Toolbox) -> _Step:
+    def _answer_cut(self, sampled: int) -> Step:
+        """Answer an action of `sampled` ids that a budget cut. Nothing in it is done.
+
+        Where the context or the rollout is full, no turn can follow. A cut at the budget of the turn is a mistake.
+        """
+        if sampled < self.job.turn_tokens:
+            return StopReason.MAX_TOKENS, ()
+        return self.mistakes.cut_action(sampled)
+
+    async def _act(self, tools: Toolbox) -> Step:
         """Do what the action says; the reason to stop, or the messages that answer it."""
         action = self.turns[-1].action
         results: list[ToolResult] = []
@@ -168,18 +179,16 @@ class _Episode:
             if action.calls:
                 return await self._call_all(action.calls, tools, results)
             if self.opening.accepts_text_answer:
-                results.append(await self._ask("answering", self.session.answer(action.text)))
+                with keep_unusable(results, "answer"):
+                    results.append(await self._ask("answering", self.session.answer(action.text)))
                 return StopReason.FINISHED, ()
         finally:
             self.turns[-1] = structs.replace(self.turns[-1], results=tuple(results))
-        self.nudges += 1
-        if self.nudges > self.job.limits.max_nudges or not self.renderer.certificate.user_turns:
-            return StopReason.MAX_TURNS, ()
-        return None, (text_message("user", f"Go on by calling a tool. The tools are: {tools.names}."),)
+        return self.mistakes.no_call(tools.names)
 
     async def _call_all(
         self, calls: Sequence[ToolCall | ParseFailure], tools: Toolbox, results: list[ToolResult]
-    ) -> _Step:
+    ) -> Step:
         """Answer every call in order, into `results`; the first `finished` ends the episode."""
         checked = await tools.check_all(calls, self.renderer.certificate.calls_per_action)
         if self.job.limits.parallel_calls:
@@ -188,14 +197,14 @@ class _Episode:
             for call in checked:
                 if results and self.stopped():
                     return StopReason.ABORTED, ()
-                results.append(_refusal(call) if isinstance(call, ParseFailure) else await self._call(call))
+                with keep_unusable(results, call.name):
+                    results.append(refused(call) if isinstance(call, ParseFailure) else await self._call(call))
                 if results[-1].finished:
                     break
         if any(result.finished for result in results):
             return StopReason.FINISHED, ()
-        self.invalid = self.invalid + 1 if all(result.failure for result in results) else 0
-        if self.invalid >= self.job.limits.max_invalid:
-            return StopReason.MAX_TURNS, ()
+        if self.mistakes.gives_up(refused=all(result.failure for result in results)):
+            return StopDetail.INVALID_CALLS, ()
         return None, tuple(Message(role="tool", name=result.name, content=result.content) for result in results)
 
     async def _call_side_by_side(self, calls: Sequence[ToolCall | ParseFailure], results: list[ToolResult]) -> None:
@@ -204,10 +213,10 @@ class _Episode:
 
         async def attempt(place: int, call: ToolCall | ParseFailure) -> ToolResult:
             try:
-                return _refusal(call) if isinstance(call, ParseFailure) else await self._call(call)
+                return refused(call) if isinstance(call, ParseFailure) else await self._call(call)
             except SessionError as fault:
                 faults[place] = fault
-                return ToolResult(name=call.name, content=(TextBlock(text=f"Error: {fault}"),))
+                return failed(call.name, fault)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(attempt(place, call)) for place, call in enumerate(calls)]
@@ -228,13 +237,14 @@ class _Episode:
     async def _extend(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
         if self.job.limits.strip_reasoning:
             self._strip()
-        action_ids = self.turns[-1].action_ids
+        nudge = messages[-1].text if messages[-1].role == "user" else ""
+        self.turns[-1] = turn = structs.replace(self.turns[-1], nudge=nudge)
         before = self.calls
         self.calls += sum(message.role == "tool" for message in messages)
         self.after = messages[-1].role
 
         def extend(messages: tuple[Message, ...]) -> tuple[int, ...]:
-            return self.renderer.extend(action_ids, [self._cut(message) for message in messages], calls_before=before)
+            return self.renderer.extend(turn.action_ids, [self._cut(each) for each in messages], calls_before=before)
 
         return await self._render(extend, messages)
 
@@ -256,14 +266,14 @@ class _Episode:
         text = self.renderer.cut("\n".join(texts), self.job.limits.tool_result_tokens)
         return structs.replace(message, content=(TextBlock(text=text),))
 
-    async def _render(self, render: _Render, messages: tuple[Message, ...], *rest: Any, long: bool = False) -> Any:
+    async def _render(self, render: _Render, messages: tuple[Message, ...], *, long: bool = False) -> Any:
         """Encode on the loop where it is short, one rollout a round; on a thread where it is long."""
         size = sum(len(block.text) for message in messages for block in message.content if isinstance(block, TextBlock))
         with boundary(RenderError, "rendering"):
             if size <= INLINE_CHARACTERS and not long:
                 await fair_queue().enter()
-                return render(messages, *rest)
-            return await asyncio.to_thread(render, messages, *rest)
+                return render(messages)
+            return await asyncio.to_thread(render, messages)
 
     def _within(self, seconds: float, error: type[OrlError], what: str) -> AbstractAsyncContextManager[None]:
         """Open the deadline of one wait, nested in that of its turn."""
@@ -272,7 +282,7 @@ class _Episode:
     def _budget(self, observed: int, *, spent: int = 0) -> int:
         """Return how many ids the next generation may have: the smallest of the three budgets, less the room needed."""
         limits = self.job.limits
-        turn = min(limits.turn_tokens, self.job.sampling.get("max_new_tokens") or limits.turn_tokens) - spent
+        turn = self.job.turn_tokens - spent
         return min(turn, limits.rollout_tokens - self.sampled, limits.context_tokens - len(self.context) - observed)
 
     def _sampling(self, budget: int) -> dict[str, Any]:
@@ -283,16 +293,8 @@ class _Episode:
         return {**given, **exact, "skip_special_tokens": False}
 
 
-def _refusal(failure: ParseFailure) -> ToolResult:
-    """Return the loop's own answer to a call that cannot be made."""
-    text = f"Error: {failure.message}"
-    return ToolResult(name=failure.name or "error", content=(TextBlock(text=text),), failure=failure.kind)
-
-
 async def _close(session: Session) -> None:
     """Close in bounded time. What a close has to complain about changes nothing of what was played."""
-    try:
+    with suppress(SessionError):
         async with within(CLOSE_SECONDS, SessionError, "closing the session"):
             await session.close()
-    except SessionError:
-        return

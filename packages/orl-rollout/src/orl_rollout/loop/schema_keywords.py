@@ -4,15 +4,15 @@ So no schema and no arguments can hold the process, whatever they refer to. json
 than linear time, or with Python's backtracking `re`, is done here. Patterns run in Rust's `regex`, which takes linear
 time.
 
-Some are reported and not enforced, because the environment judges its arguments itself: `unevaluatedItems`,
-`unevaluatedProperties`, a pattern that a linear engine cannot express (look-around, back-references), and one that
-compiles to more than 32 KiB. No pattern is applied to a text of more than 32,768 characters.
+Some are reported and not enforced: `unevaluatedItems`, `unevaluatedProperties`, a pattern that a linear engine cannot
+express (look-around, back-references), and one that compiles to more than 32 KiB. No pattern is applied to a text of
+more than 32,768 characters.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
@@ -44,10 +44,6 @@ _REGEX = jsonschema_rs.RegexOptions(size_limit=1 << 15, dfa_size_limit=1 << 20) 
 
 class TooCostly(SessionError):
     """A check takes more steps than it was given, or the schema refers to itself."""
-
-
-class NoSchema(ValueError):
-    """A JSON value is not a JSON schema."""
 
 
 class Meter:
@@ -161,17 +157,14 @@ def _unique_items(_: Any, unique: bool, instance: Any, __: object) -> Iterator[V
             yield ValidationError(f"{instance!r} has non-unique elements")
 
 
-def _enum(_: Any, values: Sequence[Any], instance: Any, __: object) -> Iterator[ValidationError]:
-    METER.get().compare(values, instance)
-    text = _text(instance)
-    if not any(_text(value) == text for value in values):
-        yield ValidationError(f"{instance!r} is not one of {values!r}")
+def _compared(judge: _Judge) -> _Judge:
+    """Charge for a comparison of whole values."""
 
+    def applied(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
+        METER.get().compare(value, instance)
+        return judge(validator, value, instance, schema)
 
-def _const(_: Any, value: Any, instance: Any, __: object) -> Iterator[ValidationError]:
-    METER.get().compare(value, instance)
-    if _text(value) != _text(instance):
-        yield ValidationError(f"{value!r} was expected")
+    return applied
 
 
 def _text(value: Any) -> str:
@@ -235,8 +228,8 @@ _CHANGED: Mapping[str, _Judge] = {
     "additionalProperties": _additional_properties,
     "uniqueItems": _unique_items,
     "multipleOf": _multiple_of,
-    "enum": _enum,
-    "const": _const,
+    "enum": _compared(KEYWORDS["enum"]),
+    "const": _compared(KEYWORDS["const"]),
     "unevaluatedItems": _ignored("unevaluatedItems"),
     "unevaluatedProperties": _ignored("unevaluatedProperties"),
     "$ref": _referred(KEYWORDS["$ref"]),

@@ -1,8 +1,7 @@
-"""The ids that the engine is shown in one rollout, with their JSON: written once an id, when a request asks for it.
+"""The ids that the engine is shown in one rollout, with their JSON, which is encoded once an id (law L5).
 
-It knows no engine and no loop. Encoding the whole history for every request would be the one part of a rollout whose
-cost grows with the square of its turns (law L5); here a turn encodes what it added. The JSON is kept in pieces of one
-request each, so that taking ids out encodes again what stands from the piece of the cut on, and nothing before it.
+It knows no engine and no loop. The JSON is kept in pieces of one request each: after a cut, only the pieces from the
+cut on are encoded again.
 """
 
 from __future__ import annotations

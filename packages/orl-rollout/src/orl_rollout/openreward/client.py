@@ -1,36 +1,41 @@
 # pyright: reportMissingTypeStubs=false
-"""The way to OpenReward: one client for each event loop, connections and environments behind it.
+"""The client of OpenReward, one for each event loop, with its connections and environments.
 
 The platform's key goes to the platform alone (law L6): an environment with its own `base_url` gets an empty key unless
-it says `send_api_key`. Environments are always addressed by variant, because without one every request is redirected.
-The SDK's own client is not used: it falls back to the key in the process environment, follows redirects with the key,
-reads answers of any size, and makes its addresses by a rule that does not fit a loopback server.
+it sets `send_api_key`. Requests always name the variant, because without one they are redirected. The SDK's client is
+not used: it falls back to the key in the process environment, follows redirects with the key, reads answers of any
+size, and cannot address a loopback server.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Self
 
 import msgspec
+from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
-from orl_core.errors import ConfigError, SessionError
+from orl_core.errors import ConfigError, SessionError, SessionTimeout
 from orl_core.names import is_path_name
 from orl_core.task import Task
 
 from orl_rollout.http.client import HttpClient
 from orl_rollout.openreward.environment import RemoteEnvironment
+from orl_rollout.openreward.required_secrets import required_secrets
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
+from orl_rollout.openreward.secrets_body import reads_secrets_in_body
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
 from orl_rollout.openreward.transport import Channel, Endpoint, Refusal
-from orl_rollout.secrets.secrets import Scrubber, api_key, resolve_secrets
+from orl_rollout.secrets.entries import resolve_secrets, unset_secrets
+from orl_rollout.secrets.secrets import Scrubber, api_key
 
 CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment's `call_timeout` may be shorter
-# How long an idle connection is kept. A call that runs into a connection its server is closing cannot be repeated. A
-# server of one's own closes after 5 s (uvicorn), and in a burst of calls it may read one seconds after it was sent; the
-# platform's keep theirs for a minute.
+# Seconds that an idle connection is kept. A call on a connection that its server closes cannot be repeated. uvicorn
+# closes after 5 s, and in a burst it may read a call seconds late. The platform keeps connections for a minute.
 IDLE_SECONDS = 1.0
 PLATFORM_IDLE_SECONDS = 15.0
+CONTACT_SECONDS = 30.0  # for the first answer of a server of one's own, which needs no environment for it
 NAMED = 20  # environments of a server that an error names
 
 
@@ -43,12 +48,17 @@ class OpenRewardClient:
         self._http: dict[str, HttpClient] = {}
         self._options: dict[str, SessionOptions] = {}
         self._variants: dict[str, str] = {}
+        self._complete: set[str] = set()  # environments whose secrets the platform has been asked for
+        self._asking = asyncio.Lock()
+        self._closed = False
+        self._body_secrets: dict[str, bool] = {}  # by address
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(prepare_sdk)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self._closed = True  # a rollout that still runs opens no connection that nobody would close
         while self._http:
             _, http = self._http.popitem()
             await http.close()
@@ -57,39 +67,70 @@ class OpenRewardClient:
         """Make a session for `task`, not yet open.
 
         Raises:
-            ConfigError: the task's environment is not configured, or a secret of it is missing or unusable.
+            ConfigError: the task's environment is not configured, or a secret of it is unusable.
         """
         if task.env_name not in self._options:
             self._options[task.env_name] = self._make_options(task.env_name)
         return OpenRewardSession(self._options[task.env_name], self._reach)
 
     async def environment(self, name: str, *, served: str = "") -> RemoteEnvironment:
-        """Return the environment `name` of the configuration; `served` is what the server calls it, if that is known.
+        """Return the environment `name` of the configuration. `served` is its name on the server, if that is known.
 
         Raises:
-            ConfigError: it is not configured, or the platform's key is missing.
+            ConfigError: it is not configured, or the platform's key or a secret that it needs is missing.
             SessionError: the server at its `base_url` does not serve it.
         """
         environment = self.config.environment(name)
         if environment.base_url is None and not api_key():
             raise ConfigError(f"environment `{name}` is served by OpenReward: set OPENREWARD_API_KEY, or a `base_url`")
+        if environment.base_url is None and name not in self._complete:
+            await self._check_secrets(name)
         variant = (served and (environment.variant or served.lower())) or await self._served_by(name, environment)
         http = self._connection(environment)
         return RemoteEnvironment(endpoint=Endpoint(http=http, key=_key(environment), deployment=name, variant=variant))
 
     async def _reach(self, task: Task) -> Endpoint:
-        return (await self.environment(task.env_name, served=task.environment_name)).endpoint
+        endpoint = (await self.environment(task.env_name, served=task.environment_name)).endpoint
+        environment = self.config.environment(task.env_name)
+        if environment.base_url is None or not (_key(environment) or resolve_secrets(self.config, task.env_name)):
+            return endpoint
+        if endpoint.http.url not in self._body_secrets:
+            self._body_secrets[endpoint.http.url] = await reads_secrets_in_body(Channel(endpoint.http))
+        return structs.replace(endpoint, body_secrets=self._body_secrets[endpoint.http.url])
+
+    async def _check_secrets(self, name: str) -> None:
+        """Refuse an unset secret that the platform says is needed. Others are left out, and all if it does not say."""
+        async with self._asking:
+            if name in self._complete:
+                return
+            unset = unset_secrets(self.config, name)
+            with suppress(SessionError):
+                needed = {secret.lower() for secret in await required_secrets(name)} if unset else set[str]()
+                for entry in unset:
+                    if entry.name.lower() in needed:
+                        raise ConfigError(
+                            f"environment `{name}` needs the secret `{entry.name}`: set the variable "
+                            f"{' or '.join(entry.variables)}"
+                        )
+            self._complete.add(name)
 
     async def _served_by(self, name: str, environment: EnvironmentConfig) -> str:
-        """Return the variant to ask for: the configured one, or on a self-hosted server that of the name.
+        """Return the variant for requests: the configured one, or on a self-hosted server that of the name.
 
-        A server that cannot list what it serves is taken to serve one environment.
+        A server that cannot list its environments is taken to serve one.
         """
         if environment.base_url is None:
             return environment.variant or ""
         if name not in self._variants:
             wanted = (environment.variant or name.partition("/")[2]).lower()
-            served = await _list_environments(Channel(self._connection(environment)))
+            try:
+                async with asyncio.timeout(CONTACT_SECONDS):
+                    served = await _list_environments(Channel(self._connection(environment)))
+            except TimeoutError:
+                raise SessionTimeout(
+                    f"the server at {environment.base_url} takes requests but answers none within "
+                    f"{CONTACT_SECONDS:g} s: restart it, or correct `base_url` if it is the address of another server"
+                ) from None
             names = msgspec.convert(served, list[str] | None) or ()
             variants = {variant.lower() for variant in names if is_path_name(variant)}
             if served is not None and wanted not in variants:
@@ -101,6 +142,8 @@ class OpenRewardClient:
         return self._variants[name]
 
     def _connection(self, environment: EnvironmentConfig) -> HttpClient:
+        if self._closed:
+            raise SessionError("the client of OpenReward is closed: use it inside `async with`")
         url = _url(environment)
         if url not in self._http:
             self._http[url] = HttpClient(url, idle=IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS)
@@ -113,14 +156,23 @@ class OpenRewardClient:
             name=name,
             secrets=self._secrets_header(name, environment),
             toolset=environment.toolset,
+            overrides=self._overrides(name, environment),
             close_seconds=min(call_timeout, CLOSE_SECONDS),
             scrubber=self.scrubber,
         )
 
-    def _secrets_header(self, name: str, environment: EnvironmentConfig) -> str:
-        """Return the environment's secrets as they travel, each with the hosts that it may be sent to.
+    def _overrides(self, name: str, environment: EnvironmentConfig) -> dict[str, str]:
+        """Return the variables of the environment's container; null stands for the secret of that name."""
+        secrets = resolve_secrets(self.config, name)
+        return {
+            variable: (secrets[variable].value or "") if value is None else value
+            for variable, value in environment.env_overrides.items()
+        }
 
-        With them goes the platform's key, which toolsets need, or an empty one where the server may not see it.
+    def _secrets_header(self, name: str, environment: EnvironmentConfig) -> str:
+        """Return the header with the environment's secrets, each with the hosts that may receive it.
+
+        It also holds the platform's key, which toolsets need, or an empty one if the server may not see it.
         """
         from openreward.api.sandboxes.secrets import (
             WELL_KNOWN_SECRETS,
@@ -147,7 +199,7 @@ class OpenRewardClient:
 
 
 async def _list_environments(channel: Channel) -> object:
-    """Return what a server serves; None where it is too old to say."""
+    """Return the environments of a server; None if it is too old to list them."""
     try:
         return await channel.request("GET", "/list_environments", {}, None)
     except Refusal as refusal:

@@ -1,8 +1,8 @@
 """An environment on its server: its splits, how many tasks they have, and the tasks themselves.
 
-Each question is asked in a short session of its own, as the platform routes requests by session. The SDK's client would
-follow redirects with the key in a header and read answers of any size, so it is not used. A listing changes nothing on
-the server: it is asked again after a fault that another try may cure. The module knows nothing of configurations.
+Each request has a short session of its own, because the platform routes requests by session. The SDK's client is not
+used: it follows redirects with the key in a header and reads answers of any size. A listing changes nothing on the
+server, so it is retried. The module knows nothing of configurations.
 """
 
 from __future__ import annotations
@@ -23,16 +23,23 @@ from orl_rollout.openreward.transport import Channel, Endpoint, Refusal, open_se
 
 LISTING_BYTES = 1 << 25  # of one answer
 PAUSES = (0.5, 1.5)  # seconds before the second and the third try
-LONGEST_WISH = 10.0  # seconds of a Retry-After that are waited
+LONGEST_WISH = 10.0  # seconds: the longest Retry-After that is obeyed
 AGAIN = frozenset({429, 502, 503, 504})  # statuses of a busy server or of a proxy before it
 FORGET_SECONDS = 5.0  # for deleting the session of a question
 
 
 class RemoteTask(Struct, frozen=True, kw_only=True):
-    """A task as its server lists it. `environment_name` is the class that serves it (the variant)."""
+    """A task as its server lists it. `environment_name` is the class that serves it (the variant), "" if unknown."""
 
     environment_name: str
     task_spec: dict[str, Any]
+
+
+class ServerVersion(Struct, frozen=True, kw_only=True):
+    """Version of an environment's server: of `openreward` there, and of the environment's build if it has one."""
+
+    version: str | None = None
+    build_sha: str | None = None
 
 
 class _Split(Struct, frozen=True, kw_only=True):
@@ -44,8 +51,8 @@ class _Count(Struct, frozen=True, kw_only=True):
 
 
 class _Tasks(Struct, frozen=True, kw_only=True):
-    env_name: PathName
     tasks: list[dict[str, Any]]
+    env_name: PathName | None = None  # `/task_range` of ors-sdk, and of openreward before 0.1.93, does not say it
 
 
 class RemoteEnvironment(Struct, frozen=True, kw_only=True):
@@ -58,10 +65,14 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
         """Return its name on the platform, `Organization/Environment`."""
         return self.endpoint.deployment
 
+    async def version(self) -> ServerVersion:
+        """Return the version of its server, and of the build that runs there."""
+        return msgspec.convert(await self._ask("GET", "/version", None, own=False), ServerVersion)
+
     async def list_splits(self) -> list[str]:
         """Return the names of its splits."""
-        splits = msgspec.convert(await self._ask("GET", "/splits", None), list[_Split])
-        return [split.name for split in splits]
+        splits = msgspec.convert(await self._ask("GET", "/splits", None), list[_Split | str])
+        return [split if isinstance(split, str) else split.name for split in splits]
 
     async def num_tasks(self, split: str) -> int:
         """Return how many tasks `split` has."""
@@ -87,19 +98,24 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
 
     async def _tasks(self, name: str, body: Mapping[str, Any]) -> list[RemoteTask]:
         listed = msgspec.convert(await self._ask("POST", name, body), _Tasks)
-        return [RemoteTask(environment_name=listed.env_name, task_spec=spec) for spec in listed.tasks]
+        served = listed.env_name or self.endpoint.variant
+        return [RemoteTask(environment_name=served, task_spec=spec) for spec in listed.tasks]
 
-    async def _ask(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
-        def again(fault: Exception) -> bool:
-            return not isinstance(fault, Refusal) or fault.status in AGAIN
+    async def _ask(self, method: str, name: str, body: Mapping[str, Any] | None, *, own: bool = True) -> Any:
+        """Ask the environment; `own` tells whether the request is its own or its server's."""
+        path = self.endpoint.path(name) if own else name
+        return await retried(
+            lambda: self._ask_once(method, path, body),
+            PAUSES,
+            lambda fault: not isinstance(fault, Refusal) or fault.status in AGAIN,
+            longest_wish=LONGEST_WISH,
+        )
 
-        return await retried(lambda: self._ask_once(method, name, body), PAUSES, again, longest_wish=LONGEST_WISH)
-
-    async def _ask_once(self, method: str, name: str, body: Mapping[str, Any] | None) -> Any:
+    async def _ask_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         endpoint, channel = self.endpoint, Channel(self.endpoint.http, most=LISTING_BYTES)
         sid = await open_session(channel, endpoint.headers(""), {})
         try:
-            return await channel.request(method, endpoint.path(name), endpoint.headers(sid), body)
+            return await channel.request(method, path, endpoint.headers(sid), body)
         finally:
             with suppress(Refusal, UnsafeAnswer, aiohttp.ClientError, OSError):  # the server forgets it by itself
                 async with asyncio.timeout(FORGET_SECONDS):

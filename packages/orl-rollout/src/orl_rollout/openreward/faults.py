@@ -1,11 +1,12 @@
-"""Failures on the way to an environment, in one line that holds no secret.
+"""Failures of an environment or its connection, as SessionErrors of one line without a secret.
 
-An exception's text may run over many lines, and an environment's own words may echo a secret. The module knows the
-exceptions of our transport, and nothing of sessions.
+An exception's text may have many lines, and an environment's message may echo a secret. The module knows the exceptions
+of our transport, and nothing of sessions.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -21,6 +22,7 @@ from orl_core.errors import (
 )
 
 from orl_rollout.http.client import UnsafeAnswer
+from orl_rollout.http.safe_json import NotJson
 from orl_rollout.loop.session import Overloaded
 from orl_rollout.openreward.transport import Refusal, RemoteFailure, transient
 from orl_rollout.secrets.secrets import Scrubber
@@ -31,9 +33,9 @@ SEARCHED = 1 << 16  # characters of a fault that are searched for secrets, which
 
 @contextmanager
 def as_session_error(what: str, scrubber: Scrubber) -> Generator[None]:
-    """Convert exceptions of the block to a SessionError of one line that opens with `what`, secrets scrubbed.
+    """Convert exceptions of the block to a SessionError of one line that begins with `what`, secrets scrubbed.
 
-    `Overloaded` where the server refuses for being busy. The cause is kept unless its chain holds a secret.
+    A busy server (429) raises `Overloaded`. The cause is kept unless its traceback holds a secret.
     """
     try:
         with boundary(SessionError, what):
@@ -42,14 +44,14 @@ def as_session_error(what: str, scrubber: Scrubber) -> Generator[None]:
         cause = fault.__cause__
         words = _words(cause)
         said = f"{what}: {words}" if words else str(fault)
-        scrubbed = scrubber.scrub(_head(said, scrubber))  # before it is folded, which would hide a part of a value
+        scrubbed = scrubber.scrub(_head(said, scrubber))  # before it is folded, which could hide a part of a value
         safe = " ".join(scrubbed.split())[:LONGEST] or what
-        kept = cause if scrubbed == said and _is_clean(_chain(cause), scrubber) else None
+        kept = cause if scrubbed == said and _is_clean(cause, scrubber) else None
         if isinstance(cause, Refusal) and cause.status == 429:
             raise Overloaded(safe, retry_after=cause.retry_after) from kept
         leaf = _leaf(fault)
-        if safe == str(fault) and kept is cause and leaf is type(fault):
-            raise
+        if leaf is SessionAnswerError:
+            raise SessionAnswerError(safe, answer=_answer(fault)) from kept
         raise leaf(safe) from kept
 
 
@@ -58,47 +60,40 @@ def _leaf(fault: SessionError) -> type[SessionError]:
     cause = fault.__cause__
     if isinstance(cause, TimeoutError):
         return SessionTimeout
-    if isinstance(cause, UnsafeAnswer | msgspec.ValidationError):
+    if isinstance(cause, UnsafeAnswer | NotJson | msgspec.ValidationError):
         return SessionAnswerError
     if isinstance(cause, aiohttp.ClientError | OSError) or transient(cause):
         return SessionUnavailable
     return SessionRefused if isinstance(cause, Refusal) else type(fault)
 
 
+def _answer(fault: SessionError) -> str:
+    """Return the text of the answer that `fault` could not use."""
+    cause = fault if isinstance(fault, SessionAnswerError) else fault.__cause__
+    return cause.answer if isinstance(cause, SessionAnswerError | UnsafeAnswer | NotJson) else ""
+
+
 def _head(said: str, scrubber: Scrubber) -> str:
-    """Return `said`, a long one cut where no secret is split."""
+    """Return `said`. A long text is cut without splitting a secret."""
     if len(said) <= SEARCHED:
         return said
     head = said[:SEARCHED]
     return head[: scrubber.settled(head)]
 
 
-def _is_clean(chain: str, scrubber: Scrubber) -> bool:
-    """Return whether `chain` holds no secret; a long one is not searched, and may hold one."""
-    return len(chain) <= SEARCHED and not scrubber.find(chain)
-
-
-def _chain(cause: BaseException | None) -> str:
-    """Return all that the exceptions of a chain say, which a traceback would print."""
-    said: list[str] = []
-    seen: set[int] = set()
-    waiting = [cause]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            said += [str(one), repr(one)]
-            waiting += [one.__cause__, one.__context__]
-    return "\n".join(said)
+def _is_clean(cause: BaseException | None, scrubber: Scrubber) -> bool:
+    """Return whether the traceback of `cause` holds no secret. A long one is not searched, and may hold one."""
+    printed = "".join(traceback.format_exception(cause))
+    return len(printed) <= SEARCHED and not scrubber.find(printed)
 
 
 def _words(cause: BaseException | None) -> str:
-    """Return plain words for the exceptions whose own text is not; empty for all others."""
+    """Return a plain message for exceptions of our transport; empty for all others."""
     if isinstance(cause, Refusal) and cause.status == 401:
         return "the server refuses the API key (HTTP 401): set OPENREWARD_API_KEY"
     if isinstance(cause, Refusal | aiohttp.ClientResponseError):
         return f"HTTP {cause.status}: {cause.message}"
-    if isinstance(cause, UnsafeAnswer):
+    if isinstance(cause, UnsafeAnswer | NotJson):
         return f"its answer is refused: {cause}"
     if isinstance(cause, RemoteFailure):
         return f"the environment failed: {cause}"

@@ -1,8 +1,7 @@
-"""Keep-alive pings of sessions, from an event loop on a thread of its own, which no busy event loop can starve.
+"""Keep-alive pings of sessions, from an event loop on its own thread, which a busy event loop cannot starve.
 
-A server drops a session that is silent for minutes. Pings go by the same client as every other request: one origin, no
-redirects, bounded answers (law L6). A ping that fails is followed by the next one: a session that is gone shows at its
-next call.
+A server drops a session that is silent for minutes. Pings use the same client as every other request: one origin, no
+redirects, bounded answers (law L6). After a failed ping comes the next one: a lost session shows at its next call.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ IDLE_SECONDS = 15.0  # above the interval between pings, so that their connectio
 def keep_alive(url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> Future[None]:
     """Ping the session that `headers` name, at once and then every PING_SECONDS, until the future is cancelled.
 
-    `cookies` are those of the session; they are read again for each ping.
+    `cookies` are those of the session. Each ping reads them again.
     """
     pinger = _pinger_of(os.getpid())
     return asyncio.run_coroutine_threadsafe(pinger.ping(url, headers, cookies), pinger.loop)
 
 
 class _Pinger:
-    """A running event loop, and on it one client for each server that has sessions."""
+    """A running event loop with one client for each server that has sessions."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -78,7 +77,7 @@ async def _ping(channel: Channel, headers: Mapping[str, str]) -> None:
                     await channel.request("POST", "/ping", headers, None)
             failing = False
         except SessionError as fault:
-            cause = type(fault.__cause__).__name__  # the server's own words could echo a secret
+            cause = type(fault.__cause__).__name__  # its message could echo a secret
             logger.log(logging.DEBUG if failing else logging.WARNING, "a ping of a session failed: %s", cause)
             failing = True
         await asyncio.sleep(PING_SECONDS)

@@ -1,7 +1,6 @@
 """One session on a server: created, kept alive, asked, deleted. It knows the protocol's requests, not their meaning.
 
-Whatever part of the creation fails, `delete` releases what the server may hold: a session's name is known as soon as
-the server has said it.
+The session's name is kept as soon as the server sends it, so `delete` also releases a session whose creation failed.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from orl_rollout.openreward.pings import keep_alive
+from orl_rollout.openreward.secrets_body import secrets_of
 from orl_rollout.openreward.transport import Channel, Endpoint, Refusal, open_session, retried, transient
 
 CLOSE_PAUSES = (0.1, 0.5)  # seconds before a deletion is asked for again
@@ -19,29 +19,33 @@ LAST_WORD_SECONDS = 1.0  # for deleting a session whose teardown hangs
 
 
 class RemoteSession:
-    """The requests of one session. `secrets` is the header's value that holds them."""
+    """The requests of one session. `secrets` is the header's value that holds them.
 
-    def __init__(self, endpoint: Endpoint, secrets: str) -> None:
+    `overrides` are variables of the environment's container.
+    """
+
+    def __init__(self, endpoint: Endpoint, secrets: str, overrides: Mapping[str, str]) -> None:
         self._endpoint = endpoint
         self._channel = Channel(endpoint.http)
         self._secrets = {"X-Secrets": secrets}
-        self._named: dict[str, Any] = {}
+        self._named: dict[str, Any] = {"env": dict(overrides)} if overrides else {}  # the body, then the name
         self._pings: Future[None] | None = None
 
     @property
     def sid(self) -> str:
-        """Return the session's name; empty where the server has not said it."""
+        """Return the session's name; empty if the server has not sent it."""
         return str(self._named.get("task_id", ""))
 
     async def create(self, episode: Mapping[str, Any]) -> None:
-        """Have the server make a session and in it the environment of `episode`, and keep it alive from here on."""
+        """Create a session with the environment of `episode`, and keep it alive from now on."""
         headers = {**self._endpoint.headers(""), **self._secrets}
         headers = self._endpoint.headers(await open_session(self._channel, headers, self._named))
-        await self._channel.request("POST", "/create", {**headers, **self._secrets}, episode)
+        secrets = {"secrets": secrets_of(self._secrets["X-Secrets"])} if self._endpoint.body_secrets else {}
+        await self._channel.request("POST", "/create", {**headers, **self._secrets}, {**episode, **secrets})
         self._pings = keep_alive(self._endpoint.http.url, headers, self._channel.cookies)
 
     async def get(self, name: str, instead: str) -> tuple[str, Any]:
-        """Return what the environment answers, and to which: `name`, or `instead` if the server is too old for it."""
+        """Return the request that was answered, `name` or for an old server `instead`, and the answer."""
         try:
             return name, await self._ask("GET", self._endpoint.path(name))
         except Refusal as refusal:
@@ -50,14 +54,14 @@ class RemoteSession:
         return instead, await self._ask("GET", self._endpoint.path(instead))
 
     async def run(self, name: str, body: dict[str, Any], *, repeatable: bool = False) -> Any:
-        """Return the result of `body`, run once; a `repeatable` one changes nothing on the server."""
+        """Run `body` once and return its result. A `repeatable` one changes nothing on the server."""
         endpoint = self._endpoint
         return await self._channel.stream(endpoint.path(name), endpoint.headers(self.sid), body, repeatable=repeatable)
 
     async def delete(self, seconds: float) -> None:
         """Tear the environment down and delete the session, within `seconds`.
 
-        Past them, and after a fault, the session is deleted without its teardown; then the fault is raised.
+        After that time, and after a fault, the session is deleted without its teardown. Then the fault is raised.
         """
         if self._pings is not None:
             self._pings.cancel()
@@ -75,7 +79,7 @@ class RemoteSession:
                     await self._delete("/delete_session")
 
     async def _delete(self, name: str) -> None:
-        """Delete; what was deleted already is no fault."""
+        """Delete. It succeeds also if the session was deleted before."""
 
         def again(fault: Exception) -> bool:
             return transient(fault) or (isinstance(fault, Refusal) and fault.status == 429)

@@ -1,7 +1,7 @@
-"""The `openreward` SDK, imported once and late (2.8 s), and where the platform lives.
+"""The `openreward` SDK, imported once and late (2.8 s), and the platform's addresses.
 
-What is used of it: the types of its wire format, and how secrets are written into a header. None of its requests is:
-they follow redirects with the key. The module knows nothing of sessions or configurations.
+orl uses the types of its wire format and its header of secrets. It uses none of its requests, because they follow
+redirects with the key. The module knows nothing of sessions or configurations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _subdomain(name: str) -> str:
 
 @functools.cache
 def prepare_sdk() -> None:
-    """Import what is used of the SDK. Call it on a thread: the import would hold an event loop for seconds."""
+    """Import the used parts of the SDK. Call it on a thread: the import would block an event loop for seconds."""
     os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
     importlib.import_module("openreward.api.environments.types")
     importlib.import_module("openreward.api.sandboxes.secrets")

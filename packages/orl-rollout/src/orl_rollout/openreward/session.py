@@ -1,25 +1,27 @@
 """One episode on an OpenReward server, behind the Session protocol.
 
-Deadlines of calls are the loop's; opening and closing have their own. An episode has not begun until the opening is
-whole, so until then a fault may be answered with a fresh remote session, after the failed one was released; a server
-that refuses for being busy is asked again by whoever counts sessions (`orl_rollout.runtime.admission`). A call is made
-once. The module knows nothing of configurations.
+Deadlines of calls are the loop's. Opening and closing have their own. The episode begins when the opening is complete.
+Until then a failed remote session is released and replaced by a fresh one. If the server is busy, the code that counts
+sessions retries (`orl_rollout.runtime.admission`). A call is made once. The module knows nothing of configurations.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 from msgspec import Struct
-from orl_core.errors import SessionError
+from orl_core.errors import SessionAnswerError, SessionError, cut
 from orl_core.messages import Message, ToolCall, ToolResult
 from orl_core.task import Task
 from orl_core.text import plain
 
+from orl_rollout.http.client import KEPT_BYTES
 from orl_rollout.logs import logger_of
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward.faults import as_session_error
@@ -48,6 +50,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     name: str
     secrets: str
     toolset: str | None
+    overrides: dict[str, str] = {}
     close_seconds: float
     open_seconds: float = OPEN_SECONDS
     scrubber: Scrubber
@@ -74,7 +77,7 @@ class OpenRewardSession:
                 return await retried(lambda: self._begin(task), PAUSES, transient)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Call a tool, once. A refusal that is the model's mistake is a result with `failure`.
+        """Call a tool once. A refusal that is the model's mistake is a result with `failure`.
 
         Raises:
             SessionError: the tool or the machinery failed, or the reply cannot be used.
@@ -95,7 +98,7 @@ class OpenRewardSession:
     async def score_group(self, candidates: Sequence[Sequence[Message]]) -> tuple[float, ...]:
         """Return the environment's comparative scores of conversations about this task, one for each, in order.
 
-        It advances nothing, so it is repeated where the way to the server is broken.
+        It changes nothing on the server, so it is retried after a broken connection.
 
         Raises:
             SessionError: the environment does not score groups, its judge failed, or the scores cannot be used.
@@ -116,14 +119,14 @@ class OpenRewardSession:
 
     async def _begin(self, task: Task) -> Opening:
         endpoint = await self._reach(task)
-        self._remote = remote = RemoteSession(endpoint, self._options.secrets)
+        self._remote = remote = RemoteSession(endpoint, self._options.secrets, self._options.overrides)
         begun = False
         try:
             await remote.create(_episode(task, endpoint.variant, self._options.toolset))
             name, said = await remote.get("/messages", "/prompt")
             messages = messages_of(said) if name == "/messages" else prompt_of(said)
             self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
-            # It is shown to the model and recorded as ids alone, where no text could be scrubbed.
+            # The model sees the tools, and the record holds them only as ids, which cannot be scrubbed.
             if await asyncio.to_thread(self._options.scrubber.find_in, plain(self._listing)):
                 raise SessionError("a secret stands in its list of tools")
             begun = True
@@ -137,14 +140,18 @@ class OpenRewardSession:
         remote = self._remote
         if remote is None:
             raise SessionError(f"calling tool `{name}` of {self._options.name}: the session is not open")
-        started = time.monotonic()
-        with as_session_error(f"calling tool `{name}` of {self._options.name}", self._options.scrubber):
+        started, what = time.monotonic(), f"calling tool `{name}` of {self._options.name}"
+        with as_session_error(what, self._options.scrubber):
             reply = await remote.run("/call", {"name": name, "input": arguments})
-            return result_of(name, reply, time.monotonic() - started)
+            try:
+                return result_of(name, reply, time.monotonic() - started)
+            except (msgspec.ValidationError, SessionAnswerError) as exc:
+                answer = cut(json.dumps(reply, ensure_ascii=False), KEPT_BYTES)
+                raise SessionAnswerError(f"{what}: its answer is refused: {exc}", answer=answer) from exc
 
 
 def _episode(task: Task, variant: str, toolset: str | None) -> dict[str, Any]:
-    """Return the server's words for the episode: the task itself, or its place in the listing."""
+    """Return the body that creates the episode: the task itself, or its index in the listing."""
     by_index = not task.task_spec and task.index is not None
     said = {"split": task.split, "index": task.index} if by_index else {"task_spec": task.task_spec}
     env_name = variant or ("" if by_index else task.environment_name)
@@ -152,7 +159,7 @@ def _episode(task: Task, variant: str, toolset: str | None) -> dict[str, Any]:
 
 
 async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
-    """Release the remote session; what goes wrong with it changes nothing of what was played."""
+    """Release the remote session. A fault is logged, because the episode is already complete."""
     try:
         with as_session_error(f"closing a session of {options.name}", options.scrubber):
             await remote.delete(options.close_seconds)
@@ -161,7 +168,7 @@ async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
 
 
 async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work`, which is bounded in time, to its end; a cancellation meanwhile takes effect afterwards."""
+    """Run `work`, which is bounded in time, to its end. A cancellation meanwhile takes effect afterwards."""
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,14 +1,14 @@
-"""Server-sent events (SSE) from bytes, cut anywhere. Pure: no transport. Who feeds it limits how much.
+"""Server-sent events (SSE) from bytes, cut anywhere. Pure: no transport. The caller limits the bytes.
 
-A result travels as JSON cut every 4,096 characters, so that a cut may fall into an indentation: of the whitespace after
-a field's colon one space is removed and no more, as the standard has it.
+A result comes as JSON cut every 4,096 characters, maybe inside an indentation. So only one space after a field's colon
+is removed, as the standard says.
 """
 
 from __future__ import annotations
 
 
 class EventReader:
-    """Takes bytes, gives events. It keeps no more than the bytes of the event that is under way.
+    """Parses bytes into events. It keeps only the bytes of the current event.
 
     Events without a name, comments and unknown fields are skipped.
     """

@@ -1,10 +1,10 @@
-"""Requests of one session to its server. Whatever may have run a tool is sent once.
+"""Requests of one session to its server. A request that may have run a tool is sent once.
 
-The SDK repeats requests, a tool's call among them, as long as a proxy answers 200, and follows redirects with the key
-in a header. Here a request is repeated in one case alone: the server says that the environment is still starting
-(`503` with `X-Backend-State: starting`), so that nothing has run. A stream is begun once and, broken off after the
-server has named it, taken up again by that name, which runs nothing either. A `429` is not repeated, for whoever
-answers it may stand behind the tool. Deadlines are the caller's. The module knows nothing of episodes.
+The SDK repeats requests, also tool calls, as long as a proxy answers 200, and follows redirects with the key in a
+header. Here a request is repeated in one case: the environment is still starting (`503` with `X-Backend-State:
+starting`), so nothing has run. A broken stream is resumed by the name that the server gave it, which runs nothing
+either. A `429` is not repeated, because it may come after the tool ran. Deadlines are the caller's. The module knows
+nothing of episodes.
 
 Each session keeps the cookies that its server sets, so that a load balancer can route it (sticky routing) and the
 sessions of a run still spread over all backends.
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from itertools import repeat
 from typing import Any, TypeVar, cast
 
 import aiohttp
-import msgspec
 from msgspec import Struct
 
 from orl_rollout.http.client import (
@@ -33,29 +33,31 @@ from orl_rollout.http.client import (
     too_large,
 )
 from orl_rollout.http.safe_json import MAX_VALUES, decode
+from orl_rollout.openreward.refusal_words import refusal_words
 from orl_rollout.openreward.sse import EventReader
 
 T = TypeVar("T")
 
-# Of an answer, or of all that a stream says. JSON is decoded on the event loop, where this much takes less than a tenth
-# of a second. A thread would not help: one call of a decoder holds the interpreter's lock.
+# Of an answer, or of a whole stream. JSON is decoded on the event loop, and this much takes less than 0.1 s. A thread
+# would not help: one call of a decoder holds the interpreter's lock.
 ANSWER_BYTES = 1 << 22
-VALUE_BYTES = 32  # at least, that a JSON value takes on average: an answer of many small values is slow to decode
-HEARD_BYTES = 1 << 14  # of a stream, between two of which the event loop runs on
+VALUE_BYTES = 32  # the least average size of a JSON value: an answer of many small values is slow to decode
+HEARD_BYTES = 1 << 14  # of a stream; between two such parts the event loop runs other tasks
 STREAM_LINES = 200_000  # a server cuts a result into pieces of thousands of characters
 COOKIES = 16  # of one session
 COOKIE_CHARACTERS = 4096  # of all cookies of a session together
-SILENCE_SECONDS = 30.0  # in a stream, after which it counts as broken: servers say something every ten
+SILENCE_SECONDS = 30.0  # after which a stream counts as broken: servers send something every ten seconds
 LINGER_SECONDS = 0.05  # between a stream's result and its end
 LINGER_BYTES = 1 << 12
-RESUME_PAUSES = (0.1, 0.5, 2.0)  # seconds before a broken stream is taken up again
-STARTING_PAUSES = (0.5, 10.0)  # seconds, at least and at most, between two questions to a server that is starting
+RESUME_PAUSES = (0.1, 0.5, 2.0)  # seconds before a broken stream is resumed
+STARTING_SECONDS = 0.5  # between two requests to a server that is starting, or the Retry-After that it names
+STARTING_WISH = 10.0  # the longest such Retry-After that is obeyed
 RETRY_AFTER_SECONDS = 600.0  # the longest Retry-After that is believed
 _SESSION_NAME = re.compile(r"[!-~]{1,512}")  # what a header can carry
 
 
 class Refusal(Exception):
-    """The server answered with a status that is no success. `retry_after` is in seconds, where it names them."""
+    """The server answered with a status that is no success. `retry_after` is in seconds, if the server states it."""
 
     def __init__(self, status: int, message: str, *, retry_after: float | None = None, starting: bool = False) -> None:
         super().__init__(message)
@@ -70,15 +72,16 @@ class RemoteFailure(Exception):
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """The endpoint of an environment, and what every request to it carries.
+    """The endpoint of an environment and the headers of its requests. `key` and `variant` may be empty.
 
-    `key` and `variant` may be empty.
+    `body_secrets` tells that the server reads secrets in the body of `/create` alone.
     """
 
     http: HttpClient
     key: str
     deployment: str
     variant: str
+    body_secrets: bool = False
 
     def path(self, name: str) -> str:
         """Return the path of an environment's own request."""
@@ -100,7 +103,7 @@ class Channel:
         self.cookies: dict[str, str] = {}
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
-        """Return the JSON that the server answers, None where it answers nothing.
+        """Return the JSON of the answer, None if it is empty.
 
         Raises:
             Refusal: it answers with a status.
@@ -118,10 +121,10 @@ class Channel:
         resumes: tuple[float, ...] = RESUME_PAUSES,
         repeatable: bool = False,
     ) -> Any:
-        """Return the JSON that a stream of events ends in. `body` gains the name (`task_id`) that the stream is given.
+        """Return the JSON at the end of a stream of events. `body` gains the stream's name, `task_id`.
 
-        `resumes` are the pauses in seconds before a broken stream is taken up again; a `repeatable` one, which changes
-        nothing on the server, is also begun again.
+        `resumes` are the pauses in seconds before a broken stream is resumed. A `repeatable` one, which changes nothing
+        on the server, is also sent again.
 
         Raises:
             Refusal, aiohttp.ClientError, UnsafeAnswer: as for `request`.
@@ -135,18 +138,10 @@ class Channel:
 
     async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
         async with self._send(method, path, headers, body) as response:
-            moved = self._heed(response)
-            if not moved:
-                return await self._answer(response)
-        async with self._send(method, moved, headers, body) as response:
             return await self._answer(response)
 
     async def _listen(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> Any:
         async with self._send("POST", path, headers, body, silence=SILENCE_SECONDS) as response:
-            moved = self._heed(response)
-            if not moved:
-                return await self._hear(response, body)
-        async with self._send("POST", moved, headers, body, silence=SILENCE_SECONDS) as response:
             return await self._hear(response, body)
 
     async def _hear(self, response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any:
@@ -155,12 +150,12 @@ class Channel:
         refuse_compressed(response)
         reader, said, heard, lines = EventReader(), bytearray(), 0, 0
         async for chunk in response.content.iter_chunked(HEARD_BYTES):
-            await asyncio.sleep(0)  # the content does not wait for what has come already
+            await asyncio.sleep(0)  # without it, content that has arrived is read without a pause
             heard, lines = heard + len(chunk), lines + chunk.count(b"\n")
             if heard > self._most:
-                raise too_large(self._most)
+                raise too_large(self._most, said)
             if lines > STREAM_LINES:
-                raise UnsafeAnswer(f"the stream has more than {STREAM_LINES} lines")
+                raise UnsafeAnswer(f"the stream has more than {STREAM_LINES} lines", said)
             for event, data in reader.feed(chunk):
                 if event == "task_id":
                     body["task_id"] = session_name(data.decode("utf-8", "replace"))
@@ -176,33 +171,39 @@ class Channel:
     async def _answer(self, response: aiohttp.ClientResponse) -> Any:
         if response.status < 300:
             return decode(await read(response, self._most), values=self._most_values)
-        least, most = 0.0, RETRY_AFTER_SECONDS
         raise Refusal(
             response.status,
-            _detail(await read_error(response)),
-            retry_after=retry_after(response.headers.get("Retry-After"), least=least, most=most),
+            refusal_words(response.status, f"{response.method} {response.url.path}", await read_error(response)),
+            retry_after=retry_after(response.headers.get("Retry-After"), least=0.0, most=RETRY_AFTER_SECONDS),
             starting=response.status == 503 and response.headers.get("X-Backend-State") == "starting",
         )
 
-    def _send(
+    @asynccontextmanager
+    async def _send(
         self, method: str, path: str, headers: Mapping[str, str], body: Any, *, silence: float | None = None
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
+        """Send a request, with one redirect (307, 308) on the same origin. Keep the cookies of the answers."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
-        sent = {**headers, **({"Cookie": cookie_header(self.cookies)} if self.cookies else {})}
-        return self._http.request(method, path, headers=sent, json=body, timeout=timeout)
+        for follows in (True, False):
+            sent = {**headers, **({"Cookie": cookie_header(self.cookies)} if self.cookies else {})}
+            async with self._http.request(method, path, headers=sent, json=body, timeout=timeout) as response:
+                self._keep_cookies(response)
+                target = self._http.moved(response) if follows else ""
+                if not target:
+                    yield response
+                    return
+            path = target
 
-    def _heed(self, response: aiohttp.ClientResponse) -> str:
-        """Keep the cookies of `response`; return where it leads, if it does."""
+    def _keep_cookies(self, response: aiohttp.ClientResponse) -> None:
         for name, cookie in response.cookies.items():
             kept = {**self.cookies, name: cookie.coded_value}
             sent = cookie_header(kept)
             if len(kept) <= COOKIES and len(sent) <= COOKIE_CHARACTERS and sent.isascii() and sent.isprintable():
                 self.cookies[name] = cookie.coded_value
-        return self._http.moved(response)
 
 
 async def open_session(channel: Channel, headers: Mapping[str, str], named: dict[str, Any]) -> str:
-    """Have the server make a session; return its name, which `named` holds as `task_id` once the server has said it.
+    """Create a session and return its name. `named` holds it as `task_id` as soon as the server sends it.
 
     Raises:
         As for `Channel.stream`; aiohttp.ClientPayloadError: the server does not name the session.
@@ -222,10 +223,10 @@ def cookie_header(cookies: Mapping[str, str]) -> str:
 
 
 def session_name(said: str) -> str:
-    """Return the name of a session or a stream as a server said it.
+    """Return the name of a session or a stream that a server sent.
 
     Raises:
-        UnsafeAnswer: no header could carry it.
+        UnsafeAnswer: no header can hold it.
     """
     name = said.strip()
     if not _SESSION_NAME.fullmatch(name):
@@ -234,25 +235,26 @@ def session_name(said: str) -> str:
 
 
 def transient(cause: BaseException | None) -> bool:
-    """Return whether the same may succeed a little later, or on a fresh session.
+    """Return whether a retry may succeed, maybe on a fresh session.
 
-    A session that `already exists` is one whose creation was answered into a broken connection.
+    A session `already exists` if its creation was answered into a broken connection.
     """
     if isinstance(cause, Refusal | aiohttp.ClientResponseError):
-        return cause.status >= 500 or cause.status in {408, 425} or "already exists" in cause.message
+        again = cause.status >= 500 and cause.status != 501  # a server without the route will not learn it
+        return again or cause.status in {408, 425} or "already exists" in cause.message
     return isinstance(cause, aiohttp.ClientError | OSError)
 
 
 async def retried(
     ask: Callable[[], Awaitable[T]],
-    pauses: Sequence[float],
+    pauses: Iterable[float],
     again: Callable[[Exception], bool],
     *,
     longest_wish: float = 0.0,
 ) -> T:
-    """Return the answer of `ask`, asked once more after each of `pauses` while `again` says so of its fault.
+    """Return the answer of `ask`. Repeat it after each of `pauses`, in seconds, if `again` is true of its exception.
 
-    A longer Retry-After is waited, up to `longest_wish` seconds.
+    A longer Retry-After of the server is obeyed, up to `longest_wish` seconds.
     """
     for pause in pauses:
         wish = 0.0
@@ -267,34 +269,16 @@ async def retried(
     return await ask()
 
 
-async def _when_started(ask: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await ask()
-        except Refusal as refusal:
-            if not refusal.starting:
-                raise
-            least, most = STARTING_PAUSES
-            pause = min(max(refusal.retry_after or 0.0, least), most)
-        await asyncio.sleep(pause)
+def _when_started(ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+    """Repeat `ask` until the environment has started."""
+    pauses = repeat(STARTING_SECONDS)
+    return retried(ask, pauses, lambda fault: isinstance(fault, Refusal) and fault.starting, longest_wish=STARTING_WISH)
 
 
 async def _finish(response: aiohttp.ClientResponse) -> None:
-    """Hear the stream's very end, where it follows at once, so that its connection can be used again."""
+    """Read the end of the stream if it follows at once, so that its connection can be used again."""
     heard = 0
     with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(LINGER_SECONDS):
             while heard < LINGER_BYTES and (chunk := await response.content.readany()):
                 heard += len(chunk)
-
-
-class _Detail(Struct, frozen=True, kw_only=True):
-    detail: str
-
-
-def _detail(body: bytes) -> str:
-    """Return the server's own words of a refusal."""
-    try:
-        return msgspec.json.decode(body, type=_Detail).detail
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body.decode("utf-8", "replace")

@@ -1,22 +1,21 @@
 # pyright: reportMissingTypeStubs=false
-"""Decode the answers of an environment server into our words. Pure: no transport, no SDK session.
+"""Decode the answers of an environment server into our types. Pure: no transport, no SDK session.
 
-Servers differ in age and language: unknown fields are ignored and missing ones have the values that the protocol gives
-them. A block of an unknown kind is refused, never dropped. Text is made valid Unicode here (a lone surrogate becomes
-U+FFFD), so that no later stage can choke on it.
+Servers differ in age and language: unknown fields are ignored, and missing ones have the protocol's defaults. A block
+of an unknown kind is refused, never dropped. Text becomes valid Unicode here (a lone surrogate becomes U+FFFD).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 from msgspec import Struct, field
 from orl_core.errors import SessionAnswerError, SessionRefused
 from orl_core.messages import Block, FailureKind, ImageBlock, Message, TextBlock, ToolCall, ToolResult, ToolSpec
-from orl_core.text import clean
+from orl_core.text import clean, map_strings
 
 if TYPE_CHECKING:
     from openreward.api.environments import types as sdk
@@ -58,6 +57,7 @@ class _Output(Struct, frozen=True, kw_only=True):
     blocks: tuple[_Text | _Image, ...] = ()
     reward: float | None = None
     finished: bool = False
+    metadata: Any = None
 
 
 class CallReply(Struct, frozen=True, kw_only=True):
@@ -76,14 +76,14 @@ class _Tool(Struct, frozen=True, kw_only=True):
 
 
 class TerminalTool(Struct, frozen=True, kw_only=True):
-    """The hidden tool that takes a plain answer as its argument `arg`, or nothing where `arg` is None."""
+    """The hidden tool that takes a plain answer as its argument `arg`, or no argument if `arg` is None."""
 
     name: str
     arg: str | None = None
 
 
 class ToolListing(Struct, frozen=True, kw_only=True):
-    """The tools of a session, and what else it takes."""
+    """The tools and abilities of a session."""
 
     tools: tuple[_Tool, ...] = ()
     terminal_tool: TerminalTool | None = None
@@ -92,7 +92,7 @@ class ToolListing(Struct, frozen=True, kw_only=True):
 
     @property
     def takes_calls(self) -> bool:
-        """Tell whether a conversation sent to the server may hold calls, their results and reasoning as such."""
+        """Return whether a conversation sent to the server may hold blocks of calls, results and reasoning."""
         return {"reasoning", "tool_call", "tool_result"} <= set(self.message_block_types or ())
 
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -130,7 +130,22 @@ def result_of(name: str, reply: object, seconds: float) -> ToolResult:
     if output.reward is not None and not math.isfinite(output.reward):
         raise SessionAnswerError(f"tool `{name}` paid a reward that is not finite: {output.reward}")
     content = tuple(_block(block) for block in output.blocks)
-    return ToolResult(name=name, content=content, reward=output.reward, finished=output.finished, seconds=seconds)
+    return ToolResult(
+        name=name,
+        content=content,
+        reward=output.reward,
+        finished=output.finished,
+        metadata=_metadata(output.metadata),
+        seconds=seconds,
+    )
+
+
+def _metadata(given: object) -> dict[str, Any]:
+    """Return the metadata of an answer: an object as it is, anything else under the key `value`."""
+    if given is None:
+        return {}
+    valid = map_strings(given, clean)
+    return cast("dict[str, Any]", valid) if isinstance(valid, dict) else {"value": valid}
 
 
 def _block(block: _Text | _Image) -> Block:
@@ -140,7 +155,7 @@ def _block(block: _Text | _Image) -> Block:
 
 
 def _failure(reply: CallReply) -> FailureKind:
-    """Return the model's mistake behind a refused call. Servers that give no reason are known by their words."""
+    """Return the model's mistake behind a refused call. Without a reason, the error's text decides."""
     if reply.reason in {"input_validation", "bad_input_shape"} or (
         reply.reason is None and reply.error.startswith("Tool input validation error")
     ):
@@ -172,9 +187,9 @@ def scores_of(reply: object, count: int) -> tuple[float, ...]:
 
 
 def candidate_of(conversation: Sequence[Message], *, calls: bool) -> sdk.GroupCandidate:
-    """Return a conversation in the SDK's words, tool results in the user's messages.
+    """Return a conversation in the SDK's types, tool results in the user's messages.
 
-    Where the server takes no `calls`, results are text, and the calls themselves and reasoning are left out.
+    If the server takes no `calls`, results are text, and calls and reasoning are left out.
     """
     from openreward.api.environments import types as sdk
 
@@ -207,9 +222,9 @@ def _said(block: Block) -> sdk.TextBlock | sdk.ImageBlock:
 
 
 def messages_of(reply: object) -> tuple[Message, ...]:
-    """Return the opening conversation in our words, from the reply to `/messages`.
+    """Return the opening conversation in our types, from the reply to `/messages`.
 
-    The platform keeps tool results in the user's messages; here each becomes a message of role `tool`, before the rest.
+    The platform keeps tool results in the user's messages. Here each becomes a message of role `tool`, before the rest.
 
     Raises:
         msgspec.ValidationError: the reply is not of the protocol.
@@ -233,7 +248,7 @@ def messages_of(reply: object) -> tuple[Message, ...]:
 
 
 def prompt_of(reply: object) -> tuple[Message, ...]:
-    """Return the same from the reply to `/prompt`, of servers that know no conversations: one message of the user's."""
+    """Return one message of the user from the reply to `/prompt`, of servers without conversations."""
     return messages_of([{"role": "user", "blocks": reply}])
 
 

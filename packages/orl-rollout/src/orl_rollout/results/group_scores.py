@@ -1,8 +1,8 @@
 """Group rewards: the environment itself compares the rollouts of one task (`score_group`).
 
-A rollout never waits for its siblings: this happens once a whole group is there, on a fresh session of its task, for
-all groups at once and under one deadline. It is total: a group that cannot be scored keeps the rewards it has. The
-module knows no trainer; how scores and rewards become one number is `orl_core.reward.group_rewards`.
+A rollout never waits for its siblings: whole groups are scored together, on fresh sessions, under one deadline. A group
+that cannot be scored keeps its rewards. The module knows no trainer; `orl_core.reward.group_rewards` makes one number
+of scores and rewards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Numbers of a batch of rollouts: one RolloutStats for each, and their sums and means by name.
+"""Metrics of a batch of rollouts: one RolloutStats for each, and their sums and means by name.
 
-Every trainer and command reports these, so that a run reads alike everywhere. A RolloutStats holds no ids and no text:
-it travels with a trainer's sample to wherever that trainer logs, and `metrics_of` needs nothing else. It knows no
-trainer.
+Every trainer and command reports these. A RolloutStats holds no ids and no text, so that it travels with a trainer's
+sample. The module knows no trainer.
 """
 
 from __future__ import annotations
@@ -11,16 +10,20 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from msgspec import Struct
-from orl_core.trajectory import StopReason
+from orl_core.trajectory import StopDetail, StopReason
 
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.results.pass_at_k import mean_pass_at_k
 
 
 class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid."""
 
     environment: str
+    split: str
+    task: str
     stop_reason: StopReason
+    stop_detail: StopDetail | None = None
     reward: float
     success: bool
     turns: int
@@ -46,7 +49,10 @@ def stats_of(outcome: Outcome) -> RolloutStats:
     generations = [generation for turn in trajectory.turns for generation in turn.generations]
     return RolloutStats(
         environment=trajectory.job.task.env_name,
+        split=trajectory.job.task.split,
+        task=trajectory.job.task.key,
         stop_reason=trajectory.stop_reason,
+        stop_detail=trajectory.stop_detail,
         reward=outcome.reward,
         success=outcome.success,
         turns=len(trajectory.turns),
@@ -78,17 +84,54 @@ def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
     """Return metrics of a batch by environment (`GeneralReasoning/WhoDunIt/reward`), and of several as `all/...`.
 
     Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` leave out rollouts in
-    ERROR, and are missing where there are no others.
+    ERROR, and are missing where there are no others. `judged` counts the rollouts that they are taken over.
     """
     batch = list(measures)
-    names = sorted({member.environment for member in batch})
-    metrics: dict[str, float] = {}
-    for name in names:
-        members = [member for member in batch if member.environment == name]
+    return {
+        f"{name}/{key}": value
+        for name, members in _by_environment(batch).items()
+        for key, value in _metrics(members).items()
+    }
+
+
+def evaluation_metrics(measures: Iterable[RolloutStats]) -> dict[str, float]:
+    """Return the metrics of an evaluation: those of `metrics_of`, pass@k, and the number of `tasks` judged.
+
+    Where an environment was evaluated on several splits, each has metrics too: `Organization/Environment/test/success`.
+    """
+    batch = list(measures)
+    metrics = metrics_of(batch)
+    sets = _sets(batch)
+    for name, members in sets.items():
         metrics.update({f"{name}/{key}": value for key, value in _metrics(members).items()})
-    if len(names) > 1:
-        metrics.update({f"all/{key}": value for key, value in _metrics(batch).items()})
+    for name, members in (_by_environment(batch) | sets).items():
+        successes: dict[str, list[bool]] = {}
+        for member in members:
+            if member.stop_reason is not StopReason.ERROR:
+                successes.setdefault(member.task, []).append(member.success)
+        metrics[f"{name}/tasks"] = float(len(successes))
+        metrics.update({f"{name}/pass@{k}": rate for k, rate in mean_pass_at_k(successes).items()})
     return metrics
+
+
+def _by_environment(batch: Sequence[RolloutStats]) -> dict[str, Sequence[RolloutStats]]:
+    """Return the rollouts of each environment, and of several those of all."""
+    names = sorted({member.environment for member in batch})
+    members = {name: [member for member in batch if member.environment == name] for name in names}
+    return {**members, **({"all": batch} if len(names) > 1 else {})}
+
+
+def _sets(batch: Sequence[RolloutStats]) -> dict[str, list[RolloutStats]]:
+    """Return the rollouts of each split of the environments that have several."""
+    sets: dict[str, dict[str, list[RolloutStats]]] = {}
+    for member in batch:
+        sets.setdefault(member.environment, {}).setdefault(member.split, []).append(member)
+    return {
+        f"{environment}/{split}": splits[split]
+        for environment, splits in sorted(sets.items())
+        if len(splits) > 1
+        for split in sorted(splits)
+    }
 
 
 def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
@@ -101,6 +144,7 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
     }
     metrics = {
         "rollouts": float(len(batch)),
+        "judged": float(len(sound)),
         **(judged if sound else {}),
         "action_tokens": _mean(float(member.action_tokens) for member in batch),
         "valid_calls": _share(sum(m.valid_turns for m in batch), sum(m.turns for m in batch)),
@@ -113,8 +157,8 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
         "generation_seconds": sum(member.generation_seconds for member in batch),
         "environment_seconds": sum(member.environment_seconds for member in batch),
     }
-    for reason in StopReason:
-        metrics[f"stop/{reason.value}"] = _mean(float(member.stop_reason is reason) for member in batch)
+    for ending in (*StopReason, *StopDetail):
+        metrics[f"stop/{ending.value}"] = _mean(float((m.stop_detail or m.stop_reason) is ending) for m in batch)
     return metrics
 
 

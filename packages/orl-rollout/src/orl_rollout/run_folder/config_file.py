@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -45,6 +46,15 @@ def dated(config: RunConfig) -> RunConfig:
     begins_with = (config.trainer.load, config.trainer.model)
     inherited = (_date_of(Path(place)) for place in begins_with if place)
     return structs.replace(config, chat_template_date=next(filter(None, inherited), None) or date.today())
+
+
+def named(config: RunConfig, launch: str = "") -> RunConfig:
+    """Name the run at OpenReward: as OPENREWARD_RUN_NAME says, else as its `launch`, else as the configuration.
+
+    Every launch has a name of its own, so that two of one file are two runs there.
+    """
+    name = os.environ.get("OPENREWARD_RUN_NAME") or launch or config.openreward_run_name
+    return structs.replace(config, openreward_run_name=name)
 
 
 def _date_of(checkpoint: Path) -> date | None:

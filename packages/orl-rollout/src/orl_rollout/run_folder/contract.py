@@ -3,10 +3,13 @@
 The folder of a run holds, whichever trainer made it:
 
     config.json       the resolved configuration, secrets left out
-    tasks.jsonl       the tasks to train on; eval_tasks.jsonl the held-out tasks
+    tasks.jsonl       the tasks to train on; eval_tasks.jsonl the held-out tasks; eval_sets/ the same, one file for
+                      each environment and split, for a trainer on a cluster
+    environments.json  the version of each environment's server, null if it does not answer
     metrics.jsonl     one JSON object a line: `step`, `kind` ("train" or "eval"), `seconds`, and metrics by name;
                       `seconds` are those of the whole step, or of its rollouts alone if the trainer is on a cluster
     journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says which of them have been uploaded
+    tokenizer.json    the tokenizer of the ids in the journal, beside it
     trainer.log       the output of a trainer that runs in a process of its own
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
     checkpoint/       the last weights and the tokenizer, in Hugging Face's layout
@@ -26,6 +29,7 @@ from orl_core.config import RunConfig
 from orl_rollout.loop.engine import Engine
 
 T = TypeVar("T")
+TOKENIZER = "tokenizer.json"
 
 
 class Run(Struct, frozen=True, kw_only=True):

@@ -65,6 +65,11 @@ def overall(metrics: Mapping[str, float], name: str) -> float | None:
     return next(of_environments, metrics.get(name)) if found is None else found
 
 
+def names_in(metrics: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the environments, and `Organization/Environment/split` and `all`, that `metrics` has figures of."""
+    return tuple(key.removesuffix("/rollouts") for key in metrics if key.endswith("/rollouts"))
+
+
 def mean(values: Iterable[Any]) -> float | None:
     """Return the mean of the finite numbers among `values`; None if there is none."""
     numbers = [float(value) for value in values if _is_number(value)]

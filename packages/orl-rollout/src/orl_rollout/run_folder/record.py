@@ -1,7 +1,6 @@
 """A run's folder, read back: configuration, metrics over steps, summary. Whichever trainer wrote it.
 
 It reads leniently, because a run may have been interrupted in the middle of a line, and it draws nothing.
-The files are listed in `orl_rollout.run_folder.contract`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from orl_core.errors import ConfigError
 
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.config_file import read_object
-from orl_rollout.run_folder.metrics_log import Kind, MetricsRow
+from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, names_in
 
 FILES = ("config.json", "metrics.jsonl")
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
@@ -61,9 +60,20 @@ class Record(Struct, frozen=True, kw_only=True):
         """Return the points of one kind, in the order of their steps."""
         return tuple(sorted((point for point in self.points if point.kind == kind), key=lambda point: point.step))
 
-    def curve(self, name: str, kind: Kind) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return steps and values of a metric over all environments, both of the same length."""
-        found = [(point.step, value) for point in self.of_kind(kind) if (value := point.overall(name)) is not None]
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """Return the environments, and the splits of those with several, that were evaluated; () if it is only one."""
+        names = tuple(dict.fromkeys(name for point in self.of_kind("eval") for name in names_in(point.metrics)))
+        several = tuple(name for name in names if name != "all")
+        return several if len(several) > 1 else ()
+
+    def curve(self, name: str, kind: Kind, of: str = "") -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Return steps and values of a metric, both of the same length: `of` one environment, else of all."""
+        points = [
+            (point.step, point.metrics.get(f"{of}/{name}") if of else point.overall(name))
+            for point in self.of_kind(kind)
+        ]
+        found = [(step, value) for step, value in points if value is not None]
         return tuple(step for step, _ in found), tuple(value for _, value in found)
 
     @property

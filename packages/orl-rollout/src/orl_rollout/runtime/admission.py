@@ -1,12 +1,11 @@
 """Limit the sessions of one environment to as many as its server bears (AIMD).
 
-A server that is full answers 429. Then the limit is halved, once for all the sessions that were let in before it, and
-grows by one for every limit's worth of sessions that open, up to the configured most. Who was refused keeps its turn:
-it waits a while without a slot, and is let in again before whoever came after it. Waiting happens outside of a rollout,
-so that no deadline of one counts it.
+A full server answers 429. Then the limit is halved, once for all sessions that were let in before. It grows by one for
+every limit's worth of sessions that open, up to the configured most. A refused rollout pauses without a slot and keeps
+its turn. Waiting happens outside of a rollout, so no deadline of one counts it.
 
-Only an opening is tried again. A tool's call that is answered 429 is a fault, for nothing proves that the tool did not
-run; but it lowers the limit too. The module knows sessions by their protocol, nothing of transports or of tasks.
+Only an opening is retried. A call that is answered 429 may have run, so it is a fault; it lowers the limit too. The
+module knows sessions by their protocol, nothing of transports or of tasks.
 """
 
 from __future__ import annotations

@@ -12,15 +12,14 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 from orl_core.config import EnvironmentConfig, RunConfig
+from orl_core.config.limits import limits_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
-from orl_core.limits import Budgets, Limits
 from orl_core.messages import TextBlock
 from orl_core.render import Renderer
-from orl_core.task import Task
-from orl_core.text import leaves_in
-from orl_core.tools import thinking
+from orl_core.task import PLAIN, Task
+from orl_core.text import leaves_in, plain
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 
 from orl_rollout.journal.journal import Journal
@@ -28,10 +27,13 @@ from orl_rollout.logs import keep_out, logger_of
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import never, rollout
 from orl_rollout.loop.session import Session
-from orl_rollout.results.outcome import Outcome, cleared, load_reward, outcome_of
+from orl_rollout.results.outcome import Outcome, cleared, outcome_of
+from orl_rollout.results.reward_function import load_reward
 from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, resolve_secrets
+from orl_rollout.secrets.entries import unset, unset_secrets
+from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
+from orl_rollout.tasks.plain import PlainSession
 
 logger = logger_of("orl")
 
@@ -47,6 +49,21 @@ class Environments(Protocol):
         ...
 
 
+class RolloutRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rollout as a trainer asks for it. `rollout_id` is unique in the run.
+
+    `sampling` wins over the configuration: its `max_new_tokens` replaces `turn_tokens`. `context_tokens` limits prompt
+    and response together. `evaluation` and `step` are recorded.
+    """
+
+    task: Task
+    rollout_id: str
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context_tokens: int | None = None
+    evaluation: bool = False
+    step: int = 0
+
+
 class Runtime:
     """Plays tasks on the current event loop.
 
@@ -54,7 +71,7 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: a secret is missing or stands where it would be written down, the reward function cannot be
+        ConfigError: a secret stands where it would be written down, the reward function cannot be
             loaded, or the renderer cannot do what the configuration asks for.
     """
 
@@ -76,43 +93,35 @@ class Runtime:
         self._scrubber = Scrubber.of(config)
         keep_out(self._scrubber)
         for name in config.environments:
-            resolve_secrets(config, name)
+            for entry in unset_secrets(config, name):
+                logger.warning("%s: %s", name, unset(entry))
         check_renderer(config, renderer)
-        self._reward = load_reward(config.reward) if config.reward else None
+        self._reward = load_reward(config)
         self._limiters = {
-            name: AdaptiveLimiter(environment.max_concurrency) for name, environment in config.environments.items()
+            name: AdaptiveLimiter(config.environment(name).max_concurrency) for name in (*config.environments, PLAIN)
         }
 
-    async def play(  # noqa: PLR0913  what a trainer says of one rollout
-        self,
-        task: Task,
-        *,
-        key: str,
-        engine: Engine,
-        sampling: Mapping[str, Any],
-        context_tokens: int | None = None,
-        evaluation: bool = False,
-        step: int = 0,
-        stopped: Callable[[], bool] = never,
-    ) -> Outcome:
-        """Play `task` once and return its outcome; total, but for cancellation and the breaker.
-
-        `key` is the rollout's name, unique in the run. `sampling` is the trainer's and wins over the configuration;
-        `context_tokens` is its limit for prompt and response together, `stopped` its abort flag. `evaluation` and
-        `step` are recorded.
+    async def play(self, request: RolloutRequest, engine: Engine, *, stopped: Callable[[], bool] = never) -> Outcome:
+        """Play a task once and return its outcome. `stopped` is the trainer's abort flag.
 
         Raises:
             RunAborted: too many rollouts of the run end in ERROR, or they cannot be recorded.
             ConfigError: the task belongs to an environment that the configuration does not name.
         """
+        task = request.task
         environment = self._config.environment(task.env_name)
-        limits = limits_of(self._config, task.env_name, context_tokens=context_tokens)
-        job = RolloutSpec(task=task, rollout_id=key, limits=limits, sampling=dict(sampling), evaluation=evaluation)
-        trajectory = await self._play(job, self._client.session(task), engine, stopped)
+        job = RolloutSpec(
+            task=task,
+            rollout_id=request.rollout_id,
+            limits=limits_of(self._config, task.env_name, context_tokens=request.context_tokens),
+            sampling=dict(request.sampling),
+            evaluation=request.evaluation,
+        )
+        trajectory = await self._play(job, engine, stopped)
         outcome = _with_short_error(await self._clear(await self._judge(trajectory, environment)))
         if self._journal is not None:
             try:
-                await self._journal.record(outcome, step=step)
+                await self._journal.record(outcome, step=request.step)
             except OrlError as exc:  # it must not count, and the next ones could not be recorded either
                 raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
         self._breaker.saw(outcome.trajectory.error)
@@ -133,13 +142,15 @@ class Runtime:
             return cleared(outcome, self._scrubber)
         return await asyncio.to_thread(cleared, outcome, self._scrubber)
 
-    async def _play(
-        self, job: RolloutSpec, session: Session, engine: Engine, stopped: Callable[[], bool]
-    ) -> Trajectory:
+    def _session(self, task: Task) -> Session:
+        return PlainSession() if task.env_name == PLAIN else self._client.session(task)
+
+    async def _play(self, job: RolloutSpec, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
         """Play within the environment's concurrency; a bug of ours becomes a trajectory that does not train.
 
         Where the server had no room for the session, nothing was begun: the rollout waits for its turn and begins.
         """
+        session = self._session(job.task)
         ticket = self._limiters[job.task.env_name].ticket()
         try:
             with boundary(OrlError, "a bug in orl"):
@@ -153,7 +164,7 @@ class Runtime:
                         )
                     if not await ticket.again(stopped):
                         return trajectory
-                    session = self._client.session(job.task)
+                    session = self._session(job.task)
         except OrlError as bug:
             text = self._scrubber.scrub(str(bug))
             logger.error("rollout %s of %s: %s", job.rollout_id, job.task.key, text, exc_info=bug)
@@ -162,11 +173,12 @@ class Runtime:
 
 
 def _is_long(trajectory: Trajectory) -> bool:
-    """Return whether messages and task hold more than INLINE_CHARACTERS, each text counted as one more."""
+    """Return whether messages, task and tools hold more than INLINE_CHARACTERS, each text counted as one more."""
     blocks = (block for message in trajectory.messages for block in message.content)
     texts = (block.text if isinstance(block, TextBlock) else block.data for block in blocks)
+    trees = chain((trajectory.job.task.task_spec,), map(plain, trajectory.tools))
     left = INLINE_CHARACTERS
-    for text in chain(texts, (text for _, text in leaves_in(trajectory.job.task.task_spec))):
+    for text in chain(texts, (text for tree in trees for _, text in leaves_in(tree))):
         left -= len(text) + 1
         if left < 0:
             return True
@@ -191,20 +203,5 @@ def check_renderer(config: RunConfig, renderer: Renderer) -> None:
     if config.thinking == "strip" and not renderer.strips:
         raise ConfigError(
             f"`thinking: strip` needs a vocabulary that holds the tags of the reasoning (for `{renderer.tool_format}`: "
-            f"{' and '.join(thinking(renderer.tool_format))}) as tokens, and this one does not: use `keep`"
+            f"{' and '.join(renderer.thinking)}) as tokens, and this one does not: use `keep`"
         )
-
-
-def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:
-    """Return the limits of a rollout in `env_name`: the configuration's, the context as the trainer has it."""
-    environment = config.environments[env_name]
-    budgets = {name: getattr(config.rollout, name) for name in Budgets.__struct_fields__}
-    budgets["context_tokens"] = context_tokens or config.rollout.context_tokens
-    budgets["call_timeout"] = environment.call_timeout or config.rollout.call_timeout
-    return Limits(
-        **budgets,
-        max_turns=environment.max_turns,
-        rollout_tokens=config.rollout.rollout_tokens or budgets["context_tokens"],
-        parallel_calls=environment.parallel_calls,
-        strip_reasoning=config.thinking == "strip",
-    )

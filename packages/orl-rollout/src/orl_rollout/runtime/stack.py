@@ -1,26 +1,29 @@
 """Open all that rollouts need: tokenizer, renderer, journal, uploads, circuit breaker, and the client of OpenReward.
 
-It is the one place that decides what is opened, in which order, and where the journal is: in `rollout.journal`, else in
-the run's folder. A trainer's worker keeps one `SharedState` for its process and a `Runtime` for each event loop; who
-has one event loop uses `open_runtime`. The module knows no engine and no trainer.
+The journal is in `rollout.journal`, else in the run's folder. A trainer's worker keeps one `SharedState` for its
+process and a `Runtime` for each event loop; a program with one event loop uses `open_runtime`. The module knows no
+engine and no trainer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
 from orl_core.config import RunConfig
-from orl_core.errors import first_error
+from orl_core.errors import OrlError, boundary, first_error
 
+from orl_rollout.bounded_files import write_new
 from orl_rollout.journal.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.run_folder.contract import TOKENIZER
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Environments, Runtime
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from orl_rollout.upload.uploader import Uploader
 
 
@@ -42,6 +45,7 @@ class SharedState:
             if folder := config.rollout.journal or folder:
                 opening.enter_context(Uploader(folder, config))  # closed last: it sends what the journal holds
                 self.journal = opening.enter_context(Journal(folder, config))
+                _keep_tokenizer(Path(folder), self.tokenizer)
             self._opened = opening.pop_all()
 
     def runtime(self, client: Environments) -> Runtime:
@@ -51,6 +55,12 @@ class SharedState:
     def close(self) -> None:
         """Close the journal and send what it holds. A process that is killed instead loses no record."""
         self._opened.close()
+
+
+def _keep_tokenizer(folder: Path, tokenizer: HFTokenizer) -> None:
+    """Write the tokenizer beside the journal, unless another process has: readers of ids need no checkpoint then."""
+    with boundary(OrlError, f"writing the tokenizer into {folder}"), suppress(FileExistsError):
+        write_new(folder / TOKENIZER, tokenizer.file())
 
 
 @asynccontextmanager

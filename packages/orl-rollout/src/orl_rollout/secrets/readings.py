@@ -1,10 +1,9 @@
 """Find bytes in a text however the text is encoded: as it is, escaped, percent-encoded, in base64, in hex, or nested.
 
-A reading of a text is what is left of it when one layer of encoding is taken off. Values are looked for in the text
-and in its readings, up to DEPTH layers deep. White space and backslashes are left out on both sides: a line that is
-folded, wrapped, quoted or joined still holds what it held. So no list of encoded forms is needed, and the cost is
-linear in the text: 23 ms for a MiB, of which base64 and hex take 17. They stay, because a model or a tool that prints
-an authorization header, a `.netrc` or a dump prints the value in base64 (law L6).
+A reading of a text is the text without one layer of encoding. Values are searched for in the text and in its readings,
+up to DEPTH layers deep. Both sides omit white space and backslashes: a folded, wrapped, quoted or joined line still
+matches. So no list of encoded forms is needed, and the cost is linear in the text: 23 ms for a MiB, of which base64 and
+hex take 17. They stay, because an authorization header, a `.netrc` or a dump shows the value in base64 (law L6).
 
 The module knows nothing of secrets. It works on bytes (UTF-8), and returns places of the bytes that it was given.
 """
@@ -13,17 +12,19 @@ from __future__ import annotations
 
 import binascii
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from html import unescape
+from itertools import accumulate
+from operator import itemgetter
 
 DEPTH = 3  # layers of encoding: percent-encoding of base64 of JSON
-LEGIBLE = 8  # bytes of text in a row from which a decoded part is text and not chance
+LEGIBLE = 8  # bytes of text in a row: fewer in a decoded part occur by chance
 
 ByteRange = tuple[int, int]  # [start:end]
-Hits = Callable[[bytes], Iterator[ByteRange]]  # where something stands in squeezed bytes
-_Locate = Callable[[int, int], ByteRange]  # from a place in a reading to the place that it was read from
+Hits = Callable[[bytes], Iterator[ByteRange]]  # finds places in squeezed bytes
+_Locate = Callable[[int, int], ByteRange]  # from a place in a reading to its place in the data
 
 _WHITE = b" \t\n\r\v\f\b"
 _LEFT_OUT = _WHITE + b"\\"
@@ -58,7 +59,7 @@ def unescaped(data: bytes) -> bytes:
 
 
 def places(data: bytes, hits: Hits, depth: int = DEPTH) -> Iterator[ByteRange]:
-    """Yield the places in `data` where `hits` finds something, in it or in one of its readings; in no order."""
+    """Yield the places of `data` that `hits` finds in it or in one of its readings, in no order."""
     blanked = _blanked(data)
     kept: list[int] = []
     for start, end in hits(blanked.translate(None, _LEFT_OUT)):
@@ -80,7 +81,7 @@ def places(data: bytes, hits: Hits, depth: int = DEPTH) -> Iterator[ByteRange]:
 
 
 def merged(found: Iterable[ByteRange]) -> list[ByteRange]:
-    """Return places in order, those that overlap as one."""
+    """Return places in order. Places that overlap become one."""
     merged: list[ByteRange] = []
     for start, end in sorted(found):
         if merged and start < merged[-1][1]:
@@ -88,6 +89,51 @@ def merged(found: Iterable[ByteRange]) -> list[ByteRange]:
         else:
             merged.append((start, end))
     return merged
+
+
+def encoded(text: str) -> bytes:
+    """Return `text` as UTF-8, lone surrogates included."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def hits_of(needles: Iterable[bytes]) -> Hits:
+    """Return a function that finds every occurrence of `needles`, one `bytes.find` after another."""
+
+    def hits(data: bytes) -> Iterator[ByteRange]:
+        for needle in needles:
+            at = data.find(needle)
+            while at >= 0:
+                yield at, at + len(needle)
+                at = data.find(needle, at + 1)
+
+    return hits
+
+
+def windows_of(parts: set[bytes], size: int) -> Hits:
+    """Return a function that finds every occurrence of `parts`, which all have `size` bytes and are many.
+
+    Each of them covers a whole block of half its size, so only the text at known blocks is compared.
+    """
+    step = size // 2
+    blocks = {part[at : at + step] for part in parts for at in range(step)}
+
+    def hits(data: bytes) -> Iterator[ByteRange]:
+        for block in range(0, len(data), step):
+            if data[block : block + step] in blocks:
+                for at in range(max(0, block - step + 1), block + 1):
+                    if data[at : at + size] in parts:
+                        yield at, at + size
+
+    return hits
+
+
+def in_characters(text: str, found: Iterable[ByteRange]) -> list[ByteRange]:
+    """Convert places in the bytes of `text` to places in its characters."""
+    found = list(found)
+    if not found or text.isascii():
+        return found
+    ends = list(accumulate(len(encoded(character)) for character in text))
+    return [(bisect_right(ends, start), bisect_left(ends, end) + 1) for start, end in found]
 
 
 def _blanked(data: bytes) -> bytes:
@@ -99,7 +145,7 @@ def _blanked(data: bytes) -> bytes:
 
 
 def _escapes_in(data: bytes) -> re.Pattern[bytes] | None:
-    """Return what finds the kinds of escapes that may be in `data`; None where there is none."""
+    """Return a pattern of the kinds of escapes that may be in `data`; None if there is none."""
     return _pattern(tuple(begins for begins in _ESCAPES if begins in data))
 
 
@@ -111,12 +157,10 @@ def _pattern(kinds: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
 @lru_cache(4096)
 def _resolved(escape: bytes) -> bytes:
     """Return the bytes that one escape stands for."""
-    if escape.startswith(b"%"):
-        return bytes.fromhex(escape[1:].decode())
+    if escape.startswith((b"%", b"\\x")):
+        return bytes.fromhex(escape[-2:].decode())
     if escape.startswith(b"&"):
-        return unescape(escape.decode()).encode("utf-8", "surrogatepass")
-    if escape.startswith(b"\\x"):
-        return bytes.fromhex(escape[2:].decode())
+        return encoded(unescape(escape.decode()))
     units = [int(unit, 16) for unit in escape.decode().replace("\\", "").lower().split("u")[1:]]
     if len(units) == 2:
         units = [0x10000 + ((units[0] - 0xD800) << 10) + units[1] - 0xDC00]
@@ -124,33 +168,36 @@ def _resolved(escape: bytes) -> bytes:
 
 
 class _Unescaped:
-    """Locates places of the unescaped text in `data`. The map is made when it is first asked for."""
+    """Locates places of the unescaped text in `data`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._ends: list[int] = []  # of each escape, in the text
-        self._escapes: list[ByteRange] = []  # and in the data
 
     def __call__(self, start: int, end: int) -> ByteRange:
-        escapes = _escapes_in(self._data)
-        if not self._ends and escapes:
-            gained = 0
-            for escape in escapes.finditer(self._data):
-                gained += escape.end() - escape.start() - len(_resolved(escape[0]))
-                self._ends.append(escape.end() - gained)
-                self._escapes.append(escape.span())
         return self._locate(start)[0], self._locate(end - 1)[1]
 
+    @cached_property
+    def _escapes(self) -> list[tuple[int, ByteRange]]:
+        """The end of each escape in the text, and its place in `data`."""
+        found: list[tuple[int, ByteRange]] = []
+        escapes, gained = _escapes_in(self._data), 0
+        for escape in escapes.finditer(self._data) if escapes else ():
+            gained += len(escape[0]) - len(_resolved(escape[0]))
+            found.append((escape.end() - gained, escape.span()))
+        return found
+
     def _locate(self, at: int) -> ByteRange:
-        number = bisect_right(self._ends, at)
-        plain = at + (self._escapes[number - 1][1] - self._ends[number - 1] if number else 0)
-        if number < len(self._escapes) and plain >= self._escapes[number][0]:
-            return self._escapes[number]
-        return plain, plain + 1
+        number = bisect_right(self._escapes, at, key=itemgetter(0))
+        if number:
+            end, place = self._escapes[number - 1]
+            at += place[1] - end
+        if number < len(self._escapes) and at >= self._escapes[number][1][0]:
+            return self._escapes[number][1]
+        return at, at + 1
 
 
 def _decodings(data: bytes) -> Iterator[tuple[bytes, _Locate]]:
-    """Yield what the letters of base64 and of hex in `data` spell, from each place where their groups may begin."""
+    """Yield the base64 and hex letters of `data` decoded, for each possible start of their groups."""
     letters = data.translate(None, _others(_BASE64)).translate(_TO_STANDARD)
     for first in range(4):
         end = first + (len(letters) - first) // 4 * 4
@@ -172,14 +219,15 @@ class _Decoded:
 
     def __init__(self, data: bytes, alphabet: bytes, first: int, group: tuple[int, int]) -> None:
         self._data, self._alphabet, self._first, self._group = data, alphabet, first, group
-        self._letters: list[int] = []
 
     def __call__(self, start: int, end: int) -> ByteRange:
-        self._letters = self._letters or [at for at, byte in enumerate(self._data) if byte in self._alphabet]
         letters, made = self._group
-        return self._letters[self._first + start * letters // made], self._letters[
-            self._first - (-end * letters // made) - 1
-        ] + 1
+        last = self._first - (-end * letters // made) - 1
+        return self._letters[self._first + start * letters // made], self._letters[last] + 1
+
+    @cached_property
+    def _letters(self) -> list[int]:
+        return [at for at, byte in enumerate(self._data) if byte in self._alphabet]
 
 
 @cache

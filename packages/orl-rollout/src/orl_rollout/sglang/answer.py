@@ -1,7 +1,7 @@
 """Read an answer of SGLang to POST /generate: a Generation under law L1, or an error that says what is wrong.
 
-Pure: it knows no transport and no retries. The ids are taken from the logprob triples and compared with `output_ids`;
-whatever is missing, short, not finite or misaligned is an error of the engine, never repaired.
+Pure: it knows no transport and no retries. The ids come from the logprob triples and are compared with `output_ids`. A
+missing, short, non-finite or misaligned value is an error of the engine, never repaired.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from msgspec import Struct
 from orl_core.errors import EngineAnswerError, cut
 from orl_core.trajectory import FinishReason, Generation
 
-# What is asked for beside ids, and the names under which SGLang may return it.
+# The fields that a request can ask for, and the names under which SGLang may return them.
 ASKED = {
     "return_routed_experts": ("routed_experts",),
     "return_indexer_topk": ("indexer_topk",),
     "return_top_p_token_ids": ("top_p_token_ids", "top_p_kept_token_ids"),
 }
-
-# The parts of SGLang's answers that are read. Unknown fields are allowed: the shape is not ours.
 
 
 class _FinishReason(Struct, frozen=True, kw_only=True):
@@ -69,13 +67,13 @@ class _Refusal(Struct, frozen=True, kw_only=True):
 
 _REPLY = msgspec.json.Decoder(_Reply)
 _REFUSAL = msgspec.json.Decoder(_Refusal)
-LONGEST = 300  # characters of what is wrong, which may repeat the answer
+LONGEST = 300  # characters of an error, which may repeat the answer
 _OUT_OF_VOCABULARY = "NaN happened"  # SGLang replaced an id outside the vocabulary: what it returned was not sampled
-_NOT_JSON = re.compile(rb"[\[:,]\s*(-?(?:NaN|Infinity))\b")  # how Python's own writer spells what JSON has no word for
+_NOT_JSON = re.compile(rb"[\[:,]\s*(-?(?:NaN|Infinity))\b")  # Python's json writes these numbers, JSON has none
 
 
 def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) -> Generation:
-    """Return the generation in the body of a 200. `seconds` is what it took, `asked` names of ASKED.
+    """Return the generation in the body of a 200. `seconds` is its duration, `asked` are names of ASKED.
 
     Raises:
         EngineAnswerError: the body is not SGLang's, its ids and logprobs cannot be trusted, or a part is missing.
@@ -104,7 +102,7 @@ def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) 
 
 
 def _aligned(reply: _Reply) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the ids and their logprobs, after every check that only the whole answer allows."""
+    """Return the ids and their logprobs, after all checks that need the whole answer."""
     finish, triples = reply.meta_info.finish_reason, reply.meta_info.output_token_logprobs
     if finish.matched == _OUT_OF_VOCABULARY:
         raise EngineAnswerError("SGLang sampled an id outside the vocabulary (NaN in the logits)")

@@ -1,13 +1,13 @@
 """SGLang's native HTTP interface as an Engine: `input_ids` in, sampled ids with their own logprobs out.
 
-It knows one endpoint, POST /generate of SGLang 0.5 (or of its router), and no messages, environments or trainers. What
-a trainer adds to every request (a LoRA path, routed-expert replay, an API key) comes in as `payload` and `headers`.
+It knows one endpoint, POST /generate of SGLang 0.5 (or of its router), and no messages, environments or trainers. A
+trainer's own fields (a LoRA path, routed-expert replay, an API key) come in as `payload` and `headers`.
 
-Law L1 shapes it: an answer that cannot be trusted is an error of the engine (`answer`), never repaired. So does
-law L5: of a TokenBuffer only the ids that are new are encoded. A fault that another attempt may cure is retried with
-jitter for a bounded time; a refusal (400) is not. A deadline belongs to one attempt and begins when it is sent:
-connections have no limit, so no request waits here for another's end. Cancelling `generate` closes its connection,
-which is what makes SGLang, also behind a router, abort the request.
+By law L1, an answer that cannot be trusted is an error of the engine (`answer`), never repaired. By law L5, only the
+new ids of a TokenBuffer are encoded. Transient faults are retried with backoff and jitter for a bounded time; a refusal
+(400) is not. A deadline belongs to one attempt and begins when it is sent. Connections have no limit, so no request
+waits here for another. Cancelling `generate` closes its connection, and SGLang, also behind a router, then aborts the
+request.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
@@ -42,17 +43,14 @@ ROUTING_KEY = "X-SMG-Routing-Key"  # SGLang's router sends equal keys to the sam
 KEEPALIVE_SECONDS = 4.0  # below the 5 s after which SGLang's own server closes an idle connection
 FIRST_PAUSE_SECONDS = 0.1  # the upper bound of the first pause between attempts; it doubles up to the longest
 LONGEST_PAUSE_SECONDS = 8.0
-HEADROOM_TOKENS = 7  # SGLang's scheduler refuses a prompt that leaves less of the context, whatever is asked for
-WRITTEN_BYTES = 1 << 18  # of a body at once, so that a long one does not hold up the event loop
-# Bounds of an answer: bytes and JSON values besides the ids, for each id that is asked for, and for each id of the
-# context where something is to be replayed (the routing of a mixture of experts is kilobytes for each id).
+HEADROOM_TOKENS = 7  # SGLang's scheduler refuses a prompt that leaves less of the context, for any max_new_tokens
+# Bounds of an answer: bytes and JSON values besides the ids, for each new id, and for each id of the context in a
+# request for replay (the routing of a mixture of experts takes kilobytes for each id).
 ANSWER_BYTES, ANSWER_VALUES = 1 << 22, 100_000
 TOKEN_BYTES, TOKEN_VALUES = 512, 16
 REPLAY_BYTES, REPLAY_VALUES = 1 << 14, 4_096
-MOST_BYTES, MOST_VALUES = (
-    384 << 20,
-    16_000_000,
-)  # of any answer: 58 layers with 8 experts for each of 128k ids take 310 MiB in base64
+# Of any answer: 58 layers with 8 experts for each of 128k ids take 310 MiB in base64.
+MOST_BYTES, MOST_VALUES = 384 << 20, 16_000_000
 
 # SamplingParams of SGLang, which answers 500 to any other name. `n` is left out: one request is one generation.
 SAMPLING_PARAMETERS = frozenset({
@@ -69,9 +67,9 @@ _RETRIED = frozenset({408, 429})  # and every 5xx
 class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Timeouts of an engine, in seconds. The first three belong to one attempt and begin when it is sent.
 
-    `connect` is for the connection alone; `read` for the server's silence, and a generation is silent until it is
-    complete; `total` for the whole answer. Retries start at most `retry` after the first failure, one pause aside:
-    the default outlives the 60 s for which a router's circuit breaker stays open.
+    `connect` is for the connection alone. `read` is for the server's silence, and a generation is silent until it is
+    complete. `total` is for the whole answer. Retries start at most `retry` after the first failure, plus one pause:
+    the default is longer than the 60 s for which a router's circuit breaker stays open.
     """
 
     connect: float = 10.0
@@ -89,11 +87,11 @@ class SglangEngine:
     Args:
         url: the server's address without a path, such as `http://127.0.0.1:30000`.
         context_tokens: the server's context length in ids; `max_new_tokens` is clamped to what it leaves.
-        reserved_tokens: what the server keeps of each request's context for speculative decoding: with EAGLE the larger
-            of draft tokens and top-k times steps.
-        headers: added to every request; the routing key is set here, from `key`.
-        payload: added to every request's body, beside what the engine itself asks for.
-        timeouts: how long it waits.
+        reserved_tokens: ids of each request's context that the server keeps for speculative decoding: with EAGLE the
+            larger of draft tokens and top-k times steps.
+        headers: added to every request. The routing key is set here, from `key`.
+        payload: fields added to every request's body.
+        timeouts: the engine's timeouts.
     """
 
     def __init__(
@@ -127,14 +125,14 @@ class SglangEngine:
             self._client = None
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
-        """Sample one continuation of `ids`; `seconds` of the answer holds all attempts and pauses.
+        """Sample one continuation of `ids`. The `seconds` of the answer include all attempts and pauses.
 
-        Parameters that are None are not sent. An abort before the first id is an empty Generation, and so is a context
-        that is too full to ask: its `finish_reason` is "length", and nothing is sent.
+        Parameters that are None are not sent. An abort before the first id is an empty Generation. So is a context that
+        is full: its `finish_reason` is "length", and nothing is sent.
 
         Raises:
             EngineError: a parameter SGLang does not know, a refusal, no answer in time, or an answer whose ids and
-                logprobs cannot be trusted, or that lacks what was asked for.
+                logprobs cannot be trusted, or that lacks a requested field.
         """
         started = time.monotonic()
         params = _sampling_params(sampling, self._context_tokens - len(ids))
@@ -153,7 +151,7 @@ class SglangEngine:
         return read_generation(answer, time.monotonic() - started, asked)
 
     async def _again(self, body: bytes, key: str, most: _Most, fault: EngineUnavailable) -> bytes:
-        """Retry after the first attempt's `fault`, with exponential backoff, for as long as patience lasts."""
+        """Retry after the first attempt's `fault` with exponential backoff, until the `retry` timeout."""
         if self._timeouts.retry <= 0:
             raise EngineUnavailable(f"{fault} (attempt 1, the last)") from fault
         first = min(FIRST_PAUSE_SECONDS, self._timeouts.retry / 100)
@@ -168,23 +166,25 @@ class SglangEngine:
         return answer
 
     def _body(self, ids: Sequence[int], params: dict[str, Any]) -> bytes:
-        """Write the request's JSON: the ids come last, as their TokenBuffer has written them already."""
+        """Return the request's JSON. The ids come last, as their TokenBuffer has encoded them already."""
         context = ids if isinstance(ids, TokenBuffer) else TokenBuffer(ids)
         with boundary(EngineError, "writing the request"):
             head = msgspec.json.encode({**self._payload, "sampling_params": params, "return_logprob": True})
             return b"".join((head[:-1], b',"input_ids":[', context.json(), b"]}"))
 
     async def _attempt(self, body: bytes, key: str, most: _Most) -> bytes:
-        """Send the request once; return the body of the answer where its status is 200."""
+        """Send the request once. Return the body of the answer if its status is 200."""
         if self._client is None:
             raise RuntimeError("an SglangEngine is used inside `async with`")
-        headers = {**self._headers, "Content-Length": str(len(body)), ROUTING_KEY: key}
+        headers = {**self._headers, ROUTING_KEY: key}
         with boundary(EngineError, self._url):
             try:
-                data = body if len(body) <= WRITTEN_BYTES else _Parts(body)
+                data = BytesIO(body)  # aiohttp sends it in parts, so that a long one does not hold up the event loop
                 async with self._client.request("POST", self._url, data=data, headers=headers) as response:
                     if response.status != 200:
-                        raise self._refusal(response.status, await read_error(response))
+                        status, message = response.status, read_message(await read_error(response))
+                        error = EngineUnavailable if status in _RETRIED or status >= 500 else EngineRefused
+                        raise error(f"{self._url}: HTTP {status}: {message}")
                     answer = await read(response, most.bytes)
                     safe_json.check(answer, values=most.values)
                     return answer
@@ -197,10 +197,6 @@ class SglangEngine:
             except UnsafeAnswer as exc:
                 raise EngineAnswerError(f"{self._url}: {exc}") from exc
 
-    def _refusal(self, status: int, body: bytes) -> EngineError:
-        error = EngineUnavailable if status in _RETRIED or status >= 500 else EngineRefused
-        return error(f"{self._url}: HTTP {status}: {read_message(body)}")
-
 
 class _Most(Struct, frozen=True, kw_only=True):
     """The largest answer that is read: its bytes, and the JSON values in it."""
@@ -210,27 +206,11 @@ class _Most(Struct, frozen=True, kw_only=True):
 
 
 def _most(new: int, replayed: int) -> _Most:
-    """Return the bounds of an answer of `new` ids, beside what `replayed` ids of the context are answered with."""
+    """Return the bounds of an answer of `new` ids that also replays `replayed` ids of the context."""
     return _Most(
         bytes=min(MOST_BYTES, ANSWER_BYTES + TOKEN_BYTES * new + REPLAY_BYTES * replayed),
         values=min(MOST_VALUES, ANSWER_VALUES + TOKEN_VALUES * new + REPLAY_VALUES * replayed),
     )
-
-
-class _Parts:
-    """The parts of a body, to be sent one after the other; nothing is copied, and nothing is left open by a cancel."""
-
-    def __init__(self, body: bytes) -> None:
-        view = memoryview(body)
-        self._parts = (view[start : start + WRITTEN_BYTES] for start in range(0, len(view), WRITTEN_BYTES))
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> memoryview:
-        for part in self._parts:
-            return part
-        raise StopAsyncIteration
 
 
 def _give_up(state: RetryCallState) -> NoReturn:
@@ -239,13 +219,13 @@ def _give_up(state: RetryCallState) -> NoReturn:
 
 
 def _sampling_params(sampling: Mapping[str, Any], room: int) -> dict[str, Any]:
-    """Return the parameters to send: the caller's over those that token exactness asks for, within `room` ids."""
+    """Return the parameters to send, for at most `room` ids. The caller's replace those that keep tokens exact."""
     given = {name: value for name, value in sampling.items() if value is not None}
     if unknown := sorted(given.keys() - SAMPLING_PARAMETERS):
         raise EngineRefused(f"sampling parameters that SGLang does not take in one generation: {', '.join(unknown)}")
     wanted = given.get("max_new_tokens", room)
     if wanted < 1 <= room:
-        raise EngineRefused(f"max_new_tokens is {wanted}; at least one id has to be asked for")
+        raise EngineRefused(f"max_new_tokens is {wanted}. Set it to at least 1")
     most = min(wanted, room)
     if "min_new_tokens" in given:
         given["min_new_tokens"] = min(given["min_new_tokens"], most)

@@ -1,7 +1,7 @@
-"""Child processes that end with what asked for them: on a signal, a timeout, or the end of this process by force.
+"""Child processes that end on a signal, on a timeout, or with this process when it ends by force.
 
-Each leads a process group of its own, so that its own children end with it, and Ctrl-C on a terminal reaches this
-process alone, which decides.
+Each child leads its own process group, so its own children end with it. Ctrl-C on a terminal reaches this process
+alone, which decides.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import psutil
 from orl_rollout.signals import interrupt
 
 POLL_SECONDS = 0.05
-END_SECONDS = 20.0  # what a group of processes may take to end before the next signal
-MAX_OUTPUT = 1 << 20  # bytes that are kept of what a child says
+END_SECONDS = 20.0  # a process group has this long to end before the next signal
+FORCED_SECONDS = 2.0  # the same at a forced end
+MAX_OUTPUT = 1 << 20  # bytes that are kept of a child's output
 READ_BYTES = 1 << 16
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-FORCED_SECONDS = 2.0  # the same where this process ends by force
 
 
 def run(
@@ -35,12 +35,12 @@ def run(
     folder: Path | None = None,
     timeout: float,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` to its end and return its code, and the last MAX_OUTPUT bytes of its output and of its errors.
+    """Run `command` to its end. Return its code and the last MAX_OUTPUT bytes of its output and of its errors.
 
     Raises:
         OSError: it cannot be started.
-        subprocess.TimeoutExpired: it takes longer than `timeout` seconds. It is ended.
-        Interrupted: a signal came. It is ended.
+        subprocess.TimeoutExpired: it takes longer than `timeout` seconds and was ended.
+        Interrupted: a signal came, and it was ended.
     """
     ends = time.monotonic() + timeout
     process = subprocess.Popen(
@@ -105,7 +105,7 @@ def exit_code(process: subprocess.Popen[bytes]) -> int:
 def ended(
     process: subprocess.Popen[bytes], signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)
 ) -> Generator[None]:
-    """End a process and the group it leads when the block is left. A further Ctrl-C shortens each wait."""
+    """End a process and the group it leads at the end of the block. A further Ctrl-C shortens each wait."""
     with interrupt.released(lambda: kill_group(process)):
         try:
             yield
@@ -133,9 +133,9 @@ def _send(process: subprocess.Popen[bytes] | subprocess.Popen[str], sent: signal
 
 
 def _lives(group: int) -> bool:
-    """Tell whether a process of the group lives. A zombie, which nobody may ever reap, does not."""
+    """Return whether a process of the group is alive. A zombie, which nobody may ever reap, is not."""
     for process in psutil.pids():
-        with suppress(OSError, psutil.Error):  # it has ended since
+        with suppress(OSError, psutil.Error):  # it has ended meanwhile
             if os.getpgid(process) == group and psutil.Process(process).status() not in ENDED:
                 return True
     return False

@@ -4,12 +4,11 @@ An exception that a handler raises inside a weakref callback, a finalizer or a g
 and the signal is lost. So the handler only sets a flag. Three things act on the flag:
 
 - `check` raises Interrupted at points of the caller's choice. Each later call raises again.
-- A watcher thread calls the callbacks of `notified`, which wake what waits and cancel what runs on an event loop.
-- The watcher ends the process by force where the main thread does not come to a check (native code, a long import).
+- A watcher thread calls the callbacks of `notified`, which wake a waiting thread and cancel the work of an event loop.
+- The watcher ends the process by force if the main thread does not reach a check (native code, a long import).
 
-Handler and watcher are `listener`.
-
-Without `listening` nothing here has an effect, and signals do what the caller's handlers do.
+`listener` holds the handler and the watcher. Without `listening`, this module has no effect and the caller's handlers
+stay in place.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any, Literal, TypeVar, cast
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, TypeVar, cast
 
 from orl_core.errors import OrlError, boundary
 
-from orl_rollout.signals.listener import RELEASE_SECONDS, Listener, started
+from orl_rollout.signals.listener import HELD, PATIENT, RELEASE_SECONDS, Listener, started
 
 T = TypeVar("T")
 
@@ -38,18 +37,18 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
-_listener: Listener | None = None
+_listener = Listener()  # the installed one, or one that receives no signal
 
 
 @contextmanager
 def listening() -> Generator[Listener]:
     """Own the signals while the block runs, then give them back. Inside another block, or a thread, it changes nothing.
 
-    What is still registered with `released` when the block ends was abandoned, and is released.
+    At the end it calls each release that is still registered with `released`: its block was abandoned.
     """
     global _listener  # noqa: PLW0603  signals belong to the process
-    if _listener is not None or threading.current_thread() is not threading.main_thread():
-        yield _listener or Listener()
+    if _listener.installed or threading.current_thread() is not threading.main_thread():
+        yield _listener
         return
     listener = _listener = Listener()
     try:
@@ -59,77 +58,57 @@ def listening() -> Generator[Listener]:
         for thread in started(tuple(listener.releases)):
             thread.join(RELEASE_SECONDS)
         listener.stop()
-        _listener = None
+        _listener = Listener()
         listener.restore()
 
 
 def check() -> None:
-    """Raise where a signal came, unless the block is `held`.
+    """Raise if a signal came, except in a `held` block.
 
     Raises:
         Interrupted: a signal asks the command to end.
     """
-    if (listener := _listener) is not None and listener.first is not None and not listener.held:
-        listener.leave()
-        raise Interrupted(listener.first)
+    if _listener.first is not None and HELD not in _listener.needed:
+        _listener.leave()
+        raise Interrupted(_listener.first)
 
 
 def received() -> bool:
-    """Tell whether a signal came."""
-    return _listener is not None and _listener.first is not None
+    """Return whether a signal came."""
+    return _listener.first is not None
 
 
 def count() -> int:
-    """Return how many signals came. From the second on, nothing is waited for that can be left."""
-    return 0 if _listener is None else _listener.count
+    """Return how many signals came. From the second on, callers stop waiting for anything that can be left."""
+    return _listener.count
 
 
 @contextmanager
 def notified(callback: Callable[[], None]) -> Generator[None]:
     """Call `callback` at every signal, on a thread of its own; at once if a signal came before. It may run twice."""
-    with _registered("callbacks", callback):
+    with _listener.registered(_listener.callbacks, callback):
         if received():
             callback()
         yield
 
 
-@contextmanager
-def released(release: Callable[[], None]) -> Generator[None]:
-    """Call `release`, on a thread of its own, where the process ends by force or abandons the block."""
-    with _registered("releases", release):
-        yield
+def released(release: Callable[[], None]) -> AbstractContextManager[None]:
+    """Call `release`, on a thread of its own, if the process ends by force or abandons the block."""
+    return _listener.registered(_listener.releases, release)
 
 
-@contextmanager
-def patient() -> Generator[None]:
-    """Let the first signal wait for a check, however long it takes: only a second one ends the process by force."""
-    if (listener := _listener) is None:
-        yield
-        return
-    listener.patient += 1
-    try:
-        yield
-    finally:
-        listener.patient -= 1
-        listener.postpone()
+def patient() -> AbstractContextManager[None]:
+    """Let the first signal wait for a check, however long it takes. Only a second one ends the process by force."""
+    return _listener.needing(PATIENT)
 
 
-@contextmanager
-def held() -> Generator[None]:
-    """Finish what must be whole: `check` does not raise here, and only a third signal ends the process by force."""
-    if (listener := _listener) is None:
-        yield
-        return
-    listener.held += 1
-    try:
-        yield
-    finally:
-        listener.held -= 1
-        listener.postpone()
+def held() -> AbstractContextManager[None]:
+    """Finish the whole block: `check` does not raise here, and only a third signal ends the process by force."""
+    return _listener.needing(HELD)
 
 
 def result_of(future: Future[T], seconds: float | None = None) -> T:
-    """Return the result of `future`, which another thread sets within `seconds`; a signal ends the wait.
+    """Return the result of `future`, which another thread sets within `seconds`. A signal ends the wait.
 
     Raises:
         Interrupted: a signal came first.
@@ -144,7 +123,7 @@ def result_of(future: Future[T], seconds: float | None = None) -> T:
 
 
 def on_thread(work: Callable[[], T]) -> Future[T]:
-    """Start `work` on a daemon thread, which is left behind where nobody waits for it any more."""
+    """Start `work` on a daemon thread, which does not keep the process alive."""
     done: Future[T] = Future()
 
     def target() -> None:
@@ -159,7 +138,7 @@ def on_thread(work: Callable[[], T]) -> Future[T]:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` as asyncio.run does. Each signal cancels it; a thread that is stuck in its executor is left behind.
+    """Run `work` as asyncio.run does. Each signal cancels it. A stuck thread of its executor is left behind.
 
     Raises:
         Interrupted: a signal came.
@@ -188,8 +167,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:
-    if _listener is not None:
-        _listener.leave()
+    _listener.leave()
     task.cancel()
 
 
@@ -200,27 +178,11 @@ class _Executor(ThreadPoolExecutor):
         super().shutdown(wait and not received(), cancel_futures=cancel_futures or received())
 
 
-@contextmanager
-def _registered(where: Literal["callbacks", "releases"], what: Callable[[], None]) -> Generator[None]:
-    if (listener := _listener) is None:
-        yield
-        return
-    members: list[Callable[[], None]] = getattr(listener, where)
-    with listener.lock:
-        members.append(what)
-    try:
-        yield
-    finally:
-        with listener.lock:
-            members.remove(what)
-
-
 def _forget_in_child() -> None:
     """Give a forked child the handlers that this process began with: its signals are not ours."""
     global _listener
-    listener, _listener = _listener, None
-    if listener is not None:
-        listener.forget()
+    listener, _listener = _listener, Listener()
+    listener.forget()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,36 +1,37 @@
 """Draw tasks from the environments' listings into tasks.jsonl, the file that every trainer reads.
 
-Rows are spooled to a file as pages of a listing arrive, and copied from there in shuffled order. The same seed gives
-the same bytes: every listing has a random generator of its own. The file is replaced in one step, or not at all.
+Rows are spooled to a file and copied from there in shuffled order. The same seed gives the same bytes. The file is
+replaced in one step, or not at all.
 """
 
 from __future__ import annotations
 
 import heapq
-import random
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
-from msgspec import Struct
-from orl_core.config import RunConfig
+from msgspec import Struct, structs
+from orl_core.config import DifficultyConfig, EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, SessionError, boundary
 from orl_core.text import plain
 
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.openreward.listing import PAGE, TaskListing, list_tasks, open_listing
+from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
+from orl_rollout.tasks.selection import MOST_TASKS, Selection, select, shuffled
 from orl_rollout.tasks.spool import Spool
 
-MOST_TASKS = 10_000_000  # in a file, and in a listing whose whole order is shuffled
-SPARE = 1_000_000  # tasks of a larger listing that may replace duplicates
+TRAINING, HELD_OUT = "splits", "eval_splits"  # the keys of the configuration
 
 
 class PreparedTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The number of rows by environment, in the order of the configuration, and of the duplicates left out."""
+    """The number of rows by environment, in the order of the configuration, and of the tasks left out.
+
+    `skipped` are those of another difficulty.
+    """
 
     counts: dict[str, int]
     duplicates: int = 0
+    skipped: int = 0
 
     @property
     def total(self) -> int:
@@ -44,12 +45,16 @@ async def prepare(
     *,
     max_tasks: int | None = None,
     seed: int = 0,
-    splits: Literal["splits", "eval_splits"] = "splits",
+    splits: Sequence[str] = (TRAINING,),
+    difficulty: tuple[float, float] | None = None,
 ) -> PreparedTasks:
     """Write the tasks of all environments to `output`: sampled, shuffled, without duplicates.
 
-    `num_samples` caps every split. `max_tasks` caps the whole and is shared out by the environments' `weight`, as far
-    as each has tasks; without it every task is taken, whatever the weights.
+    `splits` are names of splits; `splits` and `eval_splits` stand for those that the configuration names.
+    `num_samples` caps every split but those held out. `max_tasks` caps the whole and is shared out by the environments'
+    `weight`, as far as each has tasks; without it every task is taken, whatever the weights.
+    `difficulty` is the least and the greatest mean reward of a task, of every split. Without it, an environment's own
+    holds for its splits to train on.
 
     Raises:
         ConfigError: an environment or split does not exist, or there is no task at all; `output` is as before.
@@ -60,27 +65,58 @@ async def prepare(
         listings = [
             await open_listing(client, name, split)
             for name, environment in config.environments.items()
-            for split in getattr(environment, splits)
+            for split in splits_of(environment, splits)
         ]
-        shares = _shares(config, listings, max_tasks)
+        selections = [await _select(config, listing, difficulty) for listing in listings]
+        shares = _shares(config, selections, max_tasks)
         if not sum(shares):
-            raise ConfigError(f"there is no task: the environments' `{splits}` name none")
+            asked = ", ".join(f"`{word}`" for word in splits)
+            why = (
+                f"the environments' {asked} name none"
+                if not sum(one.size for one in listings)
+                else "none is of that difficulty"
+            )
+            raise ConfigError(f"there is no task: {why}")
         with boundary(OrlError, f"writing {output}"):
             output = Path(output)
             output.parent.mkdir(parents=True, exist_ok=True)
             with Spool(output.parent) as spool:
-                for listing, share in zip(listings, shares, strict=True):
-                    await _draw(client, listing, share, spool, f"{seed} {listing.env_name} {listing.split}")
-                spool.write(output, _shuffled(len(spool), str(seed)))
+                for selection, share in zip(selections, shares, strict=True):
+                    await _draw(client, selection, share, spool, seed)
+                spool.write(output, shuffled(len(spool), str(seed)))
         counts = {name: spool.counts.get(name, 0) for name in config.environments}
-        return PreparedTasks(counts=counts, duplicates=spool.duplicates)
+        skipped = sum(one.listing.size - one.size for one in selections)
+        return PreparedTasks(counts=counts, duplicates=spool.duplicates, skipped=skipped)
 
 
-def _shares(config: RunConfig, listings: Sequence[TaskListing], max_tasks: int | None) -> list[int]:
+def splits_of(environment: EnvironmentConfig, chosen: Sequence[str]) -> list[str]:
+    """Return the splits that `chosen` names: `splits` and `eval_splits` are those of the configuration."""
+    named = {TRAINING: environment.splits, HELD_OUT: environment.eval_splits}
+    return list(dict.fromkeys(split for word in chosen for split in named.get(word, (word,))))
+
+
+def _is_held_out(environment: EnvironmentConfig, split: str) -> bool:
+    return split in environment.eval_splits and split not in environment.splits
+
+
+async def _select(config: RunConfig, listing: TaskListing, difficulty: tuple[float, float] | None) -> Selection:
+    environment = config.environments[listing.env_name]
+    wanted = None if _is_held_out(environment, listing.split) else environment.difficulty
+    if difficulty:
+        low, high = difficulty
+        wanted = structs.replace(environment.difficulty or DifficultyConfig(), min_reward=low, max_reward=high)
+    return await select(listing, environment, wanted)
+
+
+def _cap(environment: EnvironmentConfig, selection: Selection) -> int:
+    """Return how many tasks of a split may be drawn. A split that is held out is measured whole."""
+    most = None if _is_held_out(environment, selection.listing.split) else environment.num_samples
+    return min(selection.size, most or selection.size)
+
+
+def _shares(config: RunConfig, selections: Sequence[Selection], max_tasks: int | None) -> list[int]:
     """Return how many tasks to draw from every listing."""
-    caps = [
-        min(listing.size, config.environments[listing.env_name].num_samples or listing.size) for listing in listings
-    ]
+    caps = [_cap(config.environments[one.listing.env_name], one) for one in selections]
     if min(sum(caps), max_tasks or sum(caps)) > MOST_TASKS:
         raise ConfigError(
             f"the environments list {sum(caps):,} tasks, and a file holds at most {MOST_TASKS:,}: set `num_samples`, "
@@ -89,15 +125,15 @@ def _shares(config: RunConfig, listings: Sequence[TaskListing], max_tasks: int |
     if max_tasks is None or max_tasks >= sum(caps):
         return caps
     members: dict[str, list[int]] = {}
-    for n, listing in enumerate(listings):
-        members.setdefault(listing.env_name, []).append(n)
+    for n, selection in enumerate(selections):
+        members.setdefault(selection.listing.env_name, []).append(n)
     weights = [config.environments[name].weight for name in members]
     totals = share_out(max_tasks, weights, [sum(caps[n] for n in group) for group in members.values()])
     shares: dict[int, int] = {}
     for total, group in zip(totals, members.values(), strict=True):
         sizes = [caps[n] for n in group]
         shares.update(zip(group, share_out(total, sizes, sizes), strict=True))
-    return [shares[n] for n in range(len(listings))]
+    return [shares[n] for n in range(len(selections))]
 
 
 def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list[int]:
@@ -116,9 +152,10 @@ def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list
     return shares
 
 
-async def _draw(client: OpenRewardClient, listing: TaskListing, share: int, spool: Spool, seed: str) -> None:
-    """Draw `share` different tasks of `listing` into the spool; duplicates are replaced while there are others."""
-    candidates = range(listing.size) if share == listing.size else _order(listing.size, share, seed)
+async def _draw(client: OpenRewardClient, selection: Selection, share: int, spool: Spool, seed: int) -> None:
+    """Draw `share` different tasks into the spool; duplicates are replaced while there are others."""
+    listing = selection.listing
+    candidates = selection.order(share, f"{seed} {listing.env_name} {listing.split}")
     drawn, start = 0, 0
     while drawn < share and start < len(candidates):
         batch = candidates[start : start + share - drawn]
@@ -131,18 +168,3 @@ async def _draw(client: OpenRewardClient, listing: TaskListing, share: int, spoo
             except UnicodeEncodeError:
                 what = f"task {task.index} of split `{listing.split}` holds a lone surrogate, which is no text"
                 raise SessionError(f"listing the tasks of {listing.env_name}: {what}") from None
-
-
-def _order(size: int, share: int, seed: str) -> array[int]:
-    """Return numbers below `size` in an order that the seed alone decides: all, or enough of a very large listing."""
-    if size <= MOST_TASKS:
-        return _shuffled(size, seed)
-    most = min(size, max(share, min(10 * share + PAGE, SPARE)))
-    return array("Q", random.Random(seed).sample(range(size), most))  # noqa: S311 - no secret is drawn
-
-
-def _shuffled(size: int, seed: str) -> array[int]:
-    """Return the numbers below `size` in an order that the seed alone decides."""
-    order = array("Q", range(size))
-    random.Random(seed).shuffle(order)  # noqa: S311 - no secret is drawn
-    return order

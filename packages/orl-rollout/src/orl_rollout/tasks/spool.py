@@ -1,6 +1,6 @@
-"""Rows on disk in the order of their arrival, found again by number: what lets a million tasks be shuffled in little
-memory. For each task it holds an offset and a hash, not the task: 40 bytes at most. It knows nothing of listings or
-seeds.
+"""Rows on disk, found again by number, so that a million tasks are shuffled in little memory: 40 bytes a task.
+
+The module knows nothing of listings or seeds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from orl_core.task import Task, row_of
 
 
 class Keys:
-    """Hashes of 64 bits that were seen, at 16 to 32 bytes each where a set of numbers takes a hundred.
-
-    Open addressing over powers of two, never more than half full; 0 marks a free slot and counts as 1.
-    """
+    """A set of 64-bit hashes in 16 to 32 bytes each. Open addressing, at most half full; 0 is a free slot."""
 
     def __init__(self) -> None:
         self._slots = array("Q", bytes(8 * 64))

@@ -1,24 +1,21 @@
 # pyright: reportPrivateUsage=false
 """A chat template with bounded time and memory: the sandbox of transformers, with every computed value measured.
 
-A template is code from a checkpoint. jinja2's sandbox keeps it from the machine, but not from its time and memory. One
-rule does: whatever a template computes is measured where it is made, so every operation starts from small values. Most
-operations make a few times of what they are given at most. The few that multiply are checked before they run. Every
-operation and every block takes a step of the render's budget. The module knows nothing of tokens.
+A template is code from a checkpoint. jinja2's sandbox protects the machine, but not its time and memory. One rule does:
+every computed value is measured at once, so every operation starts from small values. The result of most operations is
+at most a few times their input. The few that multiply are checked before they run. Every operation and every block
+takes a step of the render's budget. The module knows nothing of tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from functools import reduce
 from typing import Any
 
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
-from jinja2.filters import do_sum, make_attrgetter
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import pass_environment
 from orl_core.errors import RenderError, boundary
 
 from orl_rollout.tokenizer.template_meter import MULTIPLYING, TEXTS, Meter
@@ -171,8 +168,8 @@ def _bounded(sandbox: Any) -> _Environment:
     """Return the environment of transformers, with the same tags, filters and globals, all measured."""
     bounded: Any = sandbox.overlay(optimized=False, finalize=_printed)
     bounded.__class__ = _Environment
-    bounded.filters = {name: _filter(name, each) for name, each in {**sandbox.filters, "sum": _sum}.items()}
-    bounded.tests = {name: _test(each) for name, each in sandbox.tests.items()}
+    bounded.filters = {name: _metered(name, each) for name, each in sandbox.filters.items()}
+    bounded.tests = {name: _metered(name, each) for name, each in sandbox.tests.items()}
     bounded.globals = {name: each for name, each in sandbox.globals.items() if name != "lipsum"}  # random words
     bounded.globals["namespace"] = _namespace(sandbox.globals["namespace"])
     return bounded
@@ -184,7 +181,8 @@ def _printed(value: Any) -> Any:
     return value
 
 
-def _filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter or test that is measured."""
     first = 1 if hasattr(function, "jinja_pass_arg") else 0  # jinja2 passes the context or the environment first
     name = "%" if name == "format" else name
 
@@ -198,23 +196,6 @@ def _filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     measured.__dict__.update(getattr(function, "__dict__", {}))  # what jinja2 passes first
     return measured
-
-
-def _test(function: Callable[..., Any]) -> Callable[..., Any]:
-    def measured(*args: Any, **kwargs: Any) -> Any:
-        return _METER.get().made(function(*args, **kwargs))
-
-    measured.__dict__.update(getattr(function, "__dict__", {}))
-    return measured
-
-
-@pass_environment
-def _sum(environment: Any, members: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
-    """Add numbers as jinja2 does, and lists one by one: `sum` copies them again and again."""
-    if isinstance(start, int | float):
-        return do_sum(environment, members, attribute, start)
-    parts = members if attribute is None else map(make_attrgetter(environment, attribute), members)
-    return reduce(lambda left, right: environment.call_binop(None, "+", left, right), parts, start)
 
 
 def _namespace(namespace: Any) -> type[Any]:

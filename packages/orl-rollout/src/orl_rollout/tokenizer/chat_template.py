@@ -1,9 +1,9 @@
 """A chat template and the variables that a run freezes for it: the reasoning switch, the user's own, the clock.
 
 The text is compiled in transformers' own environment, because templates are written for its sandbox, filters and tags.
-A template gets exactly what `apply_chat_template` of transformers gives it, so that a prompt is the one that SGLang and
-vLLM show. Two things differ: the clock stands still, and the reasoning switch is set under the name that the template
-reads. It must not know tokens.
+A template gets the variables of transformers' `apply_chat_template`, so the prompt equals that of SGLang and vLLM. Two
+things differ: the clock is fixed, and the reasoning switch is set under the name that the template reads. The module
+must not know tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Thinking = bool | Literal["keep", "strip"] | None
 
 
 class _Switch(NamedTuple):
-    """A variable that turns reasoning on and off. Of several words the template knows the first that it spells."""
+    """A variable that turns reasoning on and off. Of several words, the first that stands in the template counts."""
 
     name: str
     on: tuple[object, ...]
@@ -38,9 +38,9 @@ _SWITCHES = (
     _Switch("thinking_budget", (None,), (0,)),
     _Switch("reasoning_effort", ("high",), ("none", "no_think", "minimal")),
 )
-# How much a model thinks, not whether. Where a template reads one of these, its model thinks.
+# The amount of reasoning. If a template reads one of these, its model always thinks.
 _LEVELS = frozenset({"reasoning_effort", "thinking_effort", "reasoning_strength"})
-# Whether reasoning of earlier turns stays in a rendered history, and the value that keeps it there.
+# Variables that keep the reasoning of earlier turns in a rendered history, and the value that keeps it.
 _HISTORY = {
     "preserve_thinking": True,
     "preserved_thinking": True,
@@ -49,7 +49,7 @@ _HISTORY = {
     "drop_thinking": False,
     "truncate_history_thinking": False,
 }
-# What the values of a switch can be: a template takes any other for one of the two, or for none.
+# The types of a switch's values. A template treats any other value as one of the two, or as none.
 _KINDS = {
     **dict.fromkeys(_HISTORY, (bool,)),
     **{switch.name: tuple({type(value): 0 for value in (*switch.on, *switch.off)}) for switch in _SWITCHES},
@@ -95,22 +95,22 @@ class ChatTemplate:
 
     @property
     def can_think(self) -> bool:
-        """Tell whether the text shows any sign of reasoning. A template without one cannot ask a model to think."""
+        """Return whether the text mentions reasoning. A template without it cannot ask a model to think."""
         text = self._text.lower()
         return "think" in text or "reasoning" in text
 
     @property
     def shows_time(self) -> bool:
-        """Tell whether the template calls for the time."""
+        """Return whether the template reads the time."""
         return "strftime_now" in self._text
 
     @property
     def always_thinks(self) -> bool:
-        """Tell whether the template says how much its model thinks, and has no way to turn that off."""
+        """Return whether the template sets an amount of reasoning and cannot turn it off."""
         return self.switch is None and not _LEVELS.isdisjoint(self.reads)
 
     def contrary(self, variables: Mapping[str, Any], *, on: bool) -> str:
-        """Return `name: value` where `variables` turn the switch the other way than `on`; empty where they do not."""
+        """Return `name: value` if `variables` set the switch contrary to `on`; empty otherwise."""
         if self.switch is None or self.switch.name not in variables:
             return ""
         value, other = variables[self.switch.name], self.switch.off[0] if on else self.switch.on[0]
@@ -122,27 +122,19 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None,
         add_generation_prompt: bool,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the text of a conversation.
+        """Return the text of a conversation. `variables` replace the frozen ones.
 
         Raises:
             jinja2.TemplateError: the template refuses the conversation.
         """
-        return self._render(messages, tools, add_generation_prompt, self.variables)
-
-    def _render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        prompt: bool,
-        variables: Mapping[str, Any],
-    ) -> str:
         return self._template.render(
             messages=[with_reasoning(message) for message in messages],
             tools=tools,
             documents=None,
-            add_generation_prompt=prompt,
-            **{**self._fixed, **variables},
+            add_generation_prompt=add_generation_prompt,
+            **{**self._fixed, **(self.variables if variables is None else variables)},
         )
 
     def _check(self, given: Mapping[str, Any]) -> None:
@@ -160,9 +152,9 @@ class ChatTemplate:
                 raise ConfigError(f"`chat_template_kwargs` sets `{name}: {value}`, which must be of type {wanted}")
 
     def _check_word(self, name: str, value: str) -> None:
-        """Refuse a value that renders as any nonsense does, where the template tells words that it spells from that.
+        """Refuse a value that renders like a nonsense word, if the words of the template render differently.
 
-        A template that prints the value tells no word from another, so that nothing can be said there.
+        A template that prints the value cannot be checked.
         """
         nonsense = self._shown({**self.variables, name: _NONSENSE})
         if self._shown({**self.variables, name: value}) != nonsense:
@@ -175,7 +167,7 @@ class ChatTemplate:
             )
 
     def _set(self, thinking: Thinking) -> dict[str, Any]:
-        """Return the variables that `thinking` means: the switch, and the fate of the reasoning of earlier turns."""
+        """Return the variables of `thinking`: the switch, and those of the reasoning of earlier turns."""
         on = bool(thinking)
         chosen: dict[str, Any] = {}
         if self.switch is not None:
@@ -215,13 +207,13 @@ class ChatTemplate:
         """Render; return None if the template refuses it."""
         try:
             with boundary(RenderError, "trying the chat template"):
-                return self._render(messages, tools, True, more)
+                return self.render(messages, tools=tools, add_generation_prompt=True, variables=more)
         except RenderError:
             return None
 
 
 def with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the message with its reasoning under each name that templates read, as transformers fills them in."""
+    """Return the message with its reasoning under each name that templates read, as transformers does."""
     reasoning = next((message[name] for name in _REASONING if message.get(name) is not None), None)
     if reasoning is None:
         return message
@@ -240,9 +232,9 @@ def _read(environment: Any, text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _assigned(tree: Any) -> frozenset[str]:
-    """Return the names that a template assigns before it reads them; its macros run after what stands around them.
+    """Return the names that a template assigns before it reads them. Its macros run after the text around them.
 
-    One that it assigns in a branch alone counts as undeclared for Jinja2, and the caller's value is soon lost.
+    Jinja2 counts a name that is assigned in one branch as undeclared, but the template overwrites the caller's value.
     """
     from jinja2 import nodes
 

@@ -1,8 +1,8 @@
 """Fast tokenizers from files that publish byte-pair ranks: tiktoken's `tiktoken.model` and Mistral's `tekken.json`.
 
-A rank file lists the tokens, as bytes, in the order in which pairs merge. A fast tokenizer wants the pairs: these are
-all ways to split a token into two others, in the order of the tokens' ranks. tiktoken's algorithm meets only one of the
-ways, so that the others change nothing. Files are read as data; Python source is parsed, never run.
+A rank file lists the tokens, as bytes, in the order in which pairs merge. A fast tokenizer needs the pairs: all splits
+of a token into two others, in the order of the tokens' ranks. tiktoken's algorithm uses only one of the splits, so the
+others change nothing. Files are read as data. Python source is parsed, never run.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _special_tokens(tree: dict[str, Any]) -> list[str]:
             from mistral_common.tokens.tokenizers.tekken import Tekkenizer
         except ImportError:
             raise ValueError(
-                "an old file, without a list of its special tokens: pip install 'orl-rollout[mistral]'"
+                "an old file, without a list of its special tokens: uv pip install mistral-common"
             ) from None
         entries = Tekkenizer.DEPRECATED_SPECIAL_TOKENS
     entries = sorted(entries, key=lambda entry: entry["rank"])
@@ -135,6 +135,7 @@ def _constant(value: ast.expr) -> str:
 def _tokenizer(ranks: Mapping[bytes, int], offset: int, pattern: str, added: Sequence[tuple[str, bool]]) -> Tokenizer:
     """Return a byte-level BPE tokenizer; `offset` is the id of rank 0, `added` are added tokens and special flags."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
         raise ValueError(f"byte {missing[0]:#04x} is no token of its own, so that not every text could be encoded")
@@ -142,7 +143,7 @@ def _tokenizer(ranks: Mapping[bytes, int], offset: int, pattern: str, added: Seq
         raise ValueError(f"a token has {longest} bytes: more than {_TOKEN_BYTES} are not read")
     if sorted(ranks.values()) != list(range(len(ranks))):
         raise ValueError("its ranks have gaps or stand twice")
-    letters = _letters()
+    letters = bytes_to_unicode()
     spelled = {token: "".join([letters[byte] for byte in token]) for token in ranks}
     vocabulary = {spelled[token]: rank + offset for token, rank in ranks.items()}
     if len({text for text, _ in added} - vocabulary.keys()) != len(added):
@@ -163,10 +164,3 @@ def _tokenizer(ranks: Mapping[bytes, int], offset: int, pattern: str, added: Seq
     backend.decoder = decoders.ByteLevel()
     backend.add_tokens([AddedToken(text, special=special, normalized=False) for text, special in added])
     return backend
-
-
-def _letters() -> dict[int, str]:
-    """Return the letter that byte-level tokenizers write for each byte: its own where it has one that is seen."""
-    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    hidden = [byte for byte in range(256) if byte not in seen]
-    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + index) for index, byte in enumerate(hidden)}

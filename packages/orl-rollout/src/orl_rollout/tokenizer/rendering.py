@@ -1,7 +1,7 @@
-"""A run's tokenizer and renderer, made from its configuration: the one place where its rendering settings are read.
+"""A run's tokenizer and renderer, made from its configuration. Only this module reads the rendering settings.
 
-Every process of a run makes them here, so that all of them show a model the same prompt. A setting that a checkpoint
-cannot obey is refused. It must not know engines or environments.
+Every process of a run makes them here, so all of them show a model the same prompt. A setting that a checkpoint cannot
+obey is refused. The module must not know engines or environments.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def open_renderer(config: RunConfig, tokenizer: HFTokenizer) -> Renderer:
 def _check_switch(config: RunConfig, tokenizer: HFTokenizer) -> None:
     """Refuse a `thinking` that the user states and the chat template cannot obey.
 
-    `strip` is orl's own work and needs no switch; what it does need is checked with the renderer.
+    orl itself does `strip`, which needs no switch. The renderer checks its needs.
     """
     template, thinking = tokenizer.chat_template, config.thinking
     if thinking is None:

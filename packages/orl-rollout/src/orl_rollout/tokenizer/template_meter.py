@@ -1,7 +1,7 @@
 """The budget of one render of a chat template: steps, seconds, and the sizes of what the template computes.
 
-Sizes are characters. A list counts `NODE` for each member and all that the members hold, as often as they occur in it,
-because that is how they print. All limits grow with the conversation. The module knows nothing of jinja2.
+Sizes are characters. A list counts `NODE` for each member plus the members' sizes, once for each occurrence, because a
+list prints them so. All limits grow with the conversation. The module knows nothing of jinja2.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MOST_STEPS = 1_000_000  # operations of one render, and as many again as the con
 MOST_SECONDS = 10.0  # of one render
 MOST_SIZE = 1 << 20  # of one value, and `INPUT` times the conversation
 INPUT = 16
-NODE = 16  # what a value costs beside its characters: a member of a list takes about as much memory
+NODE = 16  # the cost of a value besides its characters: about the memory of a list's member
 GROWTH = 16  # an operation that multiplies sizes may make this times the largest value
 TOTAL = 32  # and all that one render makes and prints may be this times the largest value
 MOST_BITS = 1 << 16  # of a number
 MOST_DEPTH = 64  # of lists in lists that a template makes; a message may be deeper
 
-# Filters and methods by what they make. The others make at most a few times of what they are given.
+# Filters and methods by the growth of their result. The result of others is at most a few times their input.
 _TIMES_NUMBER = frozenset({"expandtabs", "indent", "round", "tojson"})
 _SQUARE = frozenset({"decode", "encode", "pprint", "strftime", "strftime_now", "striptags", "urlize", "wordwrap"})
 MULTIPLYING = _TIMES_NUMBER | _SQUARE | {"%", "batch", "center", "format", "join", "replace", "slice", "trim"}
@@ -90,7 +90,7 @@ class Meter:
         return value
 
     def before(self, name: str, subject: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check what a filter or method of this name could make of values that are measured already."""
+        """Refuse a filter or method of this name whose result on these measured values could be too large."""
         size = self.size(subject)
         self.tick(size if isinstance(subject, TEXTS) else 0)  # a list of its parts is a copy
         rest = [*args, *kwargs.values()]
@@ -109,7 +109,7 @@ class Meter:
         self.allow(growth, GROWTH)
 
     def _know(self, value: Any) -> int:
-        """Measure what the caller gives, once: it lives as long as the render."""
+        """Measure a value of the caller once: it lives as long as the render."""
         total = NODE + (len(value) if isinstance(value, TEXTS) else sum(map(self._know, _members(value))))
         if isinstance(value, _CONTAINERS):
             self._known[id(cast("object", value))] = total

@@ -1,20 +1,20 @@
 """The tokenizer of a Hugging Face checkpoint, as the renderer's protocol.
 
 It must not know messages or plans. transformers is imported when a tokenizer is loaded, not before. Two encoders share
-one vocabulary: the checkpoint's own, which knows added tokens, and a plain one that has none and adds nothing, so that
-no text from outside can become a control id (law L4). What the chat template reads beside a conversation is frozen when
-the tokenizer is made: all rollouts of a run share one template, one reasoning switch, one date.
+one vocabulary: the checkpoint's own, which knows added tokens, and a plain one without them, so that no text from
+outside can become a control id (law L4). The template's variables are frozen when the tokenizer is made: all rollouts
+of a run share one template, one reasoning switch, one date.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.errors import RenderError, boundary
 
 from orl_rollout.tokenizer.chat_template import ChatTemplate
-from orl_rollout.tokenizer.pretrained import load_pretrained
-from orl_rollout.tokenizer.vocabulary import vocabulary_size
+from orl_rollout.tokenizer.pretrained import load_pretrained, read_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class HFTokenizer:
             raise RenderError(
                 f"{name} has no chat template. Take the checkpoint's instruct or chat version, or name a file with a "
                 "template: `chat_template: FILE` in the configuration. For Mistral's tekken.json, "
-                "pip install 'orl-rollout[mistral]' writes one"
+                "uv pip install mistral-common writes one"
             )
         self._hf = hf
         self._backend = hf.backend_tokenizer
@@ -67,7 +67,7 @@ class HFTokenizer:
         self._added: dict[str, int] = {text: token for text, token in hf.get_added_vocab().items() if not _blank(text)}
         end: list[int] = [] if hf.eos_token_id is None else [hf.eos_token_id]
         self._stop_ids = tuple(dict.fromkeys([*stop_ids, *end]))
-        # A decoder that takes a space from the start of a text must not find it: a control token stands before.
+        # Some decoders strip a space from the start of a text. A control token before the text keeps it.
         spaced = self._backend.decode(self._plain.encode(" a", add_special_tokens=False).ids) == " a"
         self._anchor = [] if spaced else list(self._added.values())[:1]
         self._anchored = len(self._backend.decode(self._anchor, skip_special_tokens=False))
@@ -86,8 +86,13 @@ class HFTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """Return the number above every id that the checkpoint's model can sample."""
-        return vocabulary_size(self._hf)
+        """Return the number above every id of the checkpoint: the tokenizer's ids, and the rows of the embedding.
+
+        Models pad their embedding, and may sample an id of the padding. The checkpoint's config.json states how many
+        rows there are. Without that file, only the tokenizer's ids count.
+        """
+        known = 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        return max(known, *_embedding_sizes(self._hf.name_or_path))
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -95,10 +100,10 @@ class HFTokenizer:
         return self._stop_ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, added tokens unknown; the interpreter lock is released meanwhile.
+        """Return the ids of each text, without added tokens. The interpreter lock is released meanwhile.
 
-        Each text is a batch of its own: one of several would be spread over threads, and waiting for them on busy cores
-        costs an event loop more than the few pieces of a turn do.
+        Each text is a batch of its own. A batch of several is spread over threads, and on busy cores the event loop
+        waits longer for them than the few texts of a turn take.
         """
         encode = self._plain.encode_batch_fast
         found: list[list[int]] = [encode([text], add_special_tokens=False)[0].ids for text in texts]
@@ -106,13 +111,17 @@ class HFTokenizer:
         return [[moved.get(token, token) for token in ids] for ids in found] if moved else found
 
     def encode_joint(self, text: str) -> list[int]:
-        """Return the ids of a rendered template, added tokens recognised."""
+        """Return the ids of a rendered template, with added tokens."""
         return self._hf.encode(text, add_special_tokens=False, verbose=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`, control ids included; ids outside the vocabulary are left out."""
+        """Return the text of `ids` with control ids. Ids outside the vocabulary are left out."""
         text: str = self._backend.decode([*self._anchor, *ids], skip_special_tokens=False)
         return text[self._anchored :]
+
+    def file(self) -> bytes:
+        """Return the content of a tokenizer.json that decodes what this tokenizer decodes."""
+        return self._backend.to_str().encode()
 
     def apply_chat_template(
         self,
@@ -126,18 +135,8 @@ class HFTokenizer:
         Raises:
             jinja2.TemplateError: the template refuses the conversation.
         """
-        tools = _sorted(tools) if self._sorted_tools else tools
+        tools = json.loads(json.dumps(tools, sort_keys=True)) if self._sorted_tools else tools
         return self.chat_template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
-
-
-def _sorted(value: Any) -> Any:
-    """Return a JSON value with the keys of every object in it sorted."""
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        return {key: _sorted(members[key]) for key in sorted(members)}
-    if isinstance(value, list | tuple):
-        return [_sorted(member) for member in cast("list[Any]", value)]
-    return value
 
 
 def load_tokenizer(
@@ -151,7 +150,7 @@ def load_tokenizer(
     """Load the tokenizer of a checkpoint: a folder, or a name on the model hub. See `HFTokenizer` for the settings.
 
     Raises:
-        RenderError: there is none, it is slow, it has no chat template, or transformers changes what it encodes.
+        RenderError: there is none, it is slow, or it has no chat template.
         ConfigError: a variable that the template does not read.
     """
     with boundary(RenderError, f"loading the tokenizer of `{path_or_name}`"):
@@ -166,22 +165,24 @@ def load_tokenizer(
 
 
 def _generation_stop_ids(path_or_name: str) -> tuple[int, ...]:
-    """Return the end-of-sequence ids of the generation config; none where the checkpoint has no such file."""
-    import transformers
+    """Return the end-of-sequence ids of the generation config; none if the checkpoint has no such file."""
+    ids: object = read_object(path_or_name, "generation_config.json").get("eos_token_id")
+    listed = cast("list[object]", ids if isinstance(ids, list) else [ids])
+    return tuple(one for one in listed if isinstance(one, int))
 
-    generation: Any = transformers.GenerationConfig
-    try:
-        ids: int | list[int] | None = generation.from_pretrained(path_or_name, trust_remote_code=False).eos_token_id
-    except OSError:
-        return ()
-    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+
+def _embedding_sizes(path_or_name: str) -> list[int]:
+    """Return every `vocab_size` of config.json, or 0. A model with images states its own one level deeper."""
+    config = read_object(path_or_name, "config.json") if path_or_name else {}
+    parts = [config, *(cast("dict[str, Any]", part) for part in config.values() if isinstance(part, dict))]
+    return [0, *(size for part in parts if isinstance(size := part.get("vocab_size"), int))]
 
 
 def _without_control_tokens(backend: Any) -> tuple[Any, dict[int, int]]:
     """Return a tokenizer over the same model that knows no control token and has no post-processor.
 
-    Gemma 3 and EXAONE 4 hold runs of white space as added tokens: such a run is text, and must become the same id as
-    in the whole. The second value maps ids of the new tokenizer to the checkpoint's, where the two differ.
+    Gemma 3 and EXAONE 4 hold runs of white space as added tokens. Such a run is text and keeps its id. The second value
+    maps ids of the new tokenizer to the checkpoint's, if the two differ.
     """
     from tokenizers import Tokenizer
 
@@ -201,7 +202,7 @@ def _blank(text: str) -> bool:
 
 
 def _never_first(pre_tokenizer: Any) -> Any:
-    """Leave SentencePiece's mark out at the start of a text, which stands behind a control token."""
+    """Leave out SentencePiece's mark at the start of a text: a control token comes before it."""
     from tokenizers.pre_tokenizers import Metaspace
 
     if getattr(pre_tokenizer, "prepend_scheme", "") != "first":

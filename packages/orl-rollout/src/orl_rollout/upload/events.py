@@ -7,14 +7,15 @@ the moment at which it was recorded, so that one rollout sent twice is one, and 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any, cast
 
 import msgspec
 from orl_core.config import RunConfig, TrainerConfig
-from orl_core.messages import Action, Message, ParseFailure, ToolCall, text_of
+from orl_core.messages import Action, Message, ParseFailure, ToolCall, ToolSpec, text_of
 from orl_core.text import clean, map_strings, plain
+from orl_core.tools.format import for_system_prompt
 from orl_core.trajectory import Turn
 
 from orl_rollout.journal.journal import Entry
@@ -27,7 +28,7 @@ def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
     stamp = {"timestamp": int(entry.time * 1000)}
     yield _wire({"eventType": "rollout", "eventId": rollout_id, **_start(entry, config), **stamp})
     known = {"eventType": "rollout_update", "eventId": rollout_id, "rollout_info": _rollout_info(entry), **stamp}
-    messages = list(_messages(entry))
+    messages = list(_messages(entry, config))
     if not messages:  # its session did not open
         yield _wire(known)
     for index, message in enumerate(messages):
@@ -40,9 +41,9 @@ def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
             "index": index,
             "rolloutEventId": rollout_id,
             "isFinished": last,
-            "metadata": _summary(entry) if last else {},
         }
-        yield _wire({**event, **message, **stamp})
+        metadata = {**message.pop("metadata", {}), **(_summary(entry) if last else {})}
+        yield _wire({**event, **message, "metadata": metadata, **stamp})
 
 
 def _start(entry: Entry, config: RunConfig) -> dict[str, Any]:
@@ -90,8 +91,13 @@ def _without_none(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
-    reason = entry.trajectory.stop_reason.value
-    return {"reward": entry.reward, "success": entry.success, "stop_reason": reason}
+    reason, detail = entry.trajectory.stop_reason, entry.trajectory.stop_detail
+    return {
+        "reward": entry.reward,
+        "success": entry.success,
+        "stop_reason": reason.value,
+        "stop_detail": detail and detail.value,
+    }
 
 
 def _rollout_info(entry: Entry) -> dict[str, Any]:
@@ -102,18 +108,34 @@ def _rollout_info(entry: Entry) -> dict[str, Any]:
         "temperature": job.sampling.get("temperature"),
         "top_p": job.sampling.get("top_p"),
         "top_k": job.sampling.get("top_k"),
-        "max_tokens": min(job.limits.turn_tokens, job.sampling.get("max_new_tokens") or job.limits.turn_tokens),
+        "max_tokens": job.turn_tokens,
         "duration_ms": int(entry.trajectory.seconds * 1000),
         "harness": "orl",
     }
 
 
-def _messages(entry: Entry) -> Iterator[dict[str, Any]]:
-    """Yield the opening as the environment said it, then the model's actions and their answers."""
-    for message in entry.trajectory.messages:
+def _messages(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
+    """Yield the system prompt, the opening as the environment said it, then the model's actions and their answers."""
+    opening = entry.trajectory.messages
+    said = text_of(opening[0].content) if opening and opening[0].role == "system" else ""
+    system = _system_prompt(entry.trajectory.tools, said, config.system_prompt_template)
+    if opening and system:  # else its session did not open
+        yield {"type": "system_message", "content": system}
+    for message in opening[bool(said) :]:
         yield from _opening(message)
     for number, turn in enumerate(entry.trajectory.turns):
         yield from _turn(number, turn)
+
+
+def _system_prompt(tools: Sequence[ToolSpec], said: str, template: str | None) -> str:
+    """Return what `said`, the environment's system message, and the tools tell the model.
+
+    With a `template` it is the prompt that the model reads. A chat template has its own form for the tools; here they
+    are listed after the message, one JSON object a line.
+    """
+    listed = for_system_prompt(tools)
+    parts = (said, listed) if template is None else (template.format(tools=listed), said)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _opening(message: Message) -> Iterator[dict[str, Any]]:
@@ -129,7 +151,10 @@ def _turn(number: int, turn: Turn) -> Iterator[dict[str, Any]]:
     yield from _said(turn.action, number)
     for index, result in enumerate(turn.results):
         content = text_of(result.content)
-        yield {"type": "tool_result", "content": content, "callId": f"{number}.{index}", "reward": result.reward}
+        told = {"reward": result.reward, "metadata": result.metadata}
+        yield {"type": "tool_result", "content": content, "callId": f"{number}.{index}", **told}
+    if turn.nudge:
+        yield {"type": "user_message", "content": turn.nudge}
 
 
 def _said(action: Action, turn: int | None = None) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,8 @@
 """The ledger of uploads: how far each file of a journal has been sent, and the lock of the process that sends.
 
-Entries are sent in the order of their file, so progress in a file is one offset: the byte at which its next entry
-begins. `uploads.json` holds the offsets and is replaced whole; `uploads.lock` is locked by the process that sends, and
-its death frees it. Progress inside an entry is not kept: an episode of 20 turns is two requests, and an entry that was
-cut off is sent again under the same ids. The same holds for what a machine's death takes, as nothing is fsynced.
+Entries are sent in the order of their file, so progress is one offset a file. `uploads.json` holds the offsets and is
+replaced whole. The process that sends holds a lock on `uploads.lock`, which its death frees. An entry that was cut off
+is sent again under the same ids.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_rollout.bounded_files import read_whole, replace
+from orl_rollout.journal.journal import journal_files
 from orl_rollout.logs import logger_of
 
 logger = logger_of(__name__)
@@ -72,6 +72,13 @@ class Ledger:
             if self._writable:
                 logger.warning("what has been uploaded cannot be noted in %s: %s", self._path, exc)
             self._writable = False
+
+
+def unsent(folder: Path) -> bool:
+    """Tell whether files of the journal in `folder` hold more than was noted as sent. No folder holds nothing."""
+    places = _read(folder / "uploads.json")
+    sizes = {file.name: file.stat().st_size for file in journal_files(folder) if file.is_file()}
+    return any(places.get(name, SendPosition()).offset < size for name, size in sizes.items())
 
 
 def _read(path: Path) -> dict[str, SendPosition]:

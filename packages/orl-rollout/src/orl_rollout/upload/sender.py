@@ -1,8 +1,7 @@
-"""Posting to the platform until it answers 2xx, and how long there is still time for that.
+"""Post to the platform until it answers 2xx, with backoff, while there is time.
 
-A platform that is dead, overloaded or slow is waited for, ever longer up to a cap, without an end but that which `Stop`
-sets. Only an answer that speaks of the events themselves (a 4xx) is final. A deadline holds for a whole request,
-however slowly its answer drips in. The module knows nothing of what it posts.
+A platform that is dead, overloaded or slow is retried until `Stop` ends it. Only a 4xx that speaks of the events
+themselves is final. A deadline holds for a whole request. The module knows nothing of its bodies.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Uploads of finished rollouts to OpenReward, in the background, on the platform's wire form.
 
-What is uploaded is the journal itself: one thread of its own, on no event loop, follows the files of a folder, whoever
-writes them and whenever, and notes in a ledger beside them what the platform has taken. So a platform that stays away
-costs neither entries nor time of a rollout, and what a death left over is sent by whoever opens the folder next: every
-entry at least once, under ids that make a repeat change nothing, and exactly once after a stop that had time to finish.
-One process of a folder sends at a time. An entry that echoes a secret is not uploaded (law L6).
+One thread follows the files of a journal and notes in a ledger beside them how far the platform has taken them. A
+platform that stays away costs neither entries nor time of a rollout. Every entry is sent at least once, under
+idempotent ids, and exactly once after a stop that had time to finish. Whoever opens the folder next sends the rest. One
+process of a folder sends at a time. An entry that echoes a secret is not uploaded (law L6).
 """
 
 from __future__ import annotations

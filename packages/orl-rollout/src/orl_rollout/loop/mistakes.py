@@ -1,0 +1,45 @@
+"""Mistakes of the model in one rollout: each gets a reply that names it, or ends the rollout.
+
+The limits say how many replies there are. The module knows no session and no engine.
+"""
+
+from __future__ import annotations
+
+from orl_core.limits import Limits
+from orl_core.messages import Message, text_message
+from orl_core.trajectory import StopDetail, StopReason
+
+Ending = StopReason | StopDetail
+Step = tuple[Ending | None, tuple[Message, ...]]  # how the rollout ends, or the messages that answer an action
+
+
+class Mistakes:
+    """Count the mistakes of one rollout. `user_turns` tells whether a user message can follow an action."""
+
+    def __init__(self, limits: Limits, *, user_turns: bool) -> None:
+        self._limits = limits
+        self._user_turns = user_turns
+        self._nudges = 0
+        self._invalid = 0
+
+    def no_call(self, tools: str) -> Step:
+        """Answer an action without a call: a reminder that lists the tools, or the end."""
+        self._nudges += 1
+        most = self._limits.max_nudges
+        if not self._user_turns or (most is not None and self._nudges > most):
+            return StopDetail.NO_CALL, ()
+        return None, (text_message("user", f"Go on by calling a tool. The tools are: {tools}."),)
+
+    def cut_action(self, tokens: int) -> Step:
+        """Answer an action that was cut after so many ids, the budget of its turn. Nothing in it is done."""
+        gives_up = self.gives_up(refused=True)
+        if gives_up or not self._limits.retry_cut_actions or not self._user_turns:
+            return StopDetail.CUT_ACTION, ()
+        text = f"Error: your answer was cut after {tokens} tokens, and nothing in it was done. Be brief."
+        return None, (text_message("user", text),)
+
+    def gives_up(self, *, refused: bool) -> bool:
+        """Count the turns in a row of which nothing was done. Return whether they reach `max_invalid`."""
+        self._invalid = self._invalid + 1 if refused else 0
+        most = self._limits.max_invalid
+        return most is not None and self._invalid >= most

@@ -1,0 +1,43 @@
+"""environments.json of a run: the version of each environment that was played, as its server states it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from orl_core.errors import OrlError, boundary
+
+from orl_rollout.bounded_files import replace
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+
+    from orl_rollout.openreward import OpenRewardClient
+    from orl_rollout.openreward.environment import ServerVersion
+
+FILE = "environments.json"
+SECONDS = 60.0  # for one environment: a server may be starting
+
+
+async def record_versions(config: RunConfig, folder: Path) -> None:
+    """Ask every environment for its version and write the answers; null for one that does not answer."""
+    from orl_rollout.openreward import OpenRewardClient
+
+    async with OpenRewardClient(config) as client:
+        answers = await asyncio.gather(*(_version(client, name) for name in config.environments))
+    tree = {
+        name: client.scrubber.scrub_in(msgspec.to_builtins(answer))
+        for name, answer in zip(config.environments, answers, strict=True)
+    }
+    replace(folder / FILE, msgspec.json.format(msgspec.json.encode(tree), indent=2))
+
+
+async def _version(client: OpenRewardClient, name: str) -> ServerVersion | None:
+    try:
+        with boundary(OrlError, f"asking for the version of {name}"):
+            async with asyncio.timeout(SECONDS):
+                return await (await client.environment(name)).version()
+    except OrlError:
+        return None

@@ -1,0 +1,91 @@
+"""Choose which tasks of a listing may be drawn, and in which order. The seed alone decides the order.
+
+Without a difficulty every task may be drawn, and a listing may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from orl_core.config import DifficultyConfig, EnvironmentConfig
+from orl_core.errors import ConfigError
+
+from orl_rollout.openreward.difficulty import mean_rewards
+from orl_rollout.openreward.listing import PAGE, TaskListing
+
+MOST_TASKS = 10_000_000  # in a file, and in a listing whose whole order is shuffled
+SPARE = 1_000_000  # tasks of a larger listing that may replace duplicates
+EVEN, LEAST = 0.25, 0.01  # the weight of a task that is won half of the time, and the least of any task
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """The tasks of a listing that may be drawn: `indices`, or all. `weights` are the chances of each, or equal."""
+
+    listing: TaskListing
+    indices: Sequence[int]
+    weights: Sequence[float] | None = None
+
+    @property
+    def size(self) -> int:
+        """Return how many tasks may be drawn."""
+        return len(self.indices)
+
+    def order(self, share: int, seed: str) -> Sequence[int]:
+        """Return indices to draw `share` tasks from, in the order of drawing; some are spare."""
+        if share == self.size:
+            return self.indices
+        if self.weights is not None:  # exponential clocks: the chance to be next is the share of the weight
+            rng = random.Random(seed)  # noqa: S311 - no secret is drawn
+            clocks = [-math.log(1.0 - rng.random()) / weight for weight in self.weights]
+            return array("Q", (self.indices[n] for n in sorted(range(self.size), key=clocks.__getitem__)))
+        if self.size <= MOST_TASKS:
+            return array("Q", (self.indices[n] for n in shuffled(self.size, seed)))
+        most = min(self.size, max(share, min(10 * share + PAGE, SPARE)))
+        return array("Q", random.Random(seed).sample(self.indices, most))  # noqa: S311 - no secret is drawn
+
+
+def shuffled(size: int, seed: str) -> array[int]:
+    """Return the numbers below `size` in an order that the seed alone decides."""
+    order = array("Q", range(size))
+    random.Random(seed).shuffle(order)  # noqa: S311 - no secret is drawn
+    return order
+
+
+async def select(listing: TaskListing, environment: EnvironmentConfig, wanted: DifficultyConfig | None) -> Selection:
+    """Return the tasks of `listing` whose difficulty is `wanted`; all if nothing is.
+
+    Raises:
+        ConfigError: the server does not number its tasks, or no task of it is known.
+        SessionError: OpenReward does not say how difficult they are.
+    """
+    if wanted is None:
+        return Selection(listing=listing, indices=range(listing.size))
+    where = f"split `{listing.split}` of {listing.env_name}"
+    if listing.tasks is not None or listing.size > MOST_TASKS:
+        raise ConfigError(f"{where} does not number its tasks, or has too many: remove `difficulty`")
+    known = await mean_rewards(listing.env_name, listing.split, environment.variant, wanted)
+    if not any(index in known for index in range(listing.size)):
+        raise ConfigError(f"OpenReward knows the difficulty of no task in {where}: remove `difficulty`")
+    indices = [index for index in range(listing.size) if _fits(known.get(index), wanted)]
+    weights = [_weight(index, known, environment.success_reward) for index in indices] if wanted.prefer_even else None
+    return Selection(listing=listing, indices=array("Q", indices), weights=weights)
+
+
+def _fits(reward: float | None, wanted: DifficultyConfig) -> bool:
+    if reward is None:
+        return wanted.unknown == "keep"
+    low = -math.inf if wanted.min_reward is None else wanted.min_reward
+    high = math.inf if wanted.max_reward is None else wanted.max_reward
+    return low <= reward <= high
+
+
+def _weight(index: int, known: Mapping[int, float], success_reward: float) -> float:
+    """Return the variance of the task's success, p(1 - p). An unknown task counts as even."""
+    if index not in known:
+        return EVEN
+    share = min(1.0, max(0.0, known[index] / success_reward if success_reward > 0 else known[index]))
+    return max(LEAST, share * (1 - share))
