@@ -12,8 +12,9 @@ from typing import Literal
 
 from orl_cluster.launch import trainer_defaults
 from orl_cluster.launch.argv import Options, number
+from orl_cluster.launch.critic import critic_load
 from orl_cluster.launch.layout import LaunchRequest
-from orl_core.config import TrainerConfig
+from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 Backend = Literal["fsdp", "megatron"]
@@ -27,7 +28,7 @@ _RECOMPUTE = "--gradient-checkpointing, which is on already"
 _ONLY_MEGATRON = "--train-backend megatron"
 GONE: dict[Backend, dict[str, str]] = {
     "fsdp": {
-        trainer_defaults.CONTEXT_PARALLEL: f"{_ONLY_MEGATRON}: FSDP splits no sequence",
+        CONTEXT_PARALLEL: f"{_ONLY_MEGATRON}: FSDP splits no sequence",
         "--tensor-model-parallel-size": "--tp before `--` for the engines; FSDP shards the model over all GPUs",
         "--pipeline-model-parallel-size": f"{_ONLY_MEGATRON}: FSDP shards the model over all GPUs",
         "--lora-rank": f"{_ONLY_MEGATRON}: FSDP trains every weight",
@@ -44,6 +45,10 @@ GONE: dict[Backend, dict[str, str]] = {
         **trainer_defaults.MEGATRON_GONE,
     },
 }
+NOT_REINFORCE = (
+    "miles ends the job at the first rollout without a trained token, such as one that failed: "
+    "use reinforce_plus_plus_baseline, or train with slime"
+)
 FULLY_ASYNC = "--fully-async"
 NOT_FULLY_ASYNC = (
     "--partial-rollout",
@@ -51,11 +56,6 @@ NOT_FULLY_ASYNC = (
     "--rollout-all-samples-process-path",
     "--recompute-logprobs-via-prefill",
 )
-
-
-def backend_of(trainer: TrainerConfig, features: Collection[str]) -> Backend:
-    """Return the training backend: as asked, else FSDP where this miles has it."""
-    return trainer.train_backend or ("fsdp" if "fsdp" in features else "megatron")
 
 
 def arguments(
@@ -69,15 +69,21 @@ def arguments(
         ConfigError: an option that orl owns or that the backend lacks, or sizes that do not fit together.
     """
     trainer = request.trainer
+    estimator = trainer_defaults.estimator_of(request)
+    if estimator == "reinforce_plus_plus":
+        raise ConfigError(f"{trainer_defaults.ESTIMATOR} {estimator}: {NOT_REINFORCE}")
     trainer_defaults.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend])
     _refuse_fully_async(request, features)
+    if request.run.config.turn_advantages:
+        raise ConfigError("miles takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
     parallel = backend == "megatron"
     training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features)
     reference = trainer.megatron_ckpt if parallel else None
     generate = "generate_legacy" if LEGACY in features else "generate"
-    shared = trainer_defaults.options(request, reference, training, parallel=parallel, generate=generate)
-    ours: Options = {"--train-backend": backend, **shared}
-    return [*model_args, *trainer_defaults.assemble(request, ours)], notes
+    ours = trainer_defaults.options(request, reference, training, parallel=parallel, generate=generate)
+    argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
+    resumed = critic_load(argv) if estimator == "ppo" and not request.value("--critic-load") else None
+    return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
 
 
 def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, list[str]]:

@@ -12,6 +12,7 @@ from urllib.request import getproxies_environment
 
 from orl_cluster.launch import launch
 from orl_cluster.launch.layout import Installation, LaunchRequest
+from orl_cluster.launch.model_shape import model_shape
 from orl_rollout.run_folder.contract import Run
 
 from orl_miles import args
@@ -24,9 +25,12 @@ LESS_MEMORY: dict[args.Backend, str] = {
 
 
 def _command_of(installation: Installation, run: Run) -> launch.Command:
-    backend = args.backend_of(run.config.trainer, installation.found.features)
+    features = set(installation.found.features)
+    if os.environ.get("MILES_USE_LEGACY_ROLLOUT_V1", "0") != "0":
+        features.add(args.LEGACY)
+    fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
+    backend = run.config.trainer.train_backend or ("fsdp" if fsdp else "megatron")
     request = launch.request_of(installation, run, trains_in_parallel=backend == "megatron")
-    features = {*installation.found.features, *([args.LEGACY] if _legacy() else [])}
     shape = _shape(request) if backend == "megatron" else []
     argv, notes = args.arguments(request, backend, features, shape)
     # Megatron overlaps its communication only with one queue; FSDP only with several.
@@ -43,12 +47,7 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
 
 def _shape(request: LaunchRequest) -> list[str]:
     python = request.installation.python
-    return launch.model_shape(request, ".py", lambda script: [python, "-m", SHAPE, str(script.with_suffix(""))])
-
-
-def _legacy() -> bool:
-    """Tell whether miles is told to use its rollout functions of v1."""
-    return os.environ.get("MILES_USE_LEGACY_ROLLOUT_V1", "0") != "0"
+    return model_shape(request, ".py", lambda script: [python, "-m", SHAPE, str(script.with_suffix(""))])
 
 
 def _no_proxy() -> str:

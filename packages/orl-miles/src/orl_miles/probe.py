@@ -8,10 +8,9 @@ cannot read: both are found here.
 from __future__ import annotations
 
 import ast
-import contextlib
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 from msgspec import structs
@@ -41,11 +40,8 @@ def _features(root: Path) -> tuple[str, ...]:
         here.append("fsdp")
         if _logs_packed(actor.read_text(encoding="utf-8")):
             here.append(LOGGING_CRASH)
-    for package, attention in FLASH_PACKAGES.items():
-        with contextlib.suppress(PackageNotFoundError):
-            version(package)
-            here.append(attention)
-    return tuple(here)
+    builds = (attention for package, attention in FLASH_PACKAGES.items() if any(distributions(name=package)))
+    return (*here, *builds)
 
 
 def _logs_packed(source: str) -> bool:
@@ -76,8 +72,7 @@ def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
     if (Path(load) / CHECKPOINT_TRACKER).is_file():
         return f"--load {load}: FSDP wrote this checkpoint: --train-backend fsdp" if _is_fsdp(Path(load)) else ""
     if (Path(reference) / CHECKPOINT_TRACKER).is_file():
-        why = probe.no_checkpoint(reference)
-        return f"--ref-load {reference}: {why}" if why else ""
+        return probe.no_checkpoint("--ref-load", reference)
     if value_of(argv, "--megatron-to-hf-mode") == "bridge":
         return ""
     return (
@@ -90,8 +85,7 @@ def _unsaved(argv: Sequence[str], load: str) -> str:
     """Return why `--load` is no checkpoint of miles, or "". The run's own, `--save`, need not be there yet."""
     if probe.goes_on(argv) and not (Path(load) / CHECKPOINT_TRACKER).is_file():
         return ""
-    why = probe.no_checkpoint(load)
-    return f"--load {load}: {why}" if why else ""
+    return probe.no_checkpoint("--load", load)
 
 
 def _is_fsdp(load: Path) -> bool:

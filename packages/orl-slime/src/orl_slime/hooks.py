@@ -10,9 +10,15 @@ from typing import Any
 
 from orl_cluster.hooks.trainer_hooks import TrainerHooks
 
+from orl_slime.advantages import TURN_ADVANTAGES
+
 
 def _unhook(sample: Any) -> None:
     sample.custom_rm_path = None
+
+
+def _takes_turns(args: Any) -> bool:
+    return getattr(args, "custom_advantage_function_path", None) == TURN_ADVANTAGES
 
 
 SLIME = TrainerHooks(
@@ -21,6 +27,7 @@ SLIME = TrainerHooks(
     metric_utils="observability.metric_utils",
     normalised=frozenset({"grpo", "gspo", "cispo"}),
     unhook=_unhook,
+    takes_turns=_takes_turns,
 )
 reward, post_process, has_signal = SLIME.reward, SLIME.post_process, SLIME.has_signal
 log_rollout, log_eval = SLIME.log_rollout, SLIME.log_eval

@@ -39,17 +39,18 @@ def _obstacle(argv: Sequence[str], root: str) -> str:
     name, begins = ("--ref-load", reference) if fresh else ("--load", load)
     if fresh and not Path(begins).exists():
         return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
-    if _holds(begins, CHECKPOINT_TRACKER):
-        why = probe.no_checkpoint(begins)
-        return f"{name} {begins}: {why}" if why else ""
     of_run = _holds(f"{begins}/checkpoint", CHECKPOINT_TRACKER)  # a run's folder: its config.json is orl's
-    if of_run or not (fresh or _holds(begins, "config.json")):
-        return f"{name} {begins}: {probe.no_checkpoint(begins)}"
+    if _holds(begins, CHECKPOINT_TRACKER) or of_run or not (fresh or _holds(begins, "config.json")):
+        return probe.no_checkpoint(name, begins)
     if _holds(begins, "config.json") and _reads(begins):
-        return ""
+        if value_of(argv, "--advantage-estimator") != "ppo":
+            return ""
+        why = "slime cannot start PPO's critic from a Hugging Face checkpoint"
+    else:
+        why = "slime does not read this checkpoint as it is"
     return (
-        f"{name} {begins}: slime does not read this checkpoint as it is: convert it with {root}/tools/"
-        "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt"
+        f"{name} {begins}: {why}: convert it with {root}/tools/convert_hf_to_torch_dist.py and name the result with "
+        "--megatron-ckpt"
     )
 
 

@@ -17,10 +17,12 @@ from orl_core.errors import ConfigError, EngineError, OrlError, boundary
 from orl_core.trajectory import Generation
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.runtime import RolloutRequest
 
 from orl_cluster.hooks.group_scores import store_conversation
 from orl_cluster.hooks.rows import is_task, task_of
 from orl_cluster.hooks.samples import fill, mark_failed, reset_sample, split
+from orl_cluster.hooks.turns import store_turns
 from orl_cluster.hooks.worker import LoopClients, clients_of, context_tokens, run_of
 
 logger = logger_of("orl")
@@ -81,16 +83,15 @@ async def _play(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
     if not is_task(sample):
         await _play_by_trainer(host, sample, sampling, clients)
         return [sample] if run.stripped else sample
-    outcome = await clients.runtime.play(
-        task_of(sample),
-        key=host.routing_key or uuid.uuid4().hex,
-        engine=clients.engine,
+    request = RolloutRequest(
+        task=task_of(sample),
+        rollout_id=host.routing_key or uuid.uuid4().hex,
         sampling=sampling,
         context_tokens=context_tokens(host.args, evaluation=host.evaluation),
         evaluation=host.evaluation,
         step=run.step(host.batch, evaluation=host.evaluation),
-        stopped=host.aborted,
     )
+    outcome = await clients.runtime.play(request, clients.engine, stopped=host.aborted)
     samples = _write(host, sample, outcome, clients)
     return samples if run.stripped else sample
 
@@ -104,6 +105,8 @@ def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> l
     try:
         with boundary(OrlError, "writing the sample"):
             samples = _fill(host, sample, outcome, clients)
+            if clients.worker.config.turn_advantages:
+                store_turns(samples, outcome.datums)
             if not host.evaluation:
                 for one, datum in zip(samples, outcome.datums or (None,), strict=True):
                     generations = [made for made in datum.generations if made.token_ids] if datum else []

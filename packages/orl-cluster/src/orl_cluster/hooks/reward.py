@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
+from orl_core.errors import ConfigError
 from orl_core.reward import group_advantages
 
 from orl_cluster.hooks.group_scores import OFFERED, compare, flat, rollout_of
+from orl_cluster.hooks.turns import TURNS, advantages_of_turns
 
 SMALLEST = 1e-6  # difference between rewards that counts as one
 _CENTRED = frozenset({"reinforce_plus_plus_baseline"})
@@ -30,16 +32,29 @@ def trainable(sample: Any) -> bool:
     return not sample.remove_sample and any(mask)
 
 
-def advantages(args: Any, samples: list[Any], normalised: Collection[str]) -> tuple[list[float], list[float]]:
+def advantages(
+    args: Any, samples: list[Any], normalised: Collection[str], *, takes_turns: bool
+) -> tuple[list[float], list[float]]:
     """Return raw rewards, and rewards as the estimator wants them, for N samples in the trainer's order.
 
     `normalised` are the estimators that take the group's mean and deviation out. Groups are whole here for the first
     time, so the environment compares them here (`group_reward`). Samples that do not train are left out of their
-    group's baseline and get 0. A rollout that was split into several samples (equal `rollout_id`) counts once.
+    group's baseline and get 0. A rollout that was split into several samples (equal `rollout_id`) counts once. With
+    `turn_advantages`, each of the rewards is a TurnAdvantages. `takes_turns` tells that the trainer reads them.
+
+    Raises:
+        ConfigError: `turn_advantages`, and the trainer does not read them.
     """
     raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
     estimator = args.advantage_estimator if getattr(args, "rewards_normalization", False) else ""
-    if estimator not in normalised and estimator not in _CENTRED:
+    center = estimator in normalised or estimator in _CENTRED
+    scale = estimator in normalised and args.grpo_std_normalization
+    if not takes_turns and any(TURNS in sample.metadata for sample in samples):
+        raise ConfigError("the trainer was started without orl's function for `turn_advantages`: use orl train")
+    if takes_turns:
+        trains = [trainable(sample) for sample in samples]
+        return raw, list(advantages_of_turns(samples, raw, trains, center=center, scale=scale))
+    if not center:
         return raw, list(raw)
     return raw, group_advantages(
         raw,
@@ -47,7 +62,7 @@ def advantages(args: Any, samples: list[Any], normalised: Collection[str]) -> tu
         [rollout_of(sample) for sample in samples],
         [trainable(sample) for sample in samples],
         center=True,
-        scale=estimator in normalised and args.grpo_std_normalization,
+        scale=scale,
     )
 
 
@@ -55,11 +70,11 @@ def reason_to_drop(args: Any, samples: Sequence[Any]) -> str | None:
     """Return why a group teaches nothing; None if two of its rollouts train and their rewards differ.
 
     `samples` is one group: a sample for each rollout, or a list of them. A group of one is kept if it trains. Groups
-    that the environment will compare are kept whatever their rewards are now.
+    that the environment will compare, or whose turns have advantages, are kept whatever their rewards are now.
     """
     members = flat(samples)
     rewards = {rollout_of(sample): reward_of(args, sample) for sample in members if trainable(sample)}
-    compared = any(OFFERED in sample.metadata for sample in members)
+    compared = any(OFFERED in sample.metadata or TURNS in sample.metadata for sample in members)
     if len(rewards) < min(2, len(samples)):
         return "too_few_train"
     if len(samples) > 1 and not compared and max(rewards.values()) - min(rewards.values()) <= SMALLEST:

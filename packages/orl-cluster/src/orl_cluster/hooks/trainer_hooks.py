@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of
-from orl_rollout.results.metrics import RolloutStats, metrics_of
+from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, metrics_of
+from orl_rollout.run_folder import metrics_log
 
-from orl_cluster.hooks.log import append, measures_of, steps_made
+from orl_cluster.hooks.group_scores import flat, rollout_of
 from orl_cluster.hooks.reward import advantages, reason_to_drop, reward_of
+from orl_cluster.hooks.samples import STATS
 from orl_cluster.hooks.worker import run_in_progress
 
 logger = logger_of("orl")
@@ -28,7 +32,8 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
     """Hooks of the trainer `package`.
 
     `tracking` and `metric_utils` are the modules of its own logging. `normalised` are the estimators that subtract a
-    group's mean and divide by its deviation. `unhook` takes the path of our reward hook out of a sample.
+    group's mean and divide by its deviation. `unhook` takes the path of our reward hook out of a sample. `takes_turns`
+    tells from the trainer's arguments that it reads advantages of turns.
     """
 
     package: str
@@ -36,6 +41,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
     metric_utils: str
     normalised: frozenset[str]
     unhook: Callable[[Any], None]
+    takes_turns: Callable[[Any], bool] = lambda _: False
 
     def log_rollout(
         self, rollout_id: int, args: Any, samples: Sequence[Any], rollout_extra_metrics: Any, rollout_time: float
@@ -46,8 +52,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             RunAborted: `generate` ended the run, and the trainer went on without its exception.
         """
         run_in_progress(args).batches = rollout_id + 1
-        metrics = self._track(args, rollout_id, "rollout", measures_of(samples))
-        append(args, "train", rollout_id + 1, metrics, rollout_time)
+        self._log(args, rollout_id, "rollout", _stats_in(samples), rollout_time)
         return False
 
     def log_eval(self, rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None) -> bool:
@@ -57,11 +62,10 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             RunAborted: as `log_rollout`.
         """
         run_in_progress(args)
-        measures = [measure for one in data.values() for measure in measures_of(one.get("samples") or ())]
-        metrics = self._track(args, rollout_id, "eval", measures)
+        stats = [found for one in data.values() for found in _stats_in(one.get("samples") or ())]
         # Evaluated rollouts run side by side: they take as long as the longest of them.
-        seconds = max((measure.generation_seconds + measure.environment_seconds for measure in measures), default=0.0)
-        append(args, "eval", steps_made(args, rollout_id), metrics, seconds)
+        seconds = max((found.generation_seconds + found.environment_seconds for found in stats), default=0.0)
+        self._log(args, rollout_id, "eval", stats, seconds)
         return False
 
     def has_signal(self, args: Any, samples: list[Any], **_: Any) -> Any:
@@ -91,7 +95,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
 
     def post_process(self, args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
         """`--custom-reward-post-process-path`: return raw rewards and advantages; see `orl_cluster.hooks.reward`."""
-        return advantages(args, samples, self.normalised)
+        return advantages(args, samples, self.normalised, takes_turns=self.takes_turns(args))
 
     def aborted(self, args: Any) -> bool:
         """Return the trainer's abort flag."""
@@ -122,9 +126,9 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
     def _module(self, name: str) -> Any:
         return sys.modules.get(f"{self.package}.{name}")
 
-    def _track(self, args: Any, rollout_id: int, kind: str, measures: Sequence[RolloutStats]) -> dict[str, float]:
-        """Return metrics, sent to W&B and TensorBoard by the trainer's tracking, on its own axis for this kind."""
-        metrics = metrics_of(measures)
+    def _log(self, args: Any, rollout_id: int, kind: str, stats: Sequence[RolloutStats], seconds: float) -> None:
+        """Log the metrics of `stats` by the trainer's tracking, on its own axis for `kind`, and to metrics.jsonl."""
+        metrics = (evaluation_metrics if kind == "eval" else metrics_of)(stats)
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
         logger.info("orl %s %d: %s", kind, rollout_id, named)
         tracking, metric_utils = self._module(self.tracking), self._module(self.metric_utils)
@@ -132,4 +136,23 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             with boundary(OrlError, "the trainer's tracking"):
                 step = metric_utils.compute_rollout_step(args, rollout_id)
                 tracking.log(args, {**named, f"{kind}/step": step}, step_key=f"{kind}/step")
-        return metrics
+        if named and (folder := getattr(args, "orl_folder", None)):
+            path = Path(folder) / "metrics.jsonl"
+            step = _steps_made(path, rollout_id) if kind == "eval" else rollout_id + 1
+            metrics_log.append(path, "eval" if kind == "eval" else "train", step, metrics, seconds=seconds)
+
+
+def _stats_in(samples: Iterable[Any]) -> list[RolloutStats]:
+    """Return the numbers that `generate` left in `samples`. Several samples of one rollout count once."""
+    found = {rollout_of(sample): sample.metadata[STATS] for sample in flat(samples)[::-1] if STATS in sample.metadata}
+    return [msgspec.convert(found[rollout], RolloutStats) for rollout in reversed(found)]
+
+
+def _steps_made(path: Path, rollout_id: int) -> int:
+    """Return the steps before the evaluation `rollout_id`, as the metrics file at `path` has them.
+
+    Trainers give the evaluation before all training the number of the first step. The file may be a step ahead, where
+    the next batch is played meanwhile.
+    """
+    logged = max((row.step for row in metrics_log.read(path) if row.kind == "train"), default=rollout_id)
+    return min(logged, rollout_id + 1)

@@ -18,8 +18,11 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from orl_core.config import RunConfig, decode_config, load_config
+from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.results.reward_function import find_modules_in
+from orl_rollout.run_folder.config_file import named
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine
@@ -48,6 +51,8 @@ class RunState:
         with _one_at_a_time:
             if self._worker is None:
                 folder = getattr(args, "orl_folder", "")
+                if modules := getattr(args, "orl_working_folder", ""):
+                    find_modules_in(modules)
                 self._worker = SharedState(config_of(args), args.hf_checkpoint, folder, args.n_samples_per_prompt)
                 atexit.register(self._worker.close)
             return self._worker
@@ -117,7 +122,7 @@ async def clients_of(args: Any, payload: Mapping[str, Any], *, evaluation: bool)
 async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any]) -> LoopClients:
     with boundary(OrlError, "starting rollouts"):
         worker = run_of(args).worker(args)
-        context = context_tokens(args, evaluation=evaluation) or worker.config.rollout.context_tokens
+        context = context_tokens(args, evaluation=evaluation) or context_tokens_of(worker.config)
         closing = AsyncExitStack()
         client = await closing.enter_async_context(OpenRewardClient(worker.config))
         engine = await closing.enter_async_context(SglangEngine(url, context_tokens=context, payload=payload))
@@ -143,7 +148,7 @@ def config_of(args: Any) -> RunConfig:
     path = given or os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
     if not path:
         raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
-    return load_config(path)
+    return named(load_config(path))
 
 
 def context_tokens(args: Any, *, evaluation: bool) -> int | None:

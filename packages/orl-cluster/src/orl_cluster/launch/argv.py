@@ -6,9 +6,8 @@ by the option's name, so that a flag in the file and the same flag on the comman
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orl_core.errors import ConfigError
@@ -50,6 +49,16 @@ def whole(value: Value) -> Value:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def split_options(argv: Iterable[str]) -> list[list[str]]:
+    """Return the words of each option in `argv`: its name, and the values that follow it."""
+    split: list[list[str]] = []
+    for word in argv:
+        if word.startswith("--") or not split:
+            split.append([])
+        split[-1].append(word)
+    return split
+
+
 def names_in(argv: Iterable[str]) -> list[str]:
     """Return the names of the options in `argv`, in order."""
     return [word.partition("=")[0] for word in argv if word.startswith("--") and len(word) > 2]
@@ -58,11 +67,10 @@ def names_in(argv: Iterable[str]) -> list[str]:
 def value_of(argv: Sequence[str], name: str) -> str | None:
     """Return the last value given to the option `name`; "" for a switch, None if it is not given."""
     found: str | None = None
-    for index, word in enumerate(argv):
-        option, equals, value = word.partition("=")
+    for first, *values in split_options(argv):
+        option, equals, value = first.partition("=")
         if option == name:
-            following = argv[index + 1] if index + 1 < len(argv) else ""
-            found = value if equals else "" if following.startswith("--") else following
+            found = value if equals else next(iter(values), "")
     return found
 
 
@@ -83,19 +91,7 @@ def number(value: str | None, name: str) -> int | None:
 def without(argv: Sequence[str], name: str) -> list[str]:
     """Return `argv` without the option `name` and its one value."""
     kept: list[str] = []
-    skip = False
-    for word in argv:
-        if skip and not word.startswith("--"):
-            skip = False
-            continue
-        option, equals, _ = word.partition("=")
-        skip = option == name and not equals
-        if option != name:
-            kept.append(word)
+    for first, *values in split_options(argv):
+        option, equals, _ = first.partition("=")
+        kept += values[not equals :] if option == name else [first, *values]
     return kept
-
-
-def nearest(name: str, known: Collection[str]) -> str:
-    """Return the option of `known` that `name` most likely means, or ""."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return close[0] if close else ""

@@ -9,34 +9,37 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 from orl_core.config.yaml import read
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, OrlError
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.run_folder.summary import Summary, SummaryFile
-from orl_rollout.signals import children, interrupt
+from orl_rollout.run_folder.tracking import WANDB_KEY, tracking_of
+from orl_rollout.secrets.entries import unset_in
+from orl_rollout.signals import interrupt
 
-from orl_cluster.launch import probe, process
-from orl_cluster.launch.argv import nearest, number, value_of, without
-from orl_cluster.launch.find_python import find_python
+from orl_cluster.launch import preflight, probe, process
+from orl_cluster.launch.argv import split_options, without
+from orl_cluster.launch.eval_sets import write_eval_sets
+from orl_cluster.launch.find_python import NotInstalledError, find_python, search_path
 from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of
-from orl_cluster.launch.probe import Findings
-from orl_cluster.launch.ray import ADDRESS, environment_for, hidden_of, ray_cluster, several_nodes, unclosable
-from orl_cluster.launch.required_env import WANDB_KEY, RequiredEnv, needs_of, secrets_in_config
+from orl_cluster.launch.probe import CUSTOM_CONFIG, WORKING_FOLDER, Findings
+from orl_cluster.launch.ray import environment_for, ray_cluster, several_nodes, unclosable
+from orl_cluster.launch.ray_address import ray_address
+from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
 from orl_cluster.launch.rows import check_rows
-from orl_cluster.launch.trainer_defaults import CUSTOM_CONFIG, MODEL
 
 logger = logger_of("orl")
 
-SHAPE_SECONDS = 120.0  # it may import the trainer's package
+TENSORBOARD = "TENSORBOARD_DIR"  # the variable by which the trainers find the folder
 LESS_MEMORY = "these lower memory use: --max-tokens-per-gpu, --max-context-len, fewer `max_turns`; after `--`: "
 MEGATRON_MEMORY = f"{LESS_MEMORY}--context-parallel-size, --sglang-mem-fraction-static 0.5, --optimizer-cpu-offload"
 
@@ -44,8 +47,9 @@ MEGATRON_MEMORY = f"{LESS_MEMORY}--context-parallel-size, --sglang-mem-fraction-
 class Command(Struct, frozen=True, kw_only=True):
     """Arguments of the trainer's train.py, and the `environment` beside what is inherited.
 
-    `unknown` is the message for an option `{}` that nothing there knows; `memory` says what lowers memory use.
-    `problems` keep it from running on this machine; `notes` are what else its user should know.
+    `files` are written before it starts. `unknown` is the message for an option `{}` that nothing there knows; `memory`
+    says what lowers memory use. `problems` keep it from running on this machine; `notes` are what else its user should
+    know.
     """
 
     request: LaunchRequest
@@ -53,6 +57,7 @@ class Command(Struct, frozen=True, kw_only=True):
     environment: dict[str, str]
     unknown: str
     memory: str
+    files: Mapping[Path, bytes] = field(default_factory=dict[Path, bytes])
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -89,57 +94,37 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
         _run_to_end(self._checked(run))
 
     def _checked(self, run: Run) -> Command:
-        python = find_python(self.name, run.python)
-        about = probe.ask(self.name, python, [], environment_for(python, {}))
-        if not about.root:
-            raise ConfigError(f"{python}: {self.name} is installed without train.py: install it from a checkout (-e)")
-        return _check(self.command_of(Installation(trainer=self.name, python=python, found=about), run))
+        trainer = run.config.trainer
+        path = search_path(self.name, trainer)
+        try:
+            python = find_python(self.name, run.python, path)
+        except NotInstalledError as exc:
+            checkout = getattr(trainer, f"{self.name}_path") or self.name
+            found, python, missing = Findings(root=checkout), "python3", str(exc)
+        else:
+            found, missing = probe.ask(self.name, python, [], environment_for(python, path)), ""
+        if not found.root:
+            raise ConfigError(
+                f"{python}: {self.name} is installed without train.py: install it from a checkout (-e), or name the "
+                f"checkout with --{self.name}-path"
+            )
+        installation = Installation(trainer=self.name, python=python, found=found, path=path, missing=missing)
+        return _check(_with_settings(self.command_of(installation, run)))
+
+
+def _with_settings(command: Command) -> Command:
+    """Return `command` with the variables of its user's settings, beside the trainer's own."""
+    run = command.request.run
+    folder = os.environ.get(TENSORBOARD) or str((run.folder / "tensorboard").absolute())
+    board = {TENSORBOARD: folder} if run.config.trainer.tensorboard else {}
+    return structs.replace(command, environment={**command.request.installation.path, **command.environment, **board})
 
 
 def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool = True) -> LaunchRequest:
     """Return the input of the adapter's command line; see `layout_of`."""
     trainer = run.config.trainer
     layout = layout_of(trainer, installation.found.gpus, trains_in_parallel=trains_in_parallel)
-    online = trainer.wandb_mode != "disabled" if trainer.wandb_mode else bool(os.environ.get(WANDB_KEY))
-    return LaunchRequest(run=run, installation=installation, layout=layout, tracked=online)
-
-
-def model_shape(
-    request: LaunchRequest, suffix: str, command_of: Callable[[Path], list[str]], separator: str | None = None
-) -> list[str]:
-    """Return the options of the model's shape: the words that `command_of(script)` prints between `separator`.
-
-    The script is the one that `--model-args` names, a path or a name in scripts/models of the trainer; else the one
-    that is named like the model, whatever the case.
-
-    Raises:
-        ConfigError: none is named, there is no such file, or it gives no options.
-    """
-    script = _model_script(request, suffix).absolute()
-    with boundary(ConfigError, f"--model-args {script}"):
-        asked = children.run(command_of(script), timeout=SHAPE_SECONDS)
-    words = [word for word in asked.stdout.split(separator) if word]
-    if asked.returncode or not words:
-        why = (asked.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ConfigError(f"--model-args {script}: it gives no options of a model: {why}")
-    return words
-
-
-def _model_script(request: LaunchRequest, suffix: str) -> Path:
-    trainer, folder = request.trainer, Path(request.installation.found.root, "scripts", "models")
-    known = sorted(script.stem for script in folder.glob(f"*{suffix}"))
-    model = Path(trainer.model or MODEL).name.lower()
-    named = trainer.model_args or next((script for script in known if script.lower() == model), "")
-    if not named:
-        raise ConfigError(
-            f"--model-args: name the script with the shape of {trainer.model}: a path, or one of {', '.join(known)}"
-        )
-    name = Path(named).name.removesuffix(suffix)
-    script = Path(named) if Path(named).is_file() else folder / f"{name}{suffix}"
-    if not script.is_file():
-        near = nearest(name, known)
-        raise ConfigError(f"--model-args {named}: no such script{f'; did you mean {near}?' if near else ''}")
-    return script
+    return LaunchRequest(run=run, installation=installation, layout=layout, tracking=tracking_of(trainer))
 
 
 def _check(command: Command) -> Command:
@@ -150,18 +135,31 @@ def _check(command: Command) -> Command:
     """
     request = command.request
     run, installation = request.run, request.installation
-    if run.task_data.is_file():  # a dry run prepares none
-        check_rows(run.task_data, run.config, command.argv)
+    # A dry run prepares no file; a prepared one holds tasks alone.
+    plain_rows = check_rows(run.task_data, run.config, command.argv) if run.task_data.is_file() else 0
+    scoring = preflight.scoring_notes(request, plain_rows)
+    told = tuple(filter(None, [*command.notes, request.tracking.note, *scoring, *preflight.unevaluated(command.argv)]))
+    if installation.missing:
+        unseen = (
+            f"not checked by {installation.trainer}: options, checkpoints, and the shape of the model, left out here"
+        )
+        return structs.replace(command, problems=(installation.missing,), notes=(*told, unseen))
     with TemporaryDirectory() as folder:  # the run's own file need not be there yet
         written = Path(folder) / "custom.json"
         written.write_bytes(_custom_config(request))
         argv = [*without(command.argv, CUSTOM_CONFIG), CUSTOM_CONFIG, str(written)]
         found = probe.ask(installation.trainer, installation.python, argv, _environment(command))
-    for name, near in found.unknown.items():
-        hint = f"; did you mean {near}?" if near else ""
+    for name, hint in found.unknown.items():
         raise ConfigError(f"{command.unknown.format(name)}{hint}")
-    problems = [*_lacking(command, found), *([found.obstacle] if found.obstacle else [])]
-    notes = [*command.notes, *_unevaluated(command.argv)]
+    if found.reward:
+        raise ConfigError(f"{installation.python}: {found.reward}")
+    problems = [
+        *preflight.absent_model(request),
+        *_lacking(command, found),
+        *preflight.untracked(request),
+        *([found.obstacle] if found.obstacle else []),
+    ]
+    notes = [*told, *unset_in(run.config), *preflight.joined()]
     if not found.complete:
         notes.append(f"not checked by the parser of {installation.trainer}: {found.why}")
     elif found.why:
@@ -172,15 +170,8 @@ def _check(command: Command) -> Command:
 def _shell_text(command: Command) -> str:
     """Write the command for people and for a shell, one option a line."""
     first = " ".join(f"{name}={shlex.quote(value)}" for name, value in command.environment.items())
-    lines = [first] if first else []
-    lines.append(f"  {shlex.join(command.words[:2])}")
-    option: list[str] = []
-    for word in [*command.argv, "--"]:
-        if word.startswith("--") and option:
-            lines.append(f"    {shlex.join(option)}")
-            option = []
-        option.append(word)
-    return " \\\n".join(lines)
+    options = [f"    {shlex.join(option)}" for option in split_options(command.argv)]
+    return " \\\n".join([*([first] if first else []), f"  {shlex.join(command.words[:2])}", *options])
 
 
 def _run_to_end(command: Command) -> None:
@@ -191,7 +182,9 @@ def _run_to_end(command: Command) -> None:
     request, folder = command.request, command.request.run.folder
     trainer, python = request.installation.trainer, request.installation.python
     log = folder / "trainer.log"
-    request.custom_config.write_bytes(_custom_config(request))
+    for path, content in {**command.files, request.custom_config: _custom_config(request)}.items():
+        path.write_bytes(content)
+    write_eval_sets(request.run)
     environment, needs = _environment(command), _needs(command)
     ending: dict[str, Any] = {}
     summary = SummaryFile(folder, lambda: _summary_of(command))
@@ -201,10 +194,11 @@ def _run_to_end(command: Command) -> None:
             interrupt.notified(summary.interrupted),
             ray_cluster(python, environment, gpus=request.layout.per_node, log=folder / "ray.log", needs=needs) as ray,
         ):
-            code = process.run(command.words, ray, log=log, hidden=hidden_of(needs))
+            code = process.run(command.words, ray, log=log, hidden=needs.names)
         if code:
-            memory = f"; {command.memory}" if process.ran_out_of_memory(log) else ""
-            raise OrlError(f"{trainer} ended with exit code {code}: {process.last_error(log)} (see {log}){memory}")
+            error, lacks_memory = process.failure_of(log)
+            memory = f"; {command.memory}" if lacks_memory else ""
+            raise OrlError(f"{trainer} ended with exit code {code}: {error} (see {log}){memory}")
     except KeyboardInterrupt:
         ending = {"interrupted": True}
         raise
@@ -217,7 +211,7 @@ def _run_to_end(command: Command) -> None:
 
 def _lacking(command: Command, found: Findings) -> list[str]:
     """Return the faults of this machine for a cluster of the run's own; a cluster that runs already is asked later."""
-    if os.environ.get(ADDRESS):
+    if ray_address(os.environ):
         return []
     layout, needs = command.request.layout, _needs(command)
     if layout.nodes > 1:
@@ -235,18 +229,10 @@ def _environment(command: Command) -> dict[str, str]:
     return environment_for(command.request.installation.python, {**given, **command.environment})
 
 
-def _unevaluated(argv: Sequence[str]) -> list[str]:
-    """Note a last step without evaluation: trainers evaluate every so many steps, and not once more at the end."""
-    steps, interval = (number(value_of(argv, name), name) for name in ("--num-rollout", "--eval-interval"))
-    if not steps or not interval or interval < 1 or steps % interval == 0:
-        return []
-    return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
-
-
 def _needs(command: Command) -> RequiredEnv:
     """Return the variables that the workers need. A user who is logged in at Weights & Biases needs no key there."""
     request = command.request
-    tracked = request.tracked and request.trainer.wandb_mode != "offline" and bool(os.environ.get(WANDB_KEY))
+    tracked = request.tracking.mode == "online" and bool(os.environ.get(WANDB_KEY))
     package = f"orl_{request.installation.trainer}"
     return needs_of(request.run.config, package, tracked=tracked, settings=command.environment)
 
@@ -258,7 +244,12 @@ def _custom_config(request: LaunchRequest) -> bytes:
         raise ConfigError(f"{CUSTOM_CONFIG}: expected a file after it")
     tree = read(Path(own)) if own else {}
     run = request.run
-    merged = {**tree, "orl_config": run.config.public(), "orl_folder": str(run.folder.absolute())}
+    ours = {
+        "orl_config": run.config.public(),
+        "orl_folder": str(run.folder.absolute()),
+        WORKING_FOLDER: str(Path.cwd()),
+    }
+    merged = {**tree, **ours}
     return msgspec.json.format(msgspec.json.encode(merged), indent=2)
 
 

@@ -7,23 +7,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.tracking import Tracking
 
-from orl_cluster.launch.argv import names_in, option_name, value_of, whole
+from orl_cluster.launch.argv import merge, names_in, option_name, value_of
 from orl_cluster.launch.probe import Findings
 
 GPUS, TENSOR_PARALLEL = 4, 4
 
 
 class Installation(Struct, frozen=True, kw_only=True):
-    """A trainer in its own Python, and the findings of the adapter's probe there."""
+    """A trainer in its own Python, and the findings of the adapter's probe there.
+
+    `path` is PYTHONPATH with the checkouts that the user names, if any. `missing` says why there is no such Python.
+    Then the command line is only shown.
+    """
 
     trainer: str
     python: str
     found: Findings
+    path: dict[str, str] = field(default_factory=dict[str, str])
+    missing: str = ""
 
 
 class Layout(Struct, frozen=True, kw_only=True):
@@ -43,12 +50,12 @@ class Layout(Struct, frozen=True, kw_only=True):
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
-    """Input of a command line. `tracked` tells whether Weights & Biases is used."""
+    """Input of a command line. `tracking` says how the run is reported to Weights & Biases."""
 
     run: Run
     installation: Installation
     layout: Layout
-    tracked: bool = False
+    tracking: Tracking = Tracking()
 
     @property
     def trainer(self) -> TrainerConfig:
@@ -58,7 +65,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
     @property
     def names(self) -> list[str]:
         """The options that the user gave by the trainer's own names."""
-        return [*(option_name(name) for name in self.trainer.flags), *names_in(self.run.extra)]
+        return [*(option_name(name) for name in self.trainer.own_flags), *names_in(self.run.extra)]
 
     @property
     def custom_config(self) -> Path:
@@ -75,11 +82,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
 
         A flag that the file takes away (false, null) counts as not given.
         """
-        after = value_of(self.run.extra, name)
-        filed = {option_name(flag): value for flag, value in self.trainer.flags.items()}.get(name)
-        if after is not None or filed is None or filed is False:
-            return after
-        return "" if filed is True else str(whole(filed))
+        return value_of(merge({}, self.trainer.own_flags, self.run.extra), name)
 
 
 def layout_of(config: TrainerConfig, found: int, *, trains_in_parallel: bool = True) -> Layout:
@@ -93,10 +96,8 @@ def layout_of(config: TrainerConfig, found: int, *, trains_in_parallel: bool = T
     divided = config.actor_gpus is not None or config.rollout_gpus is not None or config.asynchronous
     nodes = config.actor_nodes or 1
     gpus = config.num_gpus or found or GPUS
-    if divided and config.actor_gpus is None and config.rollout_gpus is None:
-        raise ConfigError("--async trains and plays on GPUs of their own: give --actor-gpus and --rollout-gpus")
     if divided and (config.actor_gpus is None or config.rollout_gpus is None):
-        raise ConfigError("--actor-gpus and --rollout-gpus divide the GPUs: give both, or neither to share them")
+        raise ConfigError("--async and divided GPUs need two numbers: give both --actor-gpus and --rollout-gpus")
     actor = config.actor_gpus or gpus
     rollout = config.rollout_gpus or gpus * nodes
     split = actor if trains_in_parallel or not divided else rollout  # a tensor-parallel group has to fit into it

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.bounded_files import read_whole
-from orl_rollout.signals import children
+from orl_core.errors import OrlError, boundary
 
+from orl_cluster.launch.probe import answer_of
 from orl_cluster.launch.required_env import RequiredEnv
 
 NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
@@ -45,16 +42,9 @@ def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list
     Raises:
         ConfigError: there is no such cluster, or it takes no work from `python`.
     """
-    with TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        command = [python, "-m", "orl_cluster.launch.nodes", str(answer), needs.package, *needs.names]
-        try:
-            asked = children.run(command, environment=environment, timeout=ASK_SECONDS)
-        except subprocess.TimeoutExpired as exc:
-            raise ConfigError(f"the cluster did not answer within {ASK_SECONDS:g} s") from exc
-        if answer.is_file():
-            return msgspec.json.decode(read_whole(answer), type=list[Node])
-    raise ConfigError((asked.stderr.strip().splitlines() or ["no message"])[-1])
+    arguments = [needs.package, *needs.names]
+    found = answer_of(python, "orl_cluster.launch.nodes", arguments, environment, seconds=ASK_SECONDS)
+    return msgspec.json.decode(found, type=list[Node])
 
 
 def look(package: str, names: Sequence[str]) -> tuple[list[str], bool]:

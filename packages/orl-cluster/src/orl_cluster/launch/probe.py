@@ -23,29 +23,39 @@ from typing import Any, NoReturn
 
 import msgspec
 from msgspec import Struct, field
+from orl_core.config import decode_config
 from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.text import did_you_mean
 from orl_rollout.bounded_files import read_whole
+from orl_rollout.results.reward_function import find_modules_in, load_reward
 from orl_rollout.signals import children
 
-from orl_cluster.launch.argv import names_in, nearest, value_of
+from orl_cluster.launch.argv import names_in, value_of
 
 CHECKPOINT_TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
+TRACKERS = ("wandb", "tensorboard")
+CUSTOM_CONFIG = "--custom-config-path"
+WORKING_FOLDER = "orl_working_folder"  # in the file of that option: where the user's own modules are
 ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes a minute on a slow disk
 
 
 class Findings(Struct, frozen=True, kw_only=True):
     """The answer. `root` is the trainer's checkout, `ray` the version of Ray; "" if there is none.
 
+    `modules` are those of TRACKERS that can be imported.
     `features` are the adapter's own names for what it looks for; `obstacle` is what else keeps the command line from
-    running. `unknown` maps options that no parser knows to the nearest that exists, or "". `complete` is False if the
-    parsers could not be asked: then `why` is the reason. Otherwise `why` is what the parser refuses, or "".
+    running; `reward` says why the user's reward function cannot be loaded. Both are "" if there is nothing to say.
+    `unknown` maps options that no parser knows to a hint at the nearest, or "". `complete` is False if the parsers
+    could not be asked: then `why` is the reason. Otherwise `why` is what the parser refuses, or "".
     """
 
     root: str = ""
     ray: str = ""
     gpus: int = 0
+    modules: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     obstacle: str = ""
+    reward: str = ""
     unknown: dict[str, str] = field(default_factory=dict[str, str])
     complete: bool = False
     why: str = ""
@@ -57,20 +67,37 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
     Raises:
         ConfigError: the adapter of `trainer` is not installed there, or the question was not answered.
     """
+    try:
+        found = answer_of(python, f"orl_{trainer}.probe", ["--", *argv], environment, seconds=ASK_SECONDS)
+    except ConfigError as exc:
+        if "No module named" in str(exc):
+            install = f"just install-into {python} --trainer {trainer}"
+            raise ConfigError(f"{python}: {exc}: `{install}` brings orl-{trainer} there") from exc
+        raise ConfigError(f"{python}: cannot be asked for {trainer}: {exc}") from exc
+    return msgspec.json.decode(found, type=Findings)
+
+
+def answer_of(
+    python: str, module: str, arguments: Sequence[str], environment: Mapping[str, str], *, seconds: float
+) -> bytes:
+    """Run `python -m MODULE ANSWER arguments` and return the content of the file ANSWER that it writes.
+
+    Raises:
+        ConfigError: it cannot be run, takes longer than `seconds`, or writes no answer; then its last line says why.
+    """
     with TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
+        file = Path(folder) / "answer.json"
         try:
-            command = [python, "-m", f"orl_{trainer}.probe", str(answer), "--", *argv]
-            asked = children.run(command, environment=environment, timeout=ASK_SECONDS)
-        except (OSError, subprocess.TimeoutExpired) as exc:
-            raise ConfigError(f"{python}: cannot be asked for {trainer}: {exc}") from exc
-        if answer.is_file():
-            return msgspec.json.decode(read_whole(answer), type=Findings)
-    last = (asked.stderr.strip().splitlines() or ["no message"])[-1]
-    if "No module named" in last:
-        install = f"just install-into {python} --trainer {trainer}"
-        raise ConfigError(f"{python}: {last}: `{install}` brings orl-{trainer} there")
-    raise ConfigError(f"{python}: cannot be asked for {trainer}: {last}")
+            asked = children.run(
+                [python, "-m", module, str(file), *arguments], environment=environment, timeout=seconds
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise ConfigError(f"no answer within {seconds:g} s") from exc
+        except OSError as exc:
+            raise ConfigError(str(exc)) from exc
+        if file.is_file():
+            return read_whole(file)
+    raise ConfigError((asked.stderr.strip().splitlines() or ["no message"])[-1])
 
 
 def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings:
@@ -96,10 +123,26 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
         root=_root_of(trainer),
         ray=next((found.version for found in distributions(name="ray")), ""),
         gpus=_gpus(),
-        unknown={name: nearest(name, known) for name in names if name not in known},
+        modules=tuple(filter(finds, TRACKERS)),
+        reward=_reward_fault(argv),
+        unknown={name: did_you_mean(name, known) for name in names if name not in known},
         complete=asked or refused,
         why=why or switched,
     )
+
+
+def _reward_fault(argv: Sequence[str]) -> str:
+    """Return why the reward function that the file of `--custom-config-path` names cannot be loaded here, or ""."""
+    path = Path(value_of(argv, CUSTOM_CONFIG) or "")
+    tree: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if path.is_file() else {}
+    if WORKING_FOLDER not in tree:
+        return ""
+    find_modules_in(tree[WORKING_FOLDER])
+    try:
+        load_reward(decode_config(tree["orl_config"], "orl_config"))
+    except ConfigError as fault:
+        return str(fault)
+    return ""
 
 
 def _given_values(argv: Sequence[str], known: Mapping[str, bool]) -> Generator[str]:
@@ -157,16 +200,16 @@ def goes_on(argv: Sequence[str]) -> bool:
     return bool(load and save) and Path(load or "").absolute() == Path(save or "").absolute()
 
 
-def no_checkpoint(folder: str) -> str:
-    """Return why training cannot go on from `folder`, and where it could; "" if it can."""
+def no_checkpoint(option: str, folder: str) -> str:
+    """Return why training cannot go on from `folder`, the value of `option`, and where it could; "" if it can."""
     tracker = Path(folder) / CHECKPOINT_TRACKER
     if not tracker.is_file():
-        return f"no checkpoint is there, training would start anew: {_meant(folder)}"
+        return f"{option} {folder}: no checkpoint is there, training would start anew: {_meant(folder)}"
     step = tracker.read_text(encoding="utf-8").strip()
     saved = f"iter_{int(step):07d}" if step.isdecimal() else step
     if saved and (Path(folder) / saved).is_dir():
         return ""
-    return f"its {CHECKPOINT_TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
+    return f"{option} {folder}: its {CHECKPOINT_TRACKER} names {step or 'nothing'}, and no such checkpoint is there"
 
 
 def _meant(folder: str) -> str:

@@ -20,6 +20,7 @@ from orl_rollout.signals import children
 END_BYTES = 100_000  # of a log that are read for what went wrong
 LINE_CHARACTERS = 400
 MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory", "OOM-killed", "Out of memory")
+WORKING_FOLDER = "PWD"  # a shell's variable, whose name is also a password's
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
 
 
@@ -31,7 +32,22 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hi
     Raises:
         Interrupted: a signal came.
     """
-    with scrubbing(log, environment, hidden) as output:
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+    with running(command, environment, log=log, hidden=hidden, signals=signals) as process:
+        return children.exit_code(process)
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    log: Path,
+    hidden: Iterable[str],
+    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
+) -> Generator[subprocess.Popen[bytes]]:
+    """Yield the process of `command`, whose output goes to `log` as in `run`. `signals` end it with the block."""
+    with _scrubbing(log, environment, hidden) as output:
         process = subprocess.Popen(
             list(command),
             env=dict(environment),
@@ -40,18 +56,19 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hi
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        with children.ended(process, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)):
-            return children.exit_code(process)
+        with children.ended(process, signals):
+            yield process
 
 
 @contextmanager
-def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) -> Generator[IO[bytes]]:
+def _scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) -> Generator[IO[bytes]]:
     """Yield the end of a pipe that leads into `log`, with the values of secret variables of `environment` taken out.
 
     Secret are the variables `hidden`, those whose name says so, and those that hold a login. The log is complete when
     the block is left, if every process that writes to it has ended.
     """
-    telling = (name for name, value in environment.items() if takes_secret(name) or has_login(value))
+    named = (name for name in environment if takes_secret(name) and name != WORKING_FOLDER)
+    telling = (*named, *(name for name, value in environment.items() if has_login(value)))
     with log.open("ab") as file:
         scrub = subprocess.Popen(
             [sys.executable, "-m", "orl_cluster.launch.scrub", *dict.fromkeys((*hidden, *telling))],
@@ -71,22 +88,11 @@ def scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) 
         scrub.wait()
 
 
-def last_error(log: Path) -> str:
-    """Return the last line of a log that names an exception, or its last line."""
-    lines = _end(log)
-    named = [line for line in lines if _EXCEPTION.search(line)]
-    last = (named or lines or ["it said nothing"])[-1]
-    return " ".join(last.split())[:LINE_CHARACTERS]
-
-
-def ran_out_of_memory(log: Path) -> bool:
-    """Tell whether the end of a log names a lack of memory."""
-    return any(sign in line for line in _end(log) for sign in MEMORY)
-
-
-def _end(log: Path) -> list[str]:
-    if not log.is_file():
-        return []
+def failure_of(log: Path) -> tuple[str, bool]:
+    """Return the last line of a log that names an exception, or its last line; and whether its end lacks memory."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_BYTES))
-        return [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    named = [line for line in lines if _EXCEPTION.search(line)]
+    last = (named or lines or ["it said nothing"])[-1]
+    return " ".join(last.split())[:LINE_CHARACTERS], any(sign in line for line in lines for sign in MEMORY)

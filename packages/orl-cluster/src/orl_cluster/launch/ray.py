@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -24,57 +23,42 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orl_core.errors import ConfigError, OrlError
-from orl_rollout.signals import children, interrupt
+from orl_rollout.signals import interrupt
 
 from orl_cluster.launch import nodes
-from orl_cluster.launch.process import scrubbing
-from orl_cluster.launch.required_env import PLATFORM, WANDB_KEY, RequiredEnv
+from orl_cluster.launch.process import running
+from orl_cluster.launch.ray_address import ADDRESS, NONE, OWN_FOLDER, PORT, ray_address
+from orl_cluster.launch.required_env import RequiredEnv
 
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
-PORT = 6379  # Ray's own, of a cluster that the user starts
-ADDRESS, TOKEN = "RAY_ADDRESS", "RAY_AUTH_TOKEN"
-OWN = {"RAY_AUTH_MODE": "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
+MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+OWN = {MODE: "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
 CLOSABLE = (2, 52)  # the first Ray that knows the token
-NOTHING = RequiredEnv()
 
 
 @contextmanager
 def ray_cluster(
-    python: str, environment: Mapping[str, str], *, gpus: int, log: Path, needs: RequiredEnv = NOTHING
+    python: str, environment: Mapping[str, str], *, gpus: int, log: Path, needs: RequiredEnv
 ) -> Generator[dict[str, str]]:
-    """Yield `environment` with the address of a cluster: that of RAY_ADDRESS if it is set, else of one started here.
+    """Yield `environment` with the address of a cluster: of one that runs already, else of one started here.
 
     Raises:
         ConfigError: its workers lack something of `needs`; says where, and how it gets there.
         OrlError: the cluster does not start; names the log.
     """
-    if address := environment.get(ADDRESS):
-        _refuse_unready(python, environment, needs, address)
-        yield dict(environment)
+    if address := ray_address(environment):
+        joined = {**environment, ADDRESS: address}
+        _refuse_unready(python, joined, needs, address)
+        yield joined
         return
     own = {**environment, **OWN, TOKEN: secrets.token_hex(32)}
-    folder = Path(tempfile.mkdtemp(prefix="orl-ray-"))
     port = _free_port()
-    with scrubbing(log, own, hidden_of(needs)) as output:
-        process = subprocess.Popen(
-            _command(python, port, gpus, folder),
-            env=own,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            with children.ended(process):
-                _await(process, port, log)
-                yield {**own, ADDRESS: f"127.0.0.1:{port}"}
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def hidden_of(needs: RequiredEnv) -> tuple[str, ...]:
-    """Return the variables whose values no log may hold: those of `needs`, every key, and the cluster's token."""
-    return tuple(dict.fromkeys((*needs.names, PLATFORM, WANDB_KEY, TOKEN)))
+    with (
+        tempfile.TemporaryDirectory(prefix=OWN_FOLDER, ignore_cleanup_errors=True) as folder,
+        running(_command(python, port, gpus, folder), own, log=log, hidden=needs.names) as process,
+    ):
+        _await(process, port, log)
+        yield {**own, ADDRESS: f"127.0.0.1:{port}"}
 
 
 def several_nodes(nodes: int, gpus: int, needs: RequiredEnv) -> str:
@@ -110,7 +94,9 @@ def _refuse_unready(python: str, environment: Mapping[str, str], needs: Required
         raise ConfigError(f"{ADDRESS}={address}: {exc}") from exc
     told = [problem for node in answers if (problem := problem_of(node, needs, address))]
     if told:
-        raise ConfigError(f"{ADDRESS}={address}: {'; '.join(told)}")
+        raise ConfigError(
+            f"{ADDRESS}={address}: {'; '.join(told)}; or set {ADDRESS}={NONE} for a cluster of the run's own"
+        )
 
 
 def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
@@ -126,13 +112,13 @@ def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
     return f"node {node.address} has no {', '.join(missing)}: start Ray there with it in the environment, `{start}`"
 
 
-def _command(python: str, port: int, gpus: int, folder: Path) -> list[str]:
+def _command(python: str, port: int, gpus: int, folder: str) -> list[str]:
     return [
         *(python, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(port), "--num-gpus", str(gpus)),
         *("--ray-client-server-port", str(_free_port()), "--dashboard-agent-listen-port", str(_free_port())),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
-        *("--include-dashboard", "false", "--disable-usage-stats", "--temp-dir", str(folder)),
+        *("--include-dashboard", "false", "--disable-usage-stats", "--temp-dir", folder),
     ]
 
 

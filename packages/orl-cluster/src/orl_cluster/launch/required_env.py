@@ -10,26 +10,29 @@ import shlex
 from collections.abc import Container, Mapping
 
 from msgspec import Struct, field
-from orl_core.config import RunConfig, Secret
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
+from orl_rollout.run_folder.tracking import WANDB_KEY
+from orl_rollout.secrets.entries import SecretEntry, entries_of
 
-PLATFORM, WANDB_KEY = "OPENREWARD_API_KEY", "WANDB_API_KEY"
+PLATFORM = "OPENREWARD_API_KEY"
 
 
 class RequiredEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Workers import `package`; of each tuple in `variables`, one has to be set.
+    """Workers import `package`; of each tuple in `variables`, one has to be set. `optional` may hold secrets too.
 
     `settings` are variables of the trainer's, with their values, that a cluster is to be started with.
     """
 
     package: str = ""
     variables: tuple[tuple[str, ...], ...] = ()
+    optional: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every variable that may hold a secret."""
-        return tuple(name for either in self.variables for name in either)
+        return (*(name for either in self.variables for name in either), *self.optional)
 
     def assignments(self, there: Container[str] = ()) -> str:
         """Return assignments for the front of a command, without variables in `there`; ends with a space."""
@@ -44,28 +47,51 @@ class RequiredEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mapping[str, str]) -> RequiredEnv:
     """Return what the workers of `config` need; `tracked` tells whether they need a key of Weights & Biases.
 
-    A secret is read from the variable of its name or of its upper-case form, whichever is set.
+    A secret is read from the variable of its name or of its upper-case form, whichever is set. One without a value here
+    is left out of a rollout, so that no worker needs it.
     """
     environments = config.environments.values()
-    secrets = dict.fromkeys([*config.secrets, *(name for each in environments for name in each.secrets)])
+    scoped = _scoped(config)
+    secrets: dict[tuple[str, ...], bool] = {}
+    for entry in _entries(config):
+        own = entry.name in scoped and entry.given is not None
+        secrets.setdefault((entry.own_variable,) if own else entry.variables, bool(entry.value))
     keys = [PLATFORM] if any(each.base_url is None or each.send_api_key for each in environments) else []
     keys += [WANDB_KEY] if tracked else []
-    either = [*((key,) for key in keys), *(tuple(dict.fromkeys((name, name.upper()))) for name in secrets)]
-    return RequiredEnv(package=package, variables=tuple(either), settings=dict(settings))
+    either = [*((key,) for key in keys), *(names for names, needed in secrets.items() if needed)]
+    optional = tuple(name for names, needed in secrets.items() if not needed for name in names)
+    return RequiredEnv(package=package, variables=tuple(either), optional=optional, settings=dict(settings))
 
 
 def secrets_in_config(config: RunConfig) -> dict[str, str]:
     """Return secrets given in the configuration itself, by the variables that workers read them from.
 
+    A secret with several values has a variable for each environment that gives one.
+
     Raises:
-        ConfigError: two environments give one secret two values, which one variable cannot hold.
+        ConfigError: two environments have one variable, because their names differ in punctuation alone.
     """
     given: dict[str, str] = {}
-    for environment in config.environments.values():
-        for name, entry in {**config.secrets, **environment.secrets}.items():
-            value = entry.value if isinstance(entry, Secret) else entry
-            if value and given.setdefault(name, value) != value:
-                raise ConfigError(
-                    f"the secret `{name}` has several values in the configuration: workers read it from one variable"
-                )
+    scoped = _scoped(config)
+    for entry in _entries(config):
+        if entry.given is None:
+            continue
+        variable = entry.own_variable if entry.name in scoped else entry.name
+        if given.setdefault(variable, entry.given) != entry.given:
+            raise ConfigError(
+                f"the secret `{entry.name}` has several values under the variable {variable}: rename one of the secrets"
+            )
     return given
+
+
+def _entries(config: RunConfig) -> list[SecretEntry]:
+    """Return the secrets of all environments, each once."""
+    return list(dict.fromkeys(entry for name in config.environments for entry in entries_of(config, name)))
+
+
+def _scoped(config: RunConfig) -> set[str]:
+    """Return the secrets whose values, or the variable in place of one, differ between environments."""
+    given: dict[str, set[str | None]] = {}
+    for entry in _entries(config):
+        given.setdefault(entry.name, set()).add(entry.given)
+    return {name for name, values in given.items() if len(values) > 1}

@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec import structs
 from orl_core.config import TrainerConfig
+from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of, training_tokens
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
 from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
-from orl_cluster.launch.layout import LaunchRequest, Layout
-from orl_cluster.launch.probe import CHECKPOINT_TRACKER
+from orl_cluster.launch.eval_sets import eval_options
+from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.probe import CHECKPOINT_TRACKER, CUSTOM_CONFIG
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
-RESPONSE_TOKENS, TOKENS_PER_GPU = 4096, 8192
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
-CUSTOM_CONFIG = "--custom-config-path"
-CONTEXT_PARALLEL, PER_GPU = "--context-parallel-size", "--max-tokens-per-gpu"
+CUSTOM_REWARD = "--custom-rm-path"
 
 # Options that orl must own, and what sets them. It counts the GPUs: for those that are not there Ray waits for ever.
 OWNED = {
@@ -35,6 +36,8 @@ OWNED = {
     "--colocate": "orl: on by default, off when --async, --actor-gpus or --rollout-gpus is given",
     "--custom-generate-function-path": "orl's own rollout",
     "--prompt-data": "--task-data",
+    "--rollout-max-response-len": "`rollout.turn_tokens`, or --max-response-len before `--`",
+    "--rollout-max-context-len": "`rollout.context_tokens`, or --max-context-len before `--`",
     "--group-rm": "`group_reward:` in the configuration, which scores groups after all rollouts",
 }
 # Options of older scripts that no trainer has, and what replaces them.
@@ -47,7 +50,8 @@ MEGATRON_GONE = {
     "which are on already",
     **GONE,
 }
-NORMALISED_ADVANTAGES = frozenset({"reinforce_plus_plus", "reinforce_plus_plus_baseline"})
+ESTIMATOR = "--advantage-estimator"
+NORMALISED_ADVANTAGES = frozenset({"ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"})
 
 
 def assemble(request: LaunchRequest, ours: Options) -> list[str]:
@@ -59,7 +63,7 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     extra = request.run.extra
     _check_words(extra)
     refuse_on_command_line(extra)
-    flags = {name: value for name, value in request.trainer.flags.items() if option_name(name) != CUSTOM_CONFIG}
+    flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = merge(ours, flags, without(extra, CUSTOM_CONFIG))
     refuse_in_words(request.run.config, argv)
     _check_batch(argv)
@@ -90,18 +94,7 @@ def options(
     Raises:
         ConfigError: `--max-context-len` is longer than the training GPUs take.
     """
-    return {
-        **_cluster(request.layout),
-        **_checkpoints(request, absolute(reference or request.trainer.model or MODEL)),
-        **_data(request, generate),
-        **_rollouts(request, parallel=parallel),
-        **_learning(request.trainer),
-        **training,
-        **(_tracking(request) if request.tracked else {}),
-    }
-
-
-def _cluster(layout: Layout) -> Options:
+    layout = request.layout
     return {
         "--actor-num-nodes": layout.nodes,
         "--actor-num-gpus-per-node": layout.actor,
@@ -109,6 +102,12 @@ def _cluster(layout: Layout) -> Options:
         "--rollout-num-gpus": layout.rollout,
         "--rollout-num-gpus-per-engine": layout.tensor_parallel,
         "--colocate": layout.colocate,
+        **_checkpoints(request, absolute(reference or request.trainer.model or MODEL)),
+        **_data(request, generate),
+        **_rollouts(request, parallel=parallel),
+        **_learning(request),
+        **training,
+        **_tracking(request),
     }
 
 
@@ -120,7 +119,7 @@ def _checkpoints(request: LaunchRequest, reference: str) -> Options:
     """
     trainer, save = request.trainer, request.save
     own = Path(trainer.load).expanduser().absolute() if trainer.load else save
-    goes_on = not trainer.load and _is_trained(Path(reference)) and not _is_trained(save)
+    goes_on = not trainer.load and is_trained(Path(reference)) and not is_trained(save)
     return {
         "--hf-checkpoint": absolute(trainer.model or MODEL),
         "--ref-load": reference,
@@ -130,7 +129,7 @@ def _checkpoints(request: LaunchRequest, reference: str) -> Options:
     }
 
 
-def _is_trained(folder: Path) -> bool:
+def is_trained(folder: Path) -> bool:
     """Tell whether training wrote the checkpoint in `folder`: it names its step, which a converted model does not."""
     tracker = folder / CHECKPOINT_TRACKER
     return tracker.is_file() and tracker.read_text(encoding="utf-8").strip().isdecimal()
@@ -152,7 +151,7 @@ def _data(request: LaunchRequest, generate: str) -> Options:
         "--rollout-shuffle": True,
         CUSTOM_CONFIG: request.custom_config,
         "--custom-generate-function-path": f"{adapter}.generate.{generate}",
-        "--custom-rm-path": f"{adapter}.hooks.reward",
+        CUSTOM_REWARD: f"{adapter}.hooks.reward",
         "--custom-reward-post-process-path": f"{adapter}.hooks.post_process",
         "--custom-rollout-log-function-path": f"{adapter}.hooks.log_rollout",
         "--custom-eval-rollout-log-function-path": f"{adapter}.hooks.log_eval",
@@ -161,7 +160,7 @@ def _data(request: LaunchRequest, generate: str) -> Options:
         return options
     return {
         **options,
-        "--eval-prompt-data": ("held_out", run.eval_data.absolute()),
+        "--eval-prompt-data": eval_options(run),
         "--eval-interval": evaluation.interval or request.trainer.num_rollout or STEPS,
         "--n-samples-per-eval-prompt": evaluation.samples,
         "--eval-temperature": evaluation.temperature,
@@ -178,7 +177,7 @@ def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
         "--n-samples-per-prompt": members,
         "--num-steps-per-rollout": 1,
         "--global-batch-size": groups * members,
-        "--rollout-max-response-len": trainer.max_response_len or RESPONSE_TOKENS,
+        "--rollout-max-response-len": request.run.config.rollout.turn_tokens,
         "--rollout-max-context-len": _context_tokens(request, parallel=parallel),
         "--rollout-temperature": trainer.temperature or TEMPERATURE,
         "--rollout-seed": trainer.seed,
@@ -188,34 +187,40 @@ def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
 
 def _context_tokens(request: LaunchRequest, *, parallel: bool) -> int:
     """Return the most ids of prompt and response together: as configured, within what the training GPUs take."""
-    trainer = request.trainer
+    config, trainer = request.run.config, request.trainer
     gpus = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1
-    asked = number(request.value(PER_GPU), PER_GPU) or trainer.max_tokens_per_gpu
-    taken = (asked or TOKENS_PER_GPU) * gpus
-    if (trainer.max_context_len or 0) > taken:
+    per_gpu = number(request.value(PER_GPU), PER_GPU) or trainer.max_tokens_per_gpu
+    trainer = structs.replace(trainer, max_tokens_per_gpu=per_gpu, flags={CONTEXT_PARALLEL: gpus})
+    asked, taken = config.rollout.context_tokens or 0, training_tokens(trainer)
+    if asked > taken:
         beside = f", or {CONTEXT_PARALLEL} after `--`" if parallel else ""
         raise ConfigError(
-            f"--max-context-len {trainer.max_context_len} is more than the training GPUs take: {PER_GPU} "
-            f"{taken // gpus} x context parallel {gpus} is {taken} ids; raise {PER_GPU}{beside}"
+            f"`rollout.context_tokens` (--max-context-len) is {asked}, more than the training GPUs take: {PER_GPU} "
+            f"{taken // gpus} x context parallel {gpus} is {taken} ids; lower it, or raise {PER_GPU}{beside}"
         )
-    return trainer.max_context_len or min(request.run.config.rollout.context_tokens, taken)
+    return context_tokens_of(structs.replace(config, trainer=trainer))
 
 
-def _learning(trainer: TrainerConfig) -> Options:
+def estimator_of(request: LaunchRequest) -> str:
+    """Return the advantage estimator of the run."""
+    return request.value(ESTIMATOR) or request.trainer.advantage_estimator or "grpo"
+
+
+def _learning(request: LaunchRequest) -> Options:
     """Return estimator and optimizer. The importance of old samples is corrected where rollouts can be off-policy."""
-    estimator = trainer.advantage_estimator or "grpo"
+    trainer, estimator = request.trainer, estimator_of(request)
     return {
-        "--advantage-estimator": estimator,
+        ESTIMATOR: estimator,
         "--eps-clip": 0.2,
         "--normalize-advantages": estimator in NORMALISED_ADVANTAGES,
         "--use-tis": trainer.asynchronous,
         "--optimizer": "adam",
         "--lr": trainer.lr or LEARNING_RATE,
-        "--lr-decay-style": "constant",
-        "--weight-decay": 0.0,
-        "--adam-beta1": 0.9,
-        "--adam-beta2": 0.999,
-        "--adam-eps": "1e-8",
+        "--lr-decay-style": trainer.lr_decay_style or "constant",
+        "--weight-decay": trainer.weight_decay or 0.0,
+        "--adam-beta1": 0.9 if trainer.adam_beta1 is None else trainer.adam_beta1,
+        "--adam-beta2": 0.999 if trainer.adam_beta2 is None else trainer.adam_beta2,
+        "--adam-eps": trainer.adam_eps or "1e-8",
         "--seed": trainer.seed or 1234,
     }
 
@@ -244,16 +249,19 @@ def megatron(request: LaunchRequest) -> Options:
 
 
 def _tracking(request: LaunchRequest) -> Options:
-    """Return the options of Weights & Biases. The group is required there, and names the run."""
-    trainer = request.trainer
+    """Return the options of Weights & Biases, where the group names the run, and of TensorBoard."""
+    run, trainer, mode = request.run, request.trainer, request.tracking.mode
     project = trainer.wandb_project or f"{request.installation.trainer}-openreward"
-    return {
+    folder = {"--use-tensorboard": True, "--tb-project-name": project, "--tb-experiment-name": run.folder.name}
+    wandb = {
         "--use-wandb": True,
         "--wandb-project": project,
-        "--wandb-group": trainer.wandb_run or project,
-        "--disable-wandb-random-suffix": bool(trainer.wandb_run),
-        "--wandb-mode": trainer.wandb_mode,
+        "--wandb-group": trainer.wandb_run or run.folder.name,
+        "--disable-wandb-random-suffix": True,
+        "--wandb-mode": "offline" if mode == "offline" else trainer.wandb_mode,
+        "--wandb-dir": str(run.folder.absolute()) if mode == "offline" else None,
     }
+    return {**(wandb if mode else {}), **(folder if trainer.tensorboard else {})}
 
 
 def _check_words(extra: Sequence[str]) -> None:

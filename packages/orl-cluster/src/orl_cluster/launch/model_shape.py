@@ -1,0 +1,56 @@
+"""The options of a model's shape, which the trainer's checkout has in scripts, one for each model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from orl_core.errors import ConfigError, boundary
+from orl_core.text import did_you_mean
+from orl_rollout.signals import children
+
+from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.trainer_defaults import MODEL
+
+SHAPE_SECONDS = 120.0  # it may import the trainer's package
+
+
+def model_shape(
+    request: LaunchRequest, suffix: str, command_of: Callable[[Path], list[str]], separator: str | None = None
+) -> list[str]:
+    """Return the options of the model's shape: the words that `command_of(script)` prints between `separator`.
+
+    The script is the one that `--model-args` names, a path or a name in scripts/models of the trainer; else the one
+    that is named like the model, whatever the case. Without an installed trainer there are none to show.
+
+    Raises:
+        ConfigError: none is named, there is no such file, or it gives no options.
+    """
+    if request.installation.missing:
+        return []
+    script = _model_script(request, suffix).absolute()
+    environment = {**os.environ, **request.installation.path}
+    with boundary(ConfigError, f"--model-args {script}"):
+        asked = children.run(command_of(script), environment=environment, timeout=SHAPE_SECONDS)
+    words = [word for word in asked.stdout.split(separator) if word]
+    if asked.returncode or not words:
+        why = (asked.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ConfigError(f"--model-args {script}: it gives no options of a model: {why}")
+    return words
+
+
+def _model_script(request: LaunchRequest, suffix: str) -> Path:
+    trainer, folder = request.trainer, Path(request.installation.found.root, "scripts", "models")
+    known = sorted(script.stem for script in folder.glob(f"*{suffix}"))
+    model = Path(trainer.model or MODEL).name.lower()
+    named = trainer.model_args or next((script for script in known if script.lower() == model), "")
+    if not named:
+        raise ConfigError(
+            f"--model-args: name the script with the shape of {trainer.model}: a path, or one of {', '.join(known)}"
+        )
+    name = Path(named).name.removesuffix(suffix)
+    script = Path(named) if Path(named).is_file() else folder / f"{name}{suffix}"
+    if not script.is_file():
+        raise ConfigError(f"--model-args {named}: no such script{did_you_mean(name, known)}")
+    return script

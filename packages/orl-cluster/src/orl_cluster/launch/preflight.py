@@ -1,0 +1,64 @@
+"""Preflight checks of a launch that need no answer of the trainer: problems that prevent a start, and notes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from orl_core.errors import ConfigError
+
+from orl_cluster.launch.argv import number, value_of
+from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.probe import TRACKERS
+from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
+from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD
+
+
+def absent_model(request: LaunchRequest) -> list[str]:
+    """Return a problem if the model is a folder that does not exist."""
+    model = request.trainer.model or ""
+    is_path = model.startswith((".", "~", "/")) or model.count("/") > 1
+    absent = is_path and not Path(model).expanduser().is_dir()
+    return [f"--model {model}: no such folder"] if absent else []
+
+
+def joined() -> list[str]:
+    """Note the cluster that was found without being named."""
+    address = ray_address(os.environ)
+    if not address or address == os.environ.get(ADDRESS):
+        return []
+    return [f"it runs on the Ray cluster at {address}; {ADDRESS}={NONE} starts one of its own"]
+
+
+def untracked(request: LaunchRequest) -> list[str]:
+    """Return what the trainer's Python lacks to report the run as its user asks."""
+    wanted = {"wandb": request.tracking.mode is not None, "tensorboard": request.trainer.tensorboard}
+    installation = request.installation
+    return [
+        f"{module} is not installed beside {installation.trainer}: run {installation.python} -m pip install {module}"
+        for module in TRACKERS
+        if wanted[module] and module not in installation.found.modules
+    ]
+
+
+def unevaluated(argv: Sequence[str]) -> list[str]:
+    """Note a last step without evaluation: trainers evaluate every so many steps, and not once more at the end."""
+    steps, interval = (number(value_of(argv, name), name) for name in ("--num-rollout", "--eval-interval"))
+    if not steps or not interval or interval < 1 or steps % interval == 0:
+        return []
+    return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
+
+
+def scoring_notes(request: LaunchRequest, plain_rows: int | None) -> list[str]:
+    """Note that the user's own `--custom-rm-path` scores plain rows alone. `plain_rows` is None if nobody counted them.
+
+    Raises:
+        ConfigError: there is no plain row, so that the trainer would never call it.
+    """
+    if not request.value(CUSTOM_REWARD):
+        return []
+    told = f"{CUSTOM_REWARD} scores plain rows, and `reward: module:function` in the configuration scores tasks"
+    if plain_rows == 0:
+        raise ConfigError(f"{told}: {request.run.task_data} has no plain row. Use `reward`")
+    return [told]
