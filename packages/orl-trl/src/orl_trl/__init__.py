@@ -1,6 +1,7 @@
 """The embedded default trainer: TRL's GRPOTrainer on one machine, fed by orl's own loop through an in-process engine.
 
-Importing it costs nothing: torch, transformers and trl are imported when one of its two functions is called.
+Importing it costs nothing: torch, transformers and trl are imported when one of its functions is called.
+Its modules are internal.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from orl_rollout.loop.engine import Engine
     from orl_rollout.run_folder.contract import Plan, Run
+
+__all__ = ["plan", "play_in_process", "train"]
 
 T = TypeVar("T")
 
@@ -30,13 +33,14 @@ def train(run: Run) -> None:
 
 
 def plan(run: Run) -> Plan:
-    """Return what `train` would do."""
-    from orl_rollout.run_folder.contract import Plan
+    """Return what `train` would do, once everything is checked that needs neither weights nor rollouts.
 
-    trainer = run.config.trainer
-    flags = " ".join((*(f"{name}={value}" for name, value in trainer.flags.items()), *run.extra))
-    told = f": {flags}" if flags else ""
-    return Plan(command=f"would train {trainer.model} with trl, in this process, on {run.task_data}{told}")
+    Raises:
+        ConfigError: a setting, the model or the tasks cannot be used.
+    """
+    from orl_trl.dry_run import plan_run
+
+    return plan_run(run)
 
 
 def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:

@@ -1,8 +1,7 @@
 """The in-process engine: requests come from the rollouts' event loop, torch runs on the thread that calls `serve`.
 
-It knows futures and queues, and nothing of rollouts, trainers or torch itself (`sampler` does). Torch stays on the main
-thread, where the trainer's own passes run, so that one model is never used from two threads; the loop's thread only
-waits. While a batch is sampled new requests gather, and they make the next batch.
+It knows futures and queues, and nothing of rollouts, trainers or torch (`sampler` does). One model is never used from
+two threads. While a batch is sampled, new requests gather for the next batch.
 """
 
 from __future__ import annotations

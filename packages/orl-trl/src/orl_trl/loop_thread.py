@@ -1,7 +1,6 @@
 """An event loop on a daemon thread of its own, for a program whose main thread belongs to torch.
 
-It knows nothing of what runs there. Clients that live on the loop (connections, locks) are opened and used there and
-nowhere else; the main thread submits coroutines and waits for their futures.
+It does not know the coroutines. Clients that live on the loop (connections, locks) are opened and used there only.
 """
 
 from __future__ import annotations

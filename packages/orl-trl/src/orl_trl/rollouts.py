@@ -1,11 +1,10 @@
 """Rollouts for TRL: the same loop, sessions, configuration and reward as everywhere, on an event loop beside torch.
 
-TRL calls `__call__` (its `rollout_func`) on the main thread with a batch's task keys, each repeated once for every
-member of its group, copies adjacent, and wants one row for each, in that order. All of them are played at once on the
-loop's thread, while this thread serves the engine. It knows nothing of losses or optimizers.
+TRL calls `__call__` (its `rollout_func`) on the main thread with a batch's task keys, copies of a group adjacent, and
+wants one row for each, in that order. All are played at once on the loop's thread, while this thread serves the engine.
 
-What is sampled trains (law L1): a row is a datum as it is. TRL asks for the sampled logprobs, but without vLLM it does
-not use them: its loss takes its ratios from a forward pass of its own, over the same ids and the same weights.
+A row is a datum as it is (law L1). Without vLLM, TRL does not use the sampled logprobs: its loss takes its ratios from
+a forward pass of its own, over the same ids and the same weights.
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ from typing import Any, Protocol, Self
 
 from msgspec import Struct
 from orl_core.task import Task
+from orl_rollout.loop.engine import Engine
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.runtime.stack import run_all
 from orl_rollout.signals import interrupt
 
@@ -31,9 +32,12 @@ from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
 class Player(Protocol):
     """The player of tasks: `orl_rollout.runtime.runtime.Runtime`, or a fake."""
 
-    @property
-    def play(self) -> Callable[..., Coroutine[Any, Any, Outcome]]:
-        """Play one task, with the arguments of `Runtime.play`; raises OrlError only where the run must end."""
+    async def play(self, request: RolloutRequest, engine: Engine, /) -> Outcome:
+        """Play one rollout.
+
+        Raises:
+            OrlError: the run must end.
+        """
         ...
 
 
@@ -52,7 +56,6 @@ class TrainingPlan(Struct, frozen=True, kw_only=True):
     concurrency: int
     sampling: dict[str, Any]
     eval_sampling: dict[str, Any]
-    context_tokens: int | None = None
     compare: Compare | None = None
 
 
@@ -143,33 +146,31 @@ class Rollouts:
         self, tasks: Sequence[Task], name: str, sampling: Mapping[str, Any], *, evaluation: bool
     ) -> list[Outcome]:
         """Play on the loop's thread and serve the engine on this one. A signal here cancels the rollouts there."""
-
-        def play(row: int) -> Coroutine[Any, Any, Outcome]:
-            return self._player.play(
-                tasks[row],
-                key=f"{name}/{row}",
-                engine=self._engine,
+        requests = [
+            RolloutRequest(
+                task=task,
+                rollout_id=f"{name}/{row}",
                 sampling=sampling,
-                context_tokens=self.plan.context_tokens,
                 evaluation=evaluation,
                 step=self.step,
             )
-
-        playing = self._thread.submit(self._play_all(play, len(tasks)))
+            for row, task in enumerate(tasks)
+        ]
+        playing = self._thread.submit(self._play_all(requests))
         try:
             return self._engine.serve(until=playing)
         finally:
             playing.cancel()
 
-    async def _play_all(self, play: Callable[[int], Coroutine[Any, Any, Outcome]], count: int) -> list[Outcome]:
-        outcomes: dict[int, Outcome] = {}
+    async def _play_all(self, requests: Sequence[RolloutRequest]) -> list[Outcome]:
+        outcomes: dict[str, Outcome] = {}
 
-        async def one(row: int) -> None:
-            outcomes[row] = await play(row)
+        async def play(request: RolloutRequest) -> None:
+            outcomes[request.rollout_id] = await self._player.play(request, self._engine)
 
         async with self._playing:
-            await run_all(map(one, range(count)), min(count, self.plan.concurrency))
-        return [outcomes[row] for row in range(count)]
+            await run_all(map(play, requests), min(len(requests), self.plan.concurrency))
+        return [outcomes[request.rollout_id] for request in requests]
 
     async def _live(self, opened: Future[Player]) -> None:
         """Keep the player open until the last batch, finished or cancelled, has let go of it."""

@@ -1,10 +1,9 @@
 """Sampling from a causal language model, every id with its own log-probability: requests in, ids out.
 
-Torch and transformers' `generate`, no threads and no event loop. `generate` keeps the scores of all steps or none; a
-logits processor keeps those of one step, until the id that was drawn from them is known. So the recorded logprob is
-that of the distribution which sampled, in fp32, before top-p (which SGLang does not renormalise either), and memory
-does not grow with the vocabulary. The checkpoint's own generation defaults (penalties, top-k, end-of-sequence ids) are
-set aside while it samples: a request says all that is done.
+Torch and transformers' `generate`, no threads and no event loop. A logits processor keeps the scores of one step until
+its id is drawn: `generate` would keep those of all steps. So the logprob is that of the distribution which sampled, in
+fp32, before top-p (which SGLang does not renormalise either). The checkpoint's own generation defaults (penalties,
+top-k, end-of-sequence ids) are set aside.
 """
 
 from __future__ import annotations

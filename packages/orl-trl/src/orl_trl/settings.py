@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
-from orl_core.config import TrainerConfig
+from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.run_folder.contract import Run
@@ -20,17 +20,28 @@ from transformers import HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.local import TINY
-from orl_trl.tracking import tracks
+from orl_trl.tracking import tracked_by
 
 if TYPE_CHECKING:
     from transformers.hf_argparser import DataClassType
 
 GROUP_SIZE, GROUPS, STEPS = 16, 8, 55
+# Estimators, and GRPOConfig's fields for each; GSPO's are those of its paper (arXiv 2507.18071) in TRL's paper index.
+ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {},
+    "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4},
+}
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
 NAMES = frozenset(field.name for field in fields(GRPOConfig))
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
 
+# Options of clusters that say what is trained and where it goes; the others only share out GPUs.
+REFUSED = {
+    "load": "give the folder of a checkpoint as `model`, whose weights a new run begins with",
+    "save": "checkpoints go to the run's folder. Leave it out",
+    "async": "each batch is played by the weights that it trains. Leave it out",
+}
 _UNSAMPLED = "nothing: the engine samples by `temperature` and `top_p` alone"
 OWNED = {
     "output_dir": "the run's folder",
@@ -42,15 +53,39 @@ OWNED = {
     "logging_strategy": "nothing: every step is logged",
     "save_strategy": "`save_interval`",
     "save_steps": "`save_interval`",
-    "report_to": "`wandb_mode` and WANDB_API_KEY",
+    "report_to": "`wandb_mode` and `tensorboard`",
     "use_vllm": "nothing: the engine runs in this process",
-    "max_completion_length": "`max_response_len`",
+    "max_completion_length": "`rollout.turn_tokens`, or --max-response-len before `--`",
     "top_k": _UNSAMPLED,
     "min_p": _UNSAMPLED,
     "repetition_penalty": _UNSAMPLED,
     "generation_kwargs": _UNSAMPLED,
     "resume_from_checkpoint": "`model`: the folder of a checkpoint, whose weights a new run begins with",
 }
+
+
+def check_settings(config: RunConfig) -> str:
+    """Return the name of the model, once the settings that TRL cannot obey are ruled out.
+
+    Raises:
+        ConfigError: there is no model, or a setting that changes what is trained or where it goes.
+    """
+    trainer = config.trainer
+    if not trainer.model:
+        raise ConfigError("trainer.model is not set. Give --model: a checkpoint's folder, or a name on a model hub")
+    if config.thinking == "strip":
+        raise ConfigError("`thinking: strip` makes several rows of a rollout, and TRL takes one: use `keep`")
+    if config.turn_advantages:
+        raise ConfigError("TRL takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
+    for name in REFUSED.keys() & set(trainer.cluster_options):
+        raise ConfigError(f"trl does not use `{name}`: {REFUSED[name]}")
+    return trainer.model
+
+
+def unused(config: TrainerConfig) -> str:
+    """Return a note on the options of clusters that are set: the file may serve another trainer too."""
+    names = ", ".join(config.cluster_options)
+    return f"trl trains on one machine and does not use: {names}" if names else ""
 
 
 def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
@@ -60,12 +95,15 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     number is odd); `--per-device-train-batch-size` splits an update into passes, where memory asks for it.
 
     Raises:
-        ConfigError: a flag is unknown, owned by orl or of the wrong type, or the batch sizes do not fit together.
+        ConfigError: a flag is unknown, owned by orl or of the wrong type, the estimator is not TRL's, or batch sizes do
+            not fit together.
     """
     config = run.config.trainer
-    defaults = {**_defaults(parameters), **_shared(config), "output_dir": str(run.folder / "trainer")}
-    defaults["report_to"] = ["wandb"] if tracks(config) else "none"
-    merged = {**defaults, **_flags(config.flags, run.extra)}
+    estimator = _estimator(config.advantage_estimator or "grpo")
+    defaults = {**_defaults(parameters), **estimator, **_shared(config), "output_dir": str(run.folder / "trainer")}
+    defaults["max_completion_length"] = run.config.rollout.turn_tokens
+    defaults["report_to"] = ["wandb"] if tracked_by(config).mode else "none"
+    merged = {**defaults, **_flags(config.own_flags, run.extra)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
     merged.update(_batches(config, merged))
@@ -115,15 +153,32 @@ def _defaults(parameters: int) -> dict[str, Any]:
     }
 
 
+def _estimator(name: str) -> Mapping[str, Any]:
+    """Return the fields of an estimator.
+
+    Raises:
+        ConfigError: TRL lacks it.
+    """
+    if name not in ESTIMATORS:
+        raise ConfigError(
+            f"--advantage-estimator {name}: TRL has {' and '.join(ESTIMATORS)}; change it, or train with slime or miles"
+        )
+    return ESTIMATORS[name]
+
+
 def _shared(config: TrainerConfig) -> dict[str, Any]:
     """Return the options that all trainers share, where they are set."""
     named = {
         "learning_rate": config.lr,
         "num_generations": config.n_samples,
         "temperature": config.temperature,
-        "max_completion_length": config.max_response_len,
         "seed": config.seed,
         "run_name": config.wandb_run,
+        "lr_scheduler_type": config.lr_decay_style,
+        "weight_decay": config.weight_decay,
+        "adam_beta1": config.adam_beta1,
+        "adam_beta2": config.adam_beta2,
+        "adam_epsilon": config.adam_eps,
     }
     return {name: value for name, value in named.items() if value is not None}
 

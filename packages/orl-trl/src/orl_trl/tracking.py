@@ -1,38 +1,54 @@
-"""Weights & Biases, where there is a key or the user asks for it. The configuration goes there without secrets."""
+"""Weights & Biases and TensorBoard, where the user asks for them. The configuration goes there without secrets."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from msgspec import structs
 from orl_core.errors import ConfigError, boundary
+from orl_rollout.logs import logger_of
+from orl_rollout.run_folder.tracking import Tracking, tracking_of
 
 if TYPE_CHECKING:
     from orl_core.config import TrainerConfig
     from orl_rollout.run_folder.contract import Run
 
+logger = logger_of("orl")
 
-def tracks(config: TrainerConfig) -> bool:
-    """Tell whether the run goes to Weights & Biases: as `wandb_mode` says, else if there is a key.
+
+def tracked_by(config: TrainerConfig) -> Tracking:
+    """Return how the run is reported to Weights & Biases. Only a user who asks for it needs wandb.
 
     Raises:
-        ConfigError: the mode is set and wandb is not installed.
+        ConfigError: wandb or TensorBoard is asked for and not installed, or there is no key for `online`.
     """
-    asked = config.wandb_mode in ("online", "offline")
-    installed = find_spec("wandb") is not None
-    if asked and not installed:
-        raise ConfigError(f"`wandb_mode: {config.wandb_mode}` needs wandb: pip install 'orl-trl[wandb]'")
-    return asked or (config.wandb_mode is None and installed and bool(os.environ.get("WANDB_API_KEY")))
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise ConfigError(f"`tensorboard` is set, and {_install('tensorboard')}")
+    found = tracking_of(config)
+    if found.mode is None or find_spec("wandb") is not None:
+        return found
+    if found.asked:
+        raise ConfigError(f"Weights & Biases is asked for, and {_install('wandb')}")
+    return structs.replace(
+        found, mode=None, note=f"Weights & Biases is not used, although you have a key: {_install('wandb')}"
+    )
+
+
+def _install(extra: str) -> str:
+    return f"{extra} is not installed. Run uv sync --extra trl --extra {extra}"
 
 
 @contextmanager
 def tracking(run: Run) -> Generator[None]:
     """Open the run at Weights & Biases, which TRL's trainer then finds, and end it with the block."""
     config = run.config.trainer
-    if not tracks(config):
+    found = tracked_by(config)
+    if found.note:
+        logger.warning("%s", found.note)
+    if found.mode is None:
         yield
         return
     import wandb
@@ -41,7 +57,7 @@ def tracking(run: Run) -> Generator[None]:
         tracked = wandb.init(
             project=config.wandb_project or "orl",
             name=config.wandb_run or run.folder.name,
-            mode=config.wandb_mode,  # None: as WANDB_MODE says, else online
+            mode=found.mode,
             dir=str(run.folder),
             config=run.config.public(),
         )

@@ -1,7 +1,7 @@
 """One run of the embedded trainer: model and engine, TRL's GRPOTrainer, measurements before and after, the files.
 
-TRL owns the optimizer and the loss; orl owns what a step is and what is written down. Torch works on this, the main
-thread: the rollouts wait on a loop of their own while it trains, and it serves the engine while they play.
+TRL owns the optimizer and the loss; orl owns the step and the files. Torch works on the main thread, which serves the
+engine while rollouts play on a loop of their own.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from orl_rollout.signals import interrupt
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tokenizer.pretrained import load_pretrained
 from transformers import PreTrainedModel
+from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -37,7 +38,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from orl_trl.engine import InProcessEngine
 from orl_trl.local import load_model
 from orl_trl.rollouts import Player, Rollouts, TrainingPlan
-from orl_trl.settings import grpo_config, updates_per_step
+from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
 from orl_trl.tracking import tracking
 from orl_trl.training import Training
 
@@ -48,13 +49,9 @@ OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 
 def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     """See `orl_trl.train`. `open_player` opens what plays: the runtime, or a test's fake of it."""
-    name = run.config.trainer.model
-    if not name:
-        raise ConfigError("`trainer.model` is empty: name a checkpoint's folder, or a model of the Hugging Face hub")
-    if run.config.thinking == "strip":
-        raise ConfigError("`thinking: strip` makes several rows of a rollout, and TRL takes one: use `keep`")
-    if unused := run.config.trainer.cluster_options:
-        logger.warning("trl trains on one machine and does not use: %s", ", ".join(unused))
+    name = check_settings(run.config)
+    if note := unused(run.config.trainer):
+        logger.warning("%s", note)
     disable_progress_bars()
     opened = open_player or runtime_of
     with interrupt.listening(), quiet_trl():
@@ -64,6 +61,7 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
         interrupt.check()
         with tracking(run), Rollouts(plan, InProcessEngine(model), lambda: opened(run, name)) as rollouts:
             trainer = trainer_of(model, name, settings, rollouts, chat_template=run.config.chat_template)
+            write_tensorboard(trainer, run)
             Training(run, rollouts, updates=updates_per_step(settings)).train(trainer)
 
 
@@ -80,15 +78,13 @@ def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
     if len(tasks) < groups:
         raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups} (`rollout_batch_size`)")
     held_out = tuple(read_tasks(run.eval_data, config)) if run.eval_data else ()
-    shared = {"max_new_tokens": config.trainer.max_response_len} if config.trainer.max_response_len else {}
     return TrainingPlan(
         tasks=tasks,
         held_out=held_out[: config.eval.max_tasks],
         eval_samples=config.eval.samples,
         concurrency=rows,
-        sampling={"temperature": settings.temperature, "top_p": settings.top_p, **shared},
-        eval_sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p, **shared},
-        context_tokens=config.trainer.max_context_len,
+        sampling={"temperature": settings.temperature, "top_p": settings.top_p},
+        eval_sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p},
         compare=None if config.group_reward.mode == "off" else partial(_compared, config),
     )
 
@@ -130,6 +126,15 @@ def trainer_of(
         )
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
+
+
+def write_tensorboard(trainer: GRPOTrainer, run: Run) -> None:
+    """Let `trainer` write TensorBoard's files to the run's folder, if they are asked for."""
+    if run.config.trainer.tensorboard:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        writer = SummaryWriter(log_dir=str(run.folder / "tensorboard"))
+        trainer.add_callback(TensorBoardCallback(writer))
 
 
 class WholeCheckpoints(GRPOTrainer):

@@ -1,7 +1,6 @@
-"""The course of a run: measure, train step by step, measure again, write what came of it, however it ends.
+"""The course of a run: measure, train step by step, measure again, write the results, however it ends.
 
-It is TRL's callback: TRL's updates become orl's steps here (one batch of rollouts and the updates made of it), and its
-log one row of metrics.jsonl for each step.
+It is TRL's callback: a step of orl is one batch of rollouts and TRL's updates of it, and one row of metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, cast
 from msgspec import structs
 from orl_core.errors import OrlError
 from orl_rollout.logs import logger_of
-from orl_rollout.results.metrics import metrics_of, stats_of
+from orl_rollout.results.metrics import evaluation_metrics, metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import Run
@@ -117,7 +116,8 @@ class Training(TrainerCallback):
         seconds: float,
         more: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        metrics = {**(more or {}), **metrics_of(map(stats_of, outcomes))}
+        metrics_by_name = evaluation_metrics if kind == "eval" else metrics_of
+        metrics = {**(more or {}), **metrics_by_name(map(stats_of, outcomes))}
         metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
         return metrics
 

@@ -5,17 +5,16 @@ Bodies and answers only; what they do is a method of the server, which tests may
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-if TYPE_CHECKING:
-    from orl_testing.sglang.server import SglangServer
+from orl_testing.sglang.engine import ServedModel
 
 
-def control_routes(server: SglangServer) -> list[web.RouteDef]:
-    """Every endpoint of `server` but /generate."""
+def control_routes(server: ServedModel) -> list[web.RouteDef]:
+    """Return every endpoint of `server` but /generate."""
     control = _Control(server)
     return [
         web.post("/abort_request", control.abort),
@@ -36,7 +35,7 @@ def control_routes(server: SglangServer) -> list[web.RouteDef]:
 class _Control:
     """The handlers, over one server."""
 
-    def __init__(self, server: SglangServer) -> None:
+    def __init__(self, server: ServedModel) -> None:
         self._server = server
 
     async def abort(self, http: web.Request) -> web.Response:

@@ -9,7 +9,6 @@ stop_regex are answered 400; penalties and `min_new_tokens` do not change what t
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -20,10 +19,10 @@ from aiohttp import web
 from msgspec import Struct
 
 from orl_testing.sglang.control import control_routes
+from orl_testing.sglang.engine import ServedModel
 from orl_testing.sglang.faults import Fault, FaultKind, FaultPlan, scripted_faults
-from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, cut
-from orl_testing.sglang.scheduler import Pace, QueueFull, Scheduler, Task
-from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration, read_request, write_answer
+from orl_testing.sglang.model import Decode, Policy
+from orl_testing.sglang.wire import Refused, read_request, write_answer
 
 REQUESTS_KEPT = 1024
 BACKLOG = 4096  # connections of a thousand rollouts that begin at once
@@ -37,7 +36,7 @@ class Recorded(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     headers: Mapping[str, str]
 
 
-class SglangServer:
+class SglangServer(ServedModel):
     """An SGLang server with one scripted model, used as `async with`; `url` is set inside.
 
     Args:
@@ -60,23 +59,14 @@ class SglangServer:
         decode: Decode | None = None,
         port: int = 0,
     ) -> None:
-        self._policy = policy if callable(policy) else _in_order(policy)
+        super().__init__(policy, context_tokens=context_tokens, token_seconds=token_seconds, decode=decode)
         self._plan = faults if callable(faults) else scripted_faults(faults)
-        self._decode = decode
         self._port = port
-        self._cache = PrefixCache()
-        self._scheduler = Scheduler(Pace(decode_seconds=token_seconds))
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
         self._rising: asyncio.Task[None] | None = None
-        self.context_tokens = context_tokens
-        self.url = ""
-        self.weight_version = "default"
         self.requests: deque[Recorded] = deque(maxlen=REQUESTS_KEPT)
         self.received = 0
-        self.disconnected = 0  # requests whose client went away before the answer
-        self.prompt_tokens = 0  # of the requests that began to run, and how many of these ids the cache held
-        self.cached_tokens = 0
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=1 << 30)
@@ -97,38 +87,10 @@ class SglangServer:
             await self._runner.cleanup()
 
     @property
-    def pace(self) -> Pace:
-        """How fast it is; may be set."""
-        return self._scheduler.pace
-
-    @pace.setter
-    def pace(self, pace: Pace) -> None:
-        self._scheduler.pace = pace
-
-    @property
-    def running(self) -> int:
-        """How many /generate requests wait for their answer."""
-        return self._scheduler.running + self._scheduler.waiting
-
-    @property
-    def waiting(self) -> int:
-        """How many of them wait for a slot."""
-        return self._scheduler.waiting
-
-    @property
-    def paused(self) -> bool:
-        """Tell whether it is paused."""
-        return self._scheduler.paused
-
-    @property
     def connections(self) -> int:
         """How many connections are open."""
         server = self._runner and self._runner.server
         return len(server.connections) if server else 0
-
-    async def until_running(self, count: int) -> None:
-        """Wait until exactly `count` /generate requests wait for their answer."""
-        await self._scheduler.until(count)
 
     async def up(self) -> None:
         """Take connections, at the same address as before."""
@@ -149,34 +111,6 @@ class SglangServer:
         for connection in server.connections if server else ():
             if connection.transport is not None:
                 connection.transport.abort()
-
-    def update_weights(self, version: str) -> None:
-        """Become a new version of the model: the prefix cache is empty, running requests report the new version."""
-        self.weight_version = version
-        self._cache = PrefixCache()
-
-    async def update_idle(self, version: str) -> None:
-        """The same as SGLang does it: what runs is waited for, unless it is paused, and what comes waits meanwhile."""
-        async with self._scheduler.update():
-            self.update_weights(version)
-
-    def flush_cache(self) -> bool:
-        """Empty the prefix cache; False, and nothing done, where requests run or wait."""
-        if not self.running:
-            self._cache = PrefixCache()
-        return not self.running
-
-    def abort(self, rid: str | None = None) -> None:
-        """End the running requests whose id starts with `rid` (a known one), or all: they return what they have."""
-        self._scheduler.abort(rid)
-
-    def pause(self) -> None:
-        """Stop sampling: what runs keeps its ids and goes on after `resume`, what comes waits for it."""
-        self._scheduler.pause()
-
-    def resume(self) -> None:
-        """Go on after a pause."""
-        self._scheduler.resume()
 
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         try:
@@ -202,7 +136,7 @@ class SglangServer:
             await self.down()
             return web.Response()
         request = read_request(body, self.context_tokens, decodes=self._decode is not None)
-        answer = write_answer(request, await self._sample(request, fault), self._decode, fault.kind if fault else None)
+        answer = write_answer(request, await self.sample(request, fault), self._decode, fault.kind if fault else None)
         if fault and fault.kind is FaultKind.RESET_MID_BODY:
             response = web.StreamResponse(headers={"Content-Length": str(len(answer))})
             await response.prepare(http)
@@ -213,61 +147,6 @@ class SglangServer:
     async def _rise(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         await self.up()
-
-    async def _sample(self, request: GenerateRequest, fault: Fault | None) -> ServedGeneration:
-        """Take the time that sampling takes; the ids made, cut where the request is aborted."""
-        if request.rid in self._scheduler:
-            raise Refused(400, f"Duplicate request ID detected: {request.rid}")
-        prompt, started = request.input_ids, time.monotonic()
-        room = self.context_tokens - OUTPUT_HEADROOM - len(prompt)
-        ids, finish = cut(self._policy(prompt, request.sampling_params), request.sampling_params, room, self._decode)
-        try:
-            async with self._scheduler.slot(request.rid) as task:
-                cached = min(self._cache.match(prompt), len(prompt) - 1)
-                made = await self._made(task, len(prompt) - cached, len(ids), fault)
-        except QueueFull as exc:
-            raise Refused(503, "The request queue is full.") from exc
-        except asyncio.CancelledError:
-            self.disconnected += 1
-            raise
-        if made is not None:
-            ids, finish = ids[:made], {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-        self.prompt_tokens += len(prompt)
-        self.cached_tokens += cached
-        self._cache.add(prompt + ids)
-        return ServedGeneration(
-            token_ids=ids,
-            finish_reason=finish,
-            cached=cached,
-            seconds=time.monotonic() - started,
-            weight_version=self.weight_version,
-        )
-
-    async def _made(self, task: Task, prompt: int, count: int, fault: Fault | None) -> int | None:
-        """Wait until `count` ids are made. None, or after an abort how many there are."""
-        if fault and fault.kind is FaultKind.ABORT:
-            return fault.tokens
-        if fault and fault.kind is FaultKind.HANG:
-            await self._scheduler.work(task, float("inf"))
-            return fault.tokens
-        pace = self._scheduler.pace
-        prefill = prompt * pace.prefill_seconds
-        done = await self._scheduler.work(task, prefill + count * pace.decode_seconds)
-        if done is None:
-            return None
-        return max(0, int((done - prefill) / pace.decode_seconds)) if pace.decode_seconds else 0
-
-
-def _in_order(script: Iterable[Sequence[int]]) -> Policy:
-    """A policy that gives the answers of `script` one after the other, whatever it is asked."""
-    answers = iter(script)
-
-    def policy(ids: list[int], sampling: dict[str, Any]) -> Sequence[int]:
-        for answer in answers:
-            return answer
-        raise Refused(400, "the script has no answer left")
-
-    return policy
 
 
 def _reset(http: web.Request) -> web.StreamResponse:

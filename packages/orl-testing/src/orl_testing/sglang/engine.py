@@ -1,0 +1,150 @@
+"""The engine behind the stand-in for SGLang: its model, requests in time, prefix cache and weight version.
+
+It answers a `GenerateRequest` and knows neither HTTP nor the bodies of its endpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from orl_testing.sglang.faults import Fault, FaultKind
+from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, cut
+from orl_testing.sglang.scheduler import Pace, QueueFull, Scheduler, Task
+from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration
+
+
+class ServedModel:
+    """A scripted model and its state; `SglangServer` explains the arguments and adds HTTP."""
+
+    def __init__(
+        self,
+        policy: Policy | Iterable[Sequence[int]],
+        *,
+        context_tokens: int,
+        token_seconds: float,
+        decode: Decode | None,
+    ) -> None:
+        self._policy = policy if callable(policy) else _in_order(policy)
+        self._decode = decode
+        self._cache = PrefixCache()
+        self._scheduler = Scheduler(Pace(decode_seconds=token_seconds))
+        self.context_tokens = context_tokens
+        self.url = ""
+        self.weight_version = "default"
+        self.disconnected = 0  # requests whose client went away before the answer
+        self.prompt_tokens = 0  # of the requests that began to run, and how many of these ids the cache held
+        self.cached_tokens = 0
+
+    @property
+    def pace(self) -> Pace:
+        """The pace of sampling; it may be set."""
+        return self._scheduler.pace
+
+    @pace.setter
+    def pace(self, pace: Pace) -> None:
+        self._scheduler.pace = pace
+
+    @property
+    def running(self) -> int:
+        """The number of requests that wait for their answer."""
+        return self._scheduler.running + self._scheduler.waiting
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for a slot."""
+        return self._scheduler.waiting
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether it is paused."""
+        return self._scheduler.paused
+
+    async def until_running(self, count: int) -> None:
+        """Wait until exactly `count` requests wait for their answer."""
+        await self._scheduler.until(count)
+
+    def update_weights(self, version: str) -> None:
+        """Set the weight version and empty the prefix cache. Running requests report the new version."""
+        self.weight_version = version
+        self._cache = PrefixCache()
+
+    async def update_idle(self, version: str) -> None:
+        """Update the weights as SGLang does: wait for running requests unless they are paused; hold new ones."""
+        async with self._scheduler.update():
+            self.update_weights(version)
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache. Return False, and do nothing, if requests run or wait."""
+        if not self.running:
+            self._cache = PrefixCache()
+        return not self.running
+
+    def abort(self, rid: str | None = None) -> None:
+        """End running requests whose id starts with the known `rid`, or all. They return their ids so far."""
+        self._scheduler.abort(rid)
+
+    def pause(self) -> None:
+        """Stop sampling until `resume`. Running requests keep their ids; new ones wait."""
+        self._scheduler.pause()
+
+    def resume(self) -> None:
+        """Continue after a pause."""
+        self._scheduler.resume()
+
+    async def sample(self, request: GenerateRequest, fault: Fault | None) -> ServedGeneration:
+        """Wait for the time that sampling takes. Return the ids, cut where the request is aborted."""
+        if request.rid in self._scheduler:
+            raise Refused(400, f"Duplicate request ID detected: {request.rid}")
+        prompt, started = request.input_ids, time.monotonic()
+        room = self.context_tokens - OUTPUT_HEADROOM - len(prompt)
+        ids, finish = cut(self._policy(prompt, request.sampling_params), request.sampling_params, room, self._decode)
+        try:
+            async with self._scheduler.slot(request.rid) as task:
+                cached = min(self._cache.match(prompt), len(prompt) - 1)
+                made = await self._made(task, len(prompt) - cached, len(ids), fault)
+        except QueueFull as exc:
+            raise Refused(503, "The request queue is full.") from exc
+        except asyncio.CancelledError:
+            self.disconnected += 1
+            raise
+        if made is not None:
+            ids, finish = ids[:made], {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+        self.prompt_tokens += len(prompt)
+        self.cached_tokens += cached
+        self._cache.add(prompt + ids)
+        return ServedGeneration(
+            token_ids=ids,
+            finish_reason=finish,
+            cached=cached,
+            seconds=time.monotonic() - started,
+            weight_version=self.weight_version,
+        )
+
+    async def _made(self, task: Task, prompt: int, count: int, fault: Fault | None) -> int | None:
+        """Wait until `count` ids are made. Return None, or after an abort the number of ids."""
+        if fault and fault.kind is FaultKind.ABORT:
+            return fault.tokens
+        if fault and fault.kind is FaultKind.HANG:
+            await self._scheduler.work(task, float("inf"))
+            return fault.tokens
+        pace = self._scheduler.pace
+        prefill = prompt * pace.prefill_seconds
+        done = await self._scheduler.work(task, prefill + count * pace.decode_seconds)
+        if done is None:
+            return None
+        return max(0, int((done - prefill) / pace.decode_seconds)) if pace.decode_seconds else 0
+
+
+def _in_order(script: Iterable[Sequence[int]]) -> Policy:
+    """Return a policy that gives the answers of `script` in order, for any request."""
+    answers = iter(script)
+
+    def policy(ids: list[int], sampling: dict[str, Any]) -> Sequence[int]:
+        for answer in answers:
+            return answer
+        raise Refused(400, "the script has no answer left")
+
+    return policy

@@ -1,0 +1,74 @@
+"""Plan of a run with TRL: refuse everything that `train` would refuse, without weights and without a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from msgspec import structs
+from orl_core.config import RunConfig
+from orl_core.errors import ConfigError, boundary
+from orl_rollout.results.reward_function import load_reward
+from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.secrets.entries import unset_in
+from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from orl_trl.local import TINY
+from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
+from orl_trl.tracking import tracked_by
+from orl_trl.trainer import plan_of
+
+WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def plan_run(run: Run) -> Plan:
+    """See `orl_trl.plan`."""
+    trainer = run.config.trainer
+    model = check_settings(run.config)
+    load_reward(run.config)
+    parameters = parameters_of(model)
+    settings = grpo_config(run, parameters=parameters or TINY)
+    if run.task_data.is_file():  # a plan prepares none
+        plan_of(structs.replace(run, eval_data=None), settings)
+    steps = settings.max_steps // updates_per_step(settings)
+    groups = (settings.generation_batch_size or 0) // (settings.num_generations or 1)
+    flags = " ".join((*(f"{name}={value}" for name, value in trainer.own_flags.items()), *run.extra))
+    lines = (
+        f"would train {model} with trl, in this process, on {run.task_data}{f': {flags}' if flags else ''}",
+        f"{steps} steps of {groups} x {settings.num_generations} rollouts, {updates_per_step(settings)} updates each",
+        f"learning rate {settings.learning_rate:g}" if trainer.lr or parameters else "",
+    )
+    unseen = "" if parameters else f"not checked: the model {model}, which is not on this machine yet"
+    notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config))
+    return Plan(
+        command="\n".join(filter(None, lines)),
+        problems=tuple(dict.fromkeys(_missing_keys(run.config))),
+        notes=tuple(filter(None, notes)),
+    )
+
+
+def parameters_of(model: str) -> int | None:
+    """Count the parameters of the checkpoint in the folder `model`, whose weights are not read; None of a hub's name.
+
+    Raises:
+        ConfigError: there is no such folder, or no checkpoint of a causal language model is in it.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        if model.startswith((".", "~", "/")) or model.count("/") > 1:
+            raise ConfigError(f"trainer.model {model}: no such folder. Give --model a checkpoint's folder")
+        return None
+    if not any(file for pattern in WEIGHTS for file in folder.glob(pattern)):
+        raise ConfigError(f"trainer.model {model}: no weights ({', '.join(WEIGHTS)}) are in it")
+    with boundary(ConfigError, f"reading the shape of the model `{model}`"), torch.device("meta"):
+        shape = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
+
+
+def _missing_keys(config: RunConfig) -> Iterator[str]:
+    """Yield the keys that the environments need and this process does not have."""
+    for environment in config.environments.values():
+        if (environment.base_url is None or environment.send_api_key) and not api_key():
+            yield f"not set in the environment: {PLATFORM_KEY}"
