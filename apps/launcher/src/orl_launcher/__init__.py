@@ -1,8 +1,11 @@
-"""orl-launcher: the `orl` command. Thin: it reads options, calls orl_rollout and a trainer's adapter, shows results.
+"""Run the `orl` command: read options, call orl_rollout and a trainer's adapter, show results.
+
+This package is a command and has no public names. To use orl from Python, import orl_core and orl_rollout.
 
 main             the command line, which imports one of `commands` and runs it
 commands         one module for each command
 cli              the parser that all commands share; trainer_options: options that override the configuration
+trainers         find the adapter of a trainer and plan a run
 doctor           the checks of `orl doctor`
 view             the terminal, charts, and the HTML report
 playground       the environments and the tiny model that the command brings itself

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from orl_core.errors import OrlError
+from orl_core.errors import ConfigError, OrlError
+
+from orl_launcher.hints import as_started, invocation
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -26,11 +28,13 @@ class UsageError(OrlError):
 class Parser(argparse.ArgumentParser):
     """Parse the options of one command: no abbreviations, examples kept as written, errors in one line."""
 
+    elsewhere = ""  # where else an option could stand that this command does not have
+
     def __init__(self, command: str, *, description: str, examples: str) -> None:
         super().__init__(
-            prog=f"orl {command}",
+            prog=f"{invocation()} {command}",
             description=description,
-            epilog=f"examples:\n{examples.rstrip()}",
+            epilog=f"examples:\n{as_started(examples.rstrip())}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -51,7 +55,7 @@ class Parser(argparse.ArgumentParser):
             if option.startswith("--") and option not in known:
                 from orl_core.text import did_you_mean
 
-                self.error(f"unknown option {option}{did_you_mean(option, known)}")
+                self.error(f"unknown option {option}{did_you_mean(option, known) or self.elsewhere}")
         return self.parse_args(argv)
 
 
@@ -63,7 +67,7 @@ def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -
         default=default,
         required=default is None,
         metavar="FILE",
-        help=f"YAML file, as described in docs/configuration.md{fallback}",
+        help=f"configuration, a YAML file; docs/configuration.md lists all keys{fallback}",
     )
     add_overrides(parser)
 
@@ -76,7 +80,18 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH=VALUE",
-        help="override one value of the file, such as environments.Org/Env.max_turns=3 (repeatable)",
+        help="override one value of the file: environments.Org/Env.max_turns=3 (repeatable)",
+    )
+
+
+def add_split(parser: argparse.ArgumentParser) -> None:
+    """Add `--split`."""
+    parser.add_argument(
+        "--split",
+        dest="splits",
+        action="append",
+        metavar="NAME",
+        help="split to list, or eval_splits for those that the file holds out (repeatable; default: the file's splits)",
     )
 
 
@@ -89,26 +104,66 @@ def positive(text: str) -> int:
 
 
 def address(text: str) -> str:
-    """Return `text`, the address of a server, for argparse; one with a login is refused and not shown."""
+    """Return `text`, the address of a server, for argparse. Refuse one with a login, without showing it."""
     if "@" in text:
-        raise argparse.ArgumentTypeError("the address holds a login, which everyone could read: remove the login")
+        raise argparse.ArgumentTypeError("the address contains a login, which everyone can read. Remove the login")
     return text
 
 
-def config_of(arguments: argparse.Namespace, more: Sequence[str] = ()) -> RunConfig:
-    """Return the configuration of `--config`, `more` overrides and `--set`, in that order: the last one wins.
+def config_of(arguments: argparse.Namespace) -> RunConfig:
+    """Return the configuration of `--config`, the options that override it, and `--set`: the last one wins.
+
+    The date that chat templates show is fixed in it.
 
     Raises:
         ConfigError: it is wrong.
     """
     from orl_core.config import load_config
     from orl_rollout.logs import keep_out
+    from orl_rollout.run_folder.config_file import dated
     from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
 
-    config = load_config(Path(arguments.config), [*more, *arguments.overrides])
+    options = {path: value for path, value in vars(arguments).items() if path.startswith(("trainer.", "rollout."))}
+    config = dated(load_config(Path(arguments.config), arguments.overrides, options))
     keep_out(Scrubber.of(config))
     refuse_repeats(config)
     return config
+
+
+def named(config: RunConfig, launch: str) -> RunConfig:
+    """Return `config` with the name of this launch, under which its rollouts are uploaded.
+
+    Raises:
+        ConfigError: OPENREWARD_RUN_NAME holds a secret's value.
+    """
+    from orl_rollout.run_folder import config_file
+    from orl_rollout.secrets.secrets import refuse_repeats
+
+    config = config_file.named(config, launch)
+    refuse_repeats(config)
+    return config
+
+
+def make_folder(folder: Path, option: str, *, fresh: bool = True) -> None:
+    """Make the folder of a run, which `option` names. A `fresh` one must be new.
+
+    Raises:
+        UsageError: a fresh one exists already, or a file has its name.
+        ConfigError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=not fresh)
+    except FileExistsError:
+        raise UsageError(f"{folder} exists already. Choose another {option}") from None
+    except OSError as exc:
+        raise ConfigError(f"{folder}: {exc.strerror}. Choose another {option}") from exc
+
+
+def add_python(parser: argparse.ArgumentParser) -> None:
+    """Add `--python`."""
+    parser.add_argument(
+        "--python", metavar="PATH", help="Python with slime or miles (default: $ORL_TRAINER_PYTHON, else search PATH)"
+    )
 
 
 def console(*, stderr: bool = False) -> Console:

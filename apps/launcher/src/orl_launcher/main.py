@@ -13,10 +13,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+
+from orl_launcher.hints import as_started, invocation
 
 if TYPE_CHECKING:
     import argparse
@@ -67,15 +69,10 @@ LEAVE_SECONDS = 5.0  # for the interpreter to end, before threads that are stuck
 
 
 class Command(Protocol):
-    """A command's module."""
+    """A command's module: `parser` returns its options, `run` runs it and returns the exit code."""
 
-    def parser(self) -> Parser:
-        """Return its options."""
-        ...
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Run it. Return the exit code."""
-        ...
+    parser: Callable[[], Parser]
+    run: Callable[[argparse.Namespace], int]
 
 
 def program() -> NoReturn:
@@ -106,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
-        print(HELP.format(commands="\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())), end="")
+        listed = "\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())
+        print(as_started(HELP.format(commands=listed)), end="")
         return 0
     if words[0] == "--version":
         from importlib.metadata import version
@@ -142,7 +140,9 @@ def _run(words: list[str]) -> int:
             from orl_core.text import did_you_mean
 
             near = did_you_mean(words[0], COMMANDS)
-            raise cli.UsageError(f"unknown command {words[0]}{near or ': ' + ', '.join(COMMANDS)} (see orl --help)")
+            raise cli.UsageError(
+                f"unknown command {words[0]}{near or ': ' + ', '.join(COMMANDS)} (see {invocation()} --help)"
+            )
         command = cast("Command", import_module(f"orl_launcher.commands.{words[0].replace('-', '_')}"))
         return command.run(command.parser().parse(words[1:]))
     except OrlError as exc:

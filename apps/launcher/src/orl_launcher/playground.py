@@ -54,7 +54,7 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
     if not served_here(config):
         yield config
         return
-    require("orl_playground", "orl-playground", "the playground's environments")
+    require("orl_playground", "the playground's environments")
     from orl_playground.server import serving
 
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     model = config.trainer.model or ""
     if not model.startswith(ORGANISATION):
         return config, {}
-    require("torch", "orl-playground[model]", "models of the playground")
+    require("torch", "models of the playground")
     from orl_playground.warm_start import ensure
 
     steps: list[int] = []
@@ -114,7 +114,7 @@ def is_made(config: RunConfig) -> bool:
     model = config.trainer.model or ""
     if not model.startswith(ORGANISATION):
         return True
-    require("torch", "orl-playground[model]", "models of the playground")
+    require("torch", "models of the playground")
     from orl_playground.warm_start import checkpoint_folder
 
     with boundary(ConfigError, f"looking for the model {model}"):
@@ -131,11 +131,13 @@ def baseline(config: RunConfig) -> dict[str, float]:
     return {"random_consistent_baseline": consistent_baseline()}
 
 
-def require(module: str, package: str, what: str) -> None:
+def require(module: str, what: str) -> None:
     """Check that an optional package is installed.
 
     Raises:
-        UsageError: it is not installed. The message names the package to install.
+        UsageError: it is not installed. The message says how to install it.
     """
     if find_spec(module) is None:
-        raise cli.UsageError(f"{module}: not installed, but {what} need it. Run pip install '{package}'")
+        raise cli.UsageError(
+            f"{module}: not installed, but {what} need it. Run uv sync --extra trl in the checkout of orl"
+        )

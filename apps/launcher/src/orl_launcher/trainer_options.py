@@ -1,51 +1,72 @@
-"""Command-line options that override `trainer` in the configuration: one for each of its fields, described there.
+"""Command-line options that override the configuration: one for each field of `trainer`, and two budgets of `rollout`.
 
-A value is text until the configuration checks it. Trainers' own flags are not mirrored here, they stand after `--`.
+They are described where the fields are defined, and the configuration checks the values. Trainers' own flags are not
+mirrored here, they stand after `--`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+from contextlib import suppress
+from functools import partial
 
 from msgspec import inspect, structs
-from orl_core.config import SharedOptions, TrainerConfig
+from orl_core.config import RolloutConfig, SharedOptions, TrainerConfig
 from orl_core.config.fields import description_of, members_of
 
+BUDGETS = {"max-response-len": "turn_tokens", "max-context-len": "context_tokens"}  # the cookbook's names
 BESIDES = ("backend", "flags")  # fields that are no option: the positional argument, and what stands after `--`
+
+_SHARED = SharedOptions.__struct_fields__
+CLUSTERS = tuple(field.encode_name for field in structs.fields(TrainerConfig) if field.name not in _SHARED)
 
 
 def add_trainer_options(parser: argparse.ArgumentParser) -> None:
     """Add one option for each field of TrainerConfig: first those that every trainer obeys."""
     shared = parser.add_argument_group("options that every trainer obeys (they override `trainer` in the file)")
+    add_budgets(shared)
     clusters = parser.add_argument_group("options of slime and miles, which train on a cluster")
     for field in structs.fields(TrainerConfig):
         if field.name not in BESIDES:
-            add_option(shared if field.name in SharedOptions.__struct_fields__ else clusters, field.encode_name)
+            add_option(clusters if field.encode_name in CLUSTERS else shared, field.encode_name)
+
+
+def add_budgets(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add the options for the budgets of a turn and of the context, as the cookbook's scripts name them."""
+    kinds = {field.name: field.type for field in structs.fields(RolloutConfig)}
+    for option, name in BUDGETS.items():
+        _add(parser, option, f"rollout.{name}", kinds[name])
 
 
 def add_option(parser: argparse._ActionsContainer, name: str) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add the option for one field of TrainerConfig."""
+    """Add the option for one field of TrainerConfig. `cli.config_of` reads the value."""
     kind = next(field.type for field in structs.fields(TrainerConfig) if field.encode_name == name)
+    _add(parser, name.replace("_", "-"), f"trainer.{name}", kind)
+
+
+def _add(parser: argparse._ActionsContainer, option: str, path: str, kind: object) -> None:  # pyright: ignore[reportPrivateUsage]
     members = members_of(kind)
-    option, dest, meaning = f"--{name.replace('_', '-')}", f"trainer.{name}", description_of(kind)
+    choices = [word for member in members if isinstance(member, inspect.LiteralType) for word in member.values]
+    add = partial(
+        parser.add_argument,
+        f"--{option}",
+        dest=path,
+        default=argparse.SUPPRESS,
+        help=description_of(kind),
+    )
     if any(isinstance(member, inspect.BoolType) for member in members):
-        parser.add_argument(option, dest=dest, action="store_const", const="true", help=meaning)
-    elif choices := [word for member in members if isinstance(member, inspect.LiteralType) for word in member.values]:
-        parser.add_argument(option, dest=dest, choices=choices, help=meaning)
+        add(action="store_const", const=True)
+    elif choices:
+        add(choices=choices)
     elif any(isinstance(member, inspect.StrType) for member in members):
-        parser.add_argument(option, dest=dest, type=quoted, metavar="TEXT", help=meaning)
+        add(metavar="TEXT")
     else:
-        parser.add_argument(option, dest=dest, metavar="N", help=meaning)
+        add(metavar="N", type=_number)
 
 
-def overrides_of(arguments: argparse.Namespace) -> list[str]:
-    """Return the overrides that the given options mean: `trainer.lr=3e-4`."""
-    given = vars(arguments).items()
-    return [f"{path}={value}" for path, value in given if path.startswith("trainer.") and value is not None]
-
-
-def quoted(text: str) -> str:
-    """Return `text` as a YAML string: JSON's, with all beyond printable ASCII escaped the way that YAML reads."""
-    written = json.dumps(text, ensure_ascii=False)
-    return "".join(character if " " <= character <= "~" else f"\\U{ord(character):08X}" for character in written)
+def _number(text: str) -> float | str | None:
+    """Return the number that `text` spells, or None for null; any other text, which the configuration refuses."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return None if text == "null" else text

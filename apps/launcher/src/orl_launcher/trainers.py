@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from orl_launcher import cli
+from orl_launcher.hints import invocation
 from orl_launcher.playground import reachable
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def find_trainer(backend: str) -> Trainer:
     """
     found = entry_points(group=GROUP, name=backend)
     if not found:
-        brings = f"pip install 'orl-launcher[{backend}]' brings it"
-        raise cli.UsageError(f"orl-{backend}: not in this environment: {brings}")
+        install = "uv sync --extra trl" if backend == "trl" else "uv sync"
+        raise cli.UsageError(f"orl-{backend}: not in this environment. Run {install} in the checkout of orl")
     return cast("Trainer", next(iter(found)).load())
 
 
@@ -56,18 +57,15 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
 
 
 def task_data_of(config: RunConfig, folder: Path) -> Path:
-    """Return the file of the tasks to train on: the given one, else one in `folder` that is yet to be written."""
+    """Return the file of the tasks to train on: the given one, else one in `folder`, which need not exist yet."""
     return Path(config.trainer.task_data or folder / "tasks.jsonl")
 
 
 def missing_tasks(config: RunConfig) -> str:
     """Return what is wrong with the given file of tasks, or ""."""
     given = config.trainer.task_data
-    return (
-        f"trainer.task_data {given}: no such file; orl prepare writes one"
-        if given and not Path(given).is_file()
-        else ""
-    )
+    missing = given and not Path(given).is_file()
+    return f"trainer.task_data {given}: no such file. Write it with {invocation()} prepare" if missing else ""
 
 
 def holds_out(config: RunConfig) -> bool:

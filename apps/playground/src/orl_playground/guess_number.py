@@ -1,9 +1,7 @@
 """GuessNumber: find a secret number with four guesses, told after each whether it is higher or lower.
 
-It must not know who plays it, or how a model is trained on it. The game itself is a plain class (`Game`), so that
-scripted players and baselines run it without a server; `GuessNumber` is the OpenReward environment around it. The
-range shifts from task to task and is stated in the prompt: what helps on a task that was never seen is the skill
-(halve what remains), not the memory of a secret.
+It must not know who plays it. `Game` holds the rules without a server, for scripted players and baselines. The range
+shifts from task to task and stands in the prompt, so a player needs the skill (halve the range), not a memory.
 """
 
 from __future__ import annotations
@@ -93,13 +91,8 @@ class Guess(BaseModel):
     number: int = Field(description="an integer in the range")
 
 
-class GuessNumber(Environment):
-    """Find a secret number in a stated range with four guesses.
-
-    One tool, `guess(number)`. A wrong guess is answered with what remains (`higher: 26 to 31`), the hit ends the
-    episode with reward 1.0, the fourth miss ends it with 0.0. Guessing at random within what remains wins about two
-    games in three; halving it wins all of them.
-    """
+class Guessing(Environment):
+    """The game on OpenReward; a subclass lists the tasks. It is not served: the SDK would share its tasks with them."""
 
     def __init__(self, task_spec: JSONObject | None = None, secrets: dict[str, str] | None = None) -> None:
         super().__init__(task_spec or {}, secrets or {})
@@ -108,16 +101,11 @@ class GuessNumber(Environment):
 
     @classmethod
     def list_splits(cls) -> Sequence[Split | str]:
-        """`train` and `test`, without a triple in common."""
+        """Return `train` and `test`, without a triple in common."""
         return [Split(name="train", type="train"), Split(name="test", type="test")]
 
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        """Every task of a split, always in the same order."""
-        return [task.model_dump() for task in tasks(split)]
-
     async def get_prompt(self) -> list[TextBlock]:
-        """The stated range and the number of guesses."""
+        """Return the stated range and the number of guesses."""
         return [TextBlock(text=self.game.prompt)]
 
     @tool
@@ -125,6 +113,20 @@ class GuessNumber(Environment):
         """Guess the number."""
         reply, reward = self.game.guess(args.number)
         return ToolOutput(blocks=[TextBlock(text=reply)], reward=reward, finished=self.game.finished)
+
+
+class GuessNumber(Guessing):
+    """Find a secret number in a stated range with four guesses.
+
+    One tool, `guess(number)`. A wrong guess is answered with what remains (`higher: 26 to 31`), the hit ends the
+    episode with reward 1.0, the fourth miss ends it with 0.0. Guessing at random within what remains wins about two
+    games in three; halving it wins all of them.
+    """
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
+        """Return every task of a split, always in the same order."""
+        return [task.model_dump() for task in tasks(split)]
 
 
 @cache

@@ -1,10 +1,8 @@
 """The tiny model: Qwen3's architecture at well under a million parameters, untrained.
 
-It must not know what it will play. Its shape is a real model's in small (head_dim 64, tied embeddings, a vocabulary
-that is a multiple of 128), so that engines and kernels made for real models run it, on CPU or GPU. Two things differ
-from a real model's start, because it learns within a minute: the weights are as large as their width asks for, and
-the embeddings of numbers begin as points on sine waves, so that neighbouring numbers are alike and the mean of two
-numbers points at the one between them.
+It must not know its game. Its shape is a real model's in small (head_dim 64, tied embeddings, a vocabulary that is a
+multiple of 128), so that engines and kernels made for real models run it. To learn within a minute, its weights are as
+large as their width asks for, and the embeddings of numbers begin as points on sine waves.
 """
 
 from __future__ import annotations

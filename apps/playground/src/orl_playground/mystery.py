@@ -1,9 +1,7 @@
 """Mystery: a miniature deduction after the country-house stories. Who did it, with what, and where?
 
-It must not know who plays it. A case is generated from its task's seed so that the evidence determines it: exactly
-one suspect has no alibi, exactly one weapon fits the wound, exactly one room shows traces. Each question costs a turn,
-what suspects say of themselves may be a lie, and the accusation ends the episode with a share of the reward for
-each part that is right.
+It must not know who plays it. A seed makes a case whose evidence determines it: exactly one suspect has no alibi, one
+weapon fits the wound, one room shows traces. Suspects may lie. The accusation ends the episode.
 """
 
 from __future__ import annotations
@@ -11,20 +9,16 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import TYPE_CHECKING
 
-from openreward.environments import Environment, Split, TextBlock, ToolOutput, tool
+from openreward.environments import TextBlock, ToolOutput, tool
 from pydantic import BaseModel, Field
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from orl_playground.seeded import SeededEnvironment, told
 
+if TYPE_CHECKING:
     from openreward.environments import JSONObject
 
-TASKS = {"train": 512, "test": 256}
-# The seeds of the splits are far apart, and each seed is a case of its own.
-FIRST_SEED = {"train": 0, "test": 1_000_000}
 SUSPECT_SHARE, WEAPON_SHARE, PLACE_SHARE = 0.5, 0.25, 0.25
 
 
@@ -142,7 +136,7 @@ class Accusation(BaseModel):
     place: Room
 
 
-class Mystery(Environment):
+class Mystery(SeededEnvironment):
     """Find out who did it, with what, and where, and accuse.
 
     `interview` brings claims (the culprit lies), `check_alibi` brings the truth about a claim, `inspect_room` finds
@@ -151,21 +145,8 @@ class Mystery(Environment):
     """
 
     def __init__(self, task_spec: JSONObject | None = None, secrets: dict[str, str] | None = None) -> None:
-        super().__init__(task_spec or {}, secrets or {})
-        seed = self.task_spec["seed"]
-        if not isinstance(seed, int):
-            raise TypeError(f"a mystery's task is a whole-number seed, not {seed!r}")
-        self.case = case(seed)
-
-    @classmethod
-    def list_splits(cls) -> Sequence[Split | str]:
-        """`train` and `test`, made from seeds that are far apart."""
-        return [Split(name="train", type="train"), Split(name="test", type="test")]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        """Every task of a split, always in the same order."""
-        return list(_tasks(split))
+        super().__init__(task_spec, secrets)
+        self.case = case(self.seed)
 
     async def get_prompt(self) -> list[TextBlock]:
         """The people, the weapons and the rooms."""
@@ -180,17 +161,17 @@ class Mystery(Environment):
     @tool
     async def interview(self, args: Interview) -> ToolOutput:
         """Ask a suspect where they were."""
-        return _answer(self.case.interview(args.suspect))
+        return told(self.case.interview(args.suspect))
 
     @tool
     async def check_alibi(self, args: Alibi) -> ToolOutput:
         """Find out whether somebody saw a suspect where they claim to have been."""
-        return _answer(self.case.check_alibi(args.suspect))
+        return told(self.case.check_alibi(args.suspect))
 
     @tool
     async def inspect_room(self, args: Inspect) -> ToolOutput:
         """Look for evidence in a room."""
-        return _answer(self.case.inspect(args.place))
+        return told(self.case.inspect(args.place))
 
     @tool(exclusive=True)
     async def accuse(self, args: Accusation) -> ToolOutput:
@@ -198,16 +179,3 @@ class Mystery(Environment):
         truth = f"It was {self.case.culprit} with the {self.case.weapon} in the {self.case.place}."
         reward = self.case.score(args.suspect, args.weapon, args.place)
         return ToolOutput(blocks=[TextBlock(text=truth)], reward=reward, finished=True)
-
-
-def _answer(text: str) -> ToolOutput:
-    return ToolOutput(blocks=[TextBlock(text=text)])
-
-
-@cache
-def _tasks(split: str) -> tuple[JSONObject, ...]:
-    """One task for each seed of the split; ValueError for an unknown split."""
-    if split not in TASKS:
-        raise ValueError(f"no split named {split!r}: {', '.join(TASKS)}")
-    first = FIRST_SEED[split]
-    return tuple({"seed": seed} for seed in range(first, first + TASKS[split]))

@@ -1,9 +1,7 @@
 """Scripted players of GuessNumber: the games that the warm start imitates, as chat messages.
 
-They must not know tokens or models. Each player says which rule it follows before it calls the tool, and keeps to it
-for the whole game. Because the rule is said, a model that has seen both knows two distinct ways of play and chooses
-between them by one token: reinforcement learning can find the better one from a handful of lucky games, and a reader
-of a transcript sees the choice. The game runs in this process; no server is involved.
+They must not know tokens or models. Each player says its rule before it calls the tool, and keeps to it for the whole
+game. So a model that has seen both chooses between them by one token, which reinforcement learning can find.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The playground's server: the real OpenReward server over its environments, on loopback, and a way to borrow one.
 
 It must not know who trains. `python -m orl_playground.server` serves until its standard input closes or a SIGTERM
-comes, so a parent that dies never leaves one behind; `serving()` is that parent. The server is a process of its own
-because the environments' work should not share an interpreter with the model's.
+comes, so a parent that dies leaves none behind. It is a process of its own, to not share an interpreter with a model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The tokenizer of the tiny model: whole template lines and numbers are one token each, everything else is bytes.
 
-It must not know any environment: it is made from texts. Rows stay short (a tool call is seven tokens), a number is one
-token whose place in the order a tiny model can learn, and any text at all survives encode and decode, because the
-256 bytes are in the vocabulary. Control tokens, their flags and the chat template are Qwen3's, so that what is
-learnt about rendering here holds for real models.
+It must not know any environment: it is made from texts. A tool call is seven tokens. Any text survives encode and
+decode, because the 256 bytes are in the vocabulary. Control tokens, their flags and the chat template are Qwen3's.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ def chat_template() -> str:
     """Qwen3's tool template without thinking, as the installed TRL ships it."""
     spec = find_spec("trl")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("the tiny model needs trl: install orl-playground[model]")
+        raise ModuleNotFoundError("the tiny model needs trl: run uv sync --extra trl in the checkout of orl")
     return (Path(spec.origin).parent / "chat_templates" / "qwen3_instruct_2507.jinja").read_text(encoding="utf-8")
 
 

@@ -1,10 +1,8 @@
 """The warm start: the tiny model learns the form of play, and little of the skill, from scripted games.
 
-It must not know the reinforcement learning that follows. TRL's SFTTrainer runs over games that the model's own chat
-template rendered, with a loss on the assistant's actions alone. A curriculum makes two ways of play known to the
-model: most games are played well at first, so that it learns to find the middle of a range, and hardly any at last,
-so that the finished model plays badly and yet holds the better way within reach of its sampling. A constant small
-share of good games does not teach it.
+It must not know the reinforcement learning that follows. TRL's SFTTrainer runs over rendered games, with a loss on the
+assistant's actions alone. A curriculum plays most games well at first, so that the model learns to find the middle of a
+range, and hardly any at last, so that the better way stays rare. A constant small share of good games teaches nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Workshop: look up parts and prices, compute what an order costs, and write down the total.
+"""Workshop: look up parts and prices, compute an order's price, and write down the total.
 
 It must not know who plays it. It is the tool-rich environment: enums, bounded numbers, a nested list of objects and an
-optional field in the JSON schemas, and a `@terminal` answer, so that the episode ends with a plain message rather than
-a tool call. All amounts are whole cents; a seed makes the price list and the order.
+optional field in the schemas, and a `@terminal` answer. Amounts are whole cents; a seed makes price list and order.
 """
 
 from __future__ import annotations
@@ -11,19 +10,18 @@ import random
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import TYPE_CHECKING
 
-from openreward.environments import Environment, Split, TextBlock, ToolOutput, terminal, tool
+from openreward.environments import TextBlock, ToolOutput, terminal, tool
 from pydantic import BaseModel, Field
+
+from orl_playground.seeded import SeededEnvironment, told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from openreward.environments import JSONObject
 
-TASKS = {"train": 512, "test": 256}
-FIRST_SEED = {"train": 0, "test": 1_000_000}
 EXPRESS_CENTS = 500
 
 
@@ -115,7 +113,7 @@ class Answer(BaseModel):
     text: str
 
 
-class Workshop(Environment):
+class Workshop(SeededEnvironment):
     """Say what an order costs, given that a line is delivered only up to its part's stock.
 
     `check_stock` and `look_up_price` inform, `quote` computes (its arguments hold a list of objects, an enum and
@@ -124,21 +122,8 @@ class Workshop(Environment):
     """
 
     def __init__(self, task_spec: JSONObject | None = None, secrets: dict[str, str] | None = None) -> None:
-        super().__init__(task_spec or {}, secrets or {})
-        seed = self.task_spec["seed"]
-        if not isinstance(seed, int):
-            raise TypeError(f"a workshop's task is a whole-number seed, not {seed!r}")
-        self.order = order(seed)
-
-    @classmethod
-    def list_splits(cls) -> Sequence[Split | str]:
-        """`train` and `test`, made from seeds that are far apart."""
-        return [Split(name="train", type="train"), Split(name="test", type="test")]
-
-    @classmethod
-    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
-        """Every task of a split, always in the same order."""
-        return list(_tasks(split))
+        super().__init__(task_spec, secrets)
+        self.order = order(self.seed)
 
     async def get_prompt(self) -> list[TextBlock]:
         """The order, and what counts as an answer."""
@@ -154,17 +139,17 @@ class Workshop(Environment):
     @tool
     async def check_stock(self, args: StockQuery) -> ToolOutput:
         """Say how many pieces of each part are in stock."""
-        return _answer(", ".join(f"{part}: {self.order.stock[part]}" for part in args.parts))
+        return told(", ".join(f"{part}: {self.order.stock[part]}" for part in args.parts))
 
     @tool
     async def look_up_price(self, args: PriceQuery) -> ToolOutput:
         """Say what a quantity of one part costs, in cents, without discount or delivery."""
-        return _answer(f"{args.quantity} x {args.part}: {self.order.prices[args.part] * args.quantity}")
+        return told(f"{args.quantity} x {args.part}: {self.order.prices[args.part] * args.quantity}")
 
     @tool
     async def quote(self, args: Quote) -> ToolOutput:
         """Compute the price of lines in cents. It does not look at the stock."""
-        return _answer(f"total: {price(self.order.prices, args.lines, args.discount, args.delivery)}")
+        return told(f"total: {price(self.order.prices, args.lines, args.discount, args.delivery)}")
 
     @terminal
     @tool
@@ -174,16 +159,3 @@ class Workshop(Environment):
         right = bool(numbers) and int(numbers[-1][:12]) == self.order.total()
         reply = f"The total is {self.order.total()}."
         return ToolOutput(blocks=[TextBlock(text=reply)], reward=float(right), finished=True)
-
-
-def _answer(text: str) -> ToolOutput:
-    return ToolOutput(blocks=[TextBlock(text=text)])
-
-
-@cache
-def _tasks(split: str) -> tuple[JSONObject, ...]:
-    """One task for each seed of the split; ValueError for an unknown split."""
-    if split not in TASKS:
-        raise ValueError(f"no split named {split!r}: {', '.join(TASKS)}")
-    first = FIRST_SEED[split]
-    return tuple({"seed": seed} for seed in range(first, first + TASKS[split]))

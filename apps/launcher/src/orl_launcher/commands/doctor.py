@@ -6,8 +6,8 @@ import argparse
 
 from orl_launcher import cli
 from orl_launcher.commands.train import DEFAULT_CONFIG
+from orl_launcher.trainer_options import add_budgets, add_option
 
-SECONDS = 60
 DESCRIPTION = """\
 Check configuration, secrets, environments, tokenizer, first prompt, engine and trainer before a run.
 One session of each environment is opened and closed. Each line says what to do. No secret's value is shown.
@@ -25,19 +25,12 @@ def parser() -> cli.Parser:
     """Return the options of `orl doctor`."""
     made = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
     cli.add_config(made, default=DEFAULT_CONFIG)
-    made.add_argument("--model", metavar="NAME", help="checkpoint (default: trainer.model in the file)")
-    made.add_argument("--engine", type=cli.address, metavar="URL", help="a running SGLang server or router to check")
-    made.add_argument(
-        "--python", metavar="PATH", help="the Python that has slime or miles (default: $ORL_TRAINER_PYTHON, or on PATH)"
-    )
+    add_option(made, "model")
+    add_budgets(made)
+    made.add_argument("--engine", type=cli.address, metavar="URL", help="running SGLang server or router to check")
+    cli.add_python(made)
     made.add_argument("--full", action="store_true", help="show the whole first prompt")
-    made.add_argument(
-        "--timeout",
-        type=cli.positive,
-        default=SECONDS,
-        metavar="S",
-        help=f"seconds for each check (default: {SECONDS})",
-    )
+    made.add_argument("--timeout", type=cli.positive, default=60, metavar="S", help="seconds per check (default: 60)")
     return made
 
 

@@ -41,9 +41,9 @@ print(json.dumps({found.metadata["Name"]: found.version for found in metadata.di
 def parser() -> cli.Parser:
     """Return the options of `orl install-into`."""
     made = cli.Parser("install-into", description=DESCRIPTION, examples=EXAMPLES)
-    made.add_argument("python", help="the Python of the environment that has the trainer")
+    made.add_argument("python", help="the Python of the trainer's environment")
     made.add_argument(
-        "--trainer", choices=TRAINERS, default="slime", help="the trainer whose adapter is installed (default: slime)"
+        "--trainer", choices=TRAINERS, default="slime", help="trainer whose adapter to install (default: slime)"
     )
     return made
 
@@ -53,9 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     given: str = arguments.python
     python = str(Path(shutil.which(given) or given).absolute())  # uv looks a name up differently
     if Path(python).parent == Path(sys.executable).parent and (ROOT / "packages").is_dir():
-        raise cli.UsageError(
-            f"{python} belongs to this checkout. Give the Python that has {arguments.trainer} by its path"
-        )
+        raise cli.UsageError(f"{python} belongs to this checkout. Give the Python of {arguments.trainer} by its path")
     before = installed(python)
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
@@ -85,13 +83,13 @@ def installed(python: str) -> dict[str, str]:
     try:
         asked = children.run([python, "-c", _LIST], timeout=120)
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise ConfigError(f"{python}: cannot be run: {exc}") from exc
+        raise ConfigError(f"{python}: cannot be run: {exc}. Give the path of a Python") from exc
     if asked.returncode:
         raise ConfigError(f"{python}: cannot list its packages: {asked.stderr.strip()[-200:]}")
     try:
         found: dict[str, str | None] = json.loads(asked.stdout)
     except ValueError:
-        raise ConfigError(f"{python}: is no Python, or prints more than its packages: {asked.stdout[:200]!r}") from None
+        raise ConfigError(f"{python}: not a Python. It printed {asked.stdout[:200]!r}. Give another PATH") from None
     return {name: at for name, at in found.items() if name and at}
 
 

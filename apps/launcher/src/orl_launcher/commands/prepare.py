@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
   orl prepare --config configs/local.yaml --output tasks.jsonl
   orl prepare --config configs/multi-env.yaml --output tasks.jsonl --max-tasks 1000 --seed 7
+  orl prepare --config configs/local.yaml --output held-out.jsonl --split eval_splits
 """
 
 
@@ -30,36 +32,64 @@ def parser() -> cli.Parser:
     )
     made = cli.Parser("prepare", description=description, examples=EXAMPLES)
     cli.add_config(made)
-    made.add_argument("--output", required=True, metavar="FILE", type=Path, help="the file to write, tasks.jsonl")
+    cli.add_split(made)
+    made.add_argument("--output", required=True, metavar="FILE", type=Path, help="file to write, such as tasks.jsonl")
     made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="write at most N tasks, divided by weight")
     made.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="seed of the choice and the order of tasks (default: 0)"
+        "--difficulty",
+        type=_difficulty,
+        metavar="LOW..HIGH",
+        help="only tasks whose mean reward at OpenReward is within: 0.1..0.9 (default: as the file says)",
     )
+    made.add_argument("--seed", type=int, default=0, metavar="S", help="seed of choice and order (default: 0)")
     return made
+
+
+def _difficulty(text: str) -> tuple[float, float]:
+    """Return the bounds that `text` spells, for argparse."""
+    low, _, high = text.partition("..")
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        bounds = (1.0, 0.0)
+    if not bounds[0] <= bounds[1]:
+        raise argparse.ArgumentTypeError(f"expected two rewards such as 0.1..0.9, not {text!r}")
+    return bounds
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file, and print its counts."""
     from orl_rollout.signals import interrupt
-    from orl_rollout.tasks.prepare import prepare
+    from orl_rollout.tasks.prepare import TRAINING, prepare
 
     given = cli.config_of(arguments)
     if arguments.output.exists() and arguments.output.samefile(arguments.config):
-        raise cli.UsageError(
-            f"--output {arguments.output} is the configuration itself and would overwrite it. Choose another file"
-        )
+        raise cli.UsageError(f"--output {arguments.output} is the configuration itself. Choose another file")
     with playground(given) as config:
-        prepared = interrupt.run(prepare(config, arguments.output, max_tasks=arguments.max_tasks, seed=arguments.seed))
-    print_prepared(config, prepared, arguments.output)
+        splits = arguments.splits or (TRAINING,)
+        prepared = interrupt.run(
+            prepare(
+                config,
+                arguments.output,
+                max_tasks=arguments.max_tasks,
+                seed=arguments.seed,
+                splits=splits,
+                difficulty=arguments.difficulty,
+            )
+        )
+    print_prepared(config, prepared, arguments.output, splits)
     return 0
 
 
-def print_prepared(config: RunConfig, prepared: PreparedTasks, output: Path) -> None:
+def print_prepared(config: RunConfig, prepared: PreparedTasks, output: Path, splits: Sequence[str]) -> None:
     """Print the number of tasks of each environment."""
+    from orl_rollout.tasks.prepare import splits_of
+
     table = plain_table("environment", "splits", "tasks")
     for name, count in prepared.counts.items():
-        table.add_row(Text(name), Text(", ".join(config.environments[name].splits)), str(count))
+        table.add_row(Text(name), Text(", ".join(splits_of(config.environments[name], splits))), str(count))
     console = cli.console()
     console.print(table)
     left_out = f", {prepared.duplicates} duplicates left out" if prepared.duplicates else ""
-    console.print(f"{prepared.total} tasks in {output}{left_out}", soft_wrap=True)
+    skipped = f", {prepared.skipped} of another difficulty skipped" if prepared.skipped else ""
+    console.print(f"{prepared.total} tasks in {output}{left_out}{skipped}", soft_wrap=True)

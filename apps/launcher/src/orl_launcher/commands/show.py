@@ -13,20 +13,24 @@ from itertools import islice
 from pathlib import Path
 
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.journal.journal import Entry, read_sized
+from orl_rollout.journal.journal import Entry, journal_files, read_sized
 from orl_rollout.run_folder.record import Record, has_journal, read_record
 
 from orl_launcher import cli
+from orl_launcher.hints import invocation
+from orl_launcher.trainers import RUNS
 from orl_launcher.view.curves import charts_of
 from orl_launcher.view.episode import EpisodeRows, episode_rows
+from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.pieces import load_decoder
-from orl_launcher.view.tables import closing_table, curves_table, episode_view, episodes_table
+from orl_launcher.view.tables import closing_table, curves_table, episode_view, episodes_table, results_table
 
 ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
 KEPT_BYTES = 64 << 20  # of the records that are held at once: a hundred ordinary ones
 
 EXAMPLES = """\
+  orl show                                   the latest run
   orl show runs/local                        curves and the last episodes
   orl show runs/local --episode 12           one episode: text, trained tokens in colour, calls, rewards, times
   orl show runs/local --failed               the last episodes that were lost or ended in an error
@@ -37,27 +41,33 @@ EXAMPLES = """\
 def parser() -> cli.Parser:
     """Return the options of `orl show`."""
     made = cli.Parser("show", description="Show a run or a journal of episodes.", examples=EXAMPLES)
-    made.add_argument("path", metavar="PATH", type=Path, help="a run's folder, or a file of a journal")
-    made.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained HTML page instead")
-    made.add_argument("--episode", metavar="N", type=int, help="one episode by its number; -1 is the last")
-    made.add_argument("--failed", action="store_true", help="only episodes that did not succeed")
+    made.add_argument(
+        "path",
+        metavar="PATH",
+        type=Path,
+        nargs="?",
+        help="a run's folder or a journal's file (default: the latest run)",
+    )
+    made.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained HTML page to this file")
+    made.add_argument("--episode", metavar="N", type=int, help="show one episode, by its number; -1 is the last")
+    made.add_argument("--failed", action="store_true", help="show only episodes that did not succeed")
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the run, or write the page."""
-    path: Path = arguments.path
+    path: Path = arguments.path or latest_run()
     record = read_record(path) if path.is_dir() else None
     journal = record.journal if record else path
     if not has_journal(journal):
-        raise ConfigError(f"{journal}: no such journal")
+        raise ConfigError(f"{journal}: no journal here. Give the folder of a run or a file of its journal")
     console = cli.console()
     overview = not arguments.html and arguments.episode is None
     chosen = _chosen(journal, arguments, ROWS if overview else ARTICLES)
     if overview:
         _show_overview(path, record, chosen)
         return 0
-    decoder = load_decoder(path if record else path.parent)
+    decoder = load_decoder(journal if journal.is_dir() else journal.parent) or load_decoder(path)
     if arguments.html:
         _write_page(arguments.html, path, record, [episode_rows(_title(*one), one[1], decoder) for one in chosen])
         console.print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
@@ -65,6 +75,22 @@ def run(arguments: argparse.Namespace) -> int:
         ((number, entry),) = chosen
         console.print(episode_view(episode_rows(f"episode {number}", entry, decoder)))
     return 0
+
+
+def latest_run() -> Path:
+    """Return the folder in runs/ whose journal was written last.
+
+    Raises:
+        UsageError: there is none.
+    """
+    written = {
+        folder: max(file.stat().st_mtime for file in journal_files(folder))
+        for folder in RUNS.glob("*/")
+        if has_journal(folder)
+    }
+    if not written:
+        raise cli.UsageError(f"{RUNS}: no run with a journal here. Give the folder of a run")
+    return max(written, key=written.__getitem__)
 
 
 def _title(number: int, entry: Entry) -> str:
@@ -95,7 +121,8 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
     else:
         found = next((one for one in numbered if one[0] == wanted), None)
     if not found:
-        raise cli.UsageError(f"{path}: there is no episode {wanted}{' that failed' if arguments.failed else ''}")
+        kind = " that failed" if arguments.failed else ""
+        raise cli.UsageError(f"{path}: no episode {wanted}{kind}. List them with {invocation()} show")
     return [found[:2]]
 
 
@@ -116,12 +143,14 @@ def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, En
     if record and record.points:
         if (told := closing_table(record)).row_count:
             console.print(told)
+        if results := results_of(record):
+            console.print(results_table(results))
         console.print(curves_table(record))
     if not chosen:
-        console.print("no such episodes")
+        console.print("no episode matches")
         return
     console.print(episodes_table(chosen))
-    console.print(f"to see one: orl show {path} --episode N", style="dim", soft_wrap=True)
+    console.print(f"to show one: {invocation()} show {path} --episode N", style="dim", soft_wrap=True)
 
 
 def _write_page(out: Path, path: Path, record: Record | None, episodes: list[EpisodeRows]) -> None:

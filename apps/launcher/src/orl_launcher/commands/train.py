@@ -6,6 +6,7 @@ It knows no trainer. `orl_rollout.run_folder.contract` says what an adapter is h
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,12 +16,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from orl_core.config import Backend
 from orl_core.credentials import refuse_on_command_line
-from orl_core.errors import ConfigError
-from orl_rollout.run_folder.config_file import dated, write_config
+from orl_core.errors import ConfigError, OrlError
+from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.summary import note_interruption
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli, trainer_options
+from orl_launcher.commands.upload import send_rest
+from orl_launcher.hints import invocation
 from orl_launcher.playground import baseline, playground, served_here, warm_model
 from orl_launcher.trainers import (
     RUNS,
@@ -37,6 +40,12 @@ if TYPE_CHECKING:
     from orl_rollout.run_folder.contract import Trainer
 
 DEFAULT_CONFIG = "configs/local.yaml"
+PREPARED = {
+    "config.json",
+    "environments.json",
+    "tasks.jsonl",
+    "eval_tasks.jsonl",
+}  # what a folder holds before its trainer begins
 
 DESCRIPTION = """\
 Train a model. `trl` trains on this machine and brings its own engine; `slime` and `miles` train on a cluster.
@@ -50,22 +59,26 @@ EXAMPLES = """\
   orl train slime --config configs/whodunit.yaml -- --use-kl-loss --kl-loss-coef 0.01
   orl train miles --config configs/whodunit.yaml --model Qwen/Qwen3-4B -- --true-on-policy-mode
 
-what lowers the memory that training takes on a cluster:
+options that lower the memory of training on a cluster:
   --max-tokens-per-gpu, --max-context-len, `max_turns` in the file; and after `--`:
   --sglang-mem-fraction-static 0.5                       the engines' share of a GPU that they share with training
   --context-parallel-size 2, --optimizer-cpu-offload     Megatron (slime; miles with --train-backend megatron)
-  --fsdp-cpu-offload                                     miles with FSDP, which has --gradient-checkpointing on already
-  --train-memory-margin-bytes, --use-fault-tolerance     miles: room for a rare long batch; engines that die come back
+  --fsdp-cpu-offload                                     miles with FSDP; --gradient-checkpointing is on by default
+  --train-memory-margin-bytes, --use-fault-tolerance     miles: reserve memory for a long batch; restart dead engines
 """
 
 
 class TrainParser(cli.Parser):
     """Parser that leaves everything after `--` to the trainer."""
 
+    elsewhere = "; give an option of the trainer itself after `--`"
+
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv` up to the first `--`; the rest is `extra`."""
+        """Parse `argv` up to the first `--`; the rest is `extra`. A given trainer overrides the file's."""
         cut = argv.index("--") if "--" in argv else len(argv)
         arguments = super().parse(argv[:cut])
+        if arguments.backend:
+            setattr(arguments, "trainer.backend", arguments.backend)
         arguments.extra = tuple(argv[cut + 1 :])
         return arguments
 
@@ -74,15 +87,11 @@ def parser() -> cli.Parser:
     """Return the options of `orl train`."""
     made = TrainParser("train", description=DESCRIPTION, examples=EXAMPLES)
     backends = get_args(Backend)
-    made.add_argument("backend", nargs="?", choices=backends, help="the trainer (default: trainer.backend in the file)")
+    made.add_argument("backend", nargs="?", choices=backends, help="trainer (default: trainer.backend in the file)")
     cli.add_config(made, default=DEFAULT_CONFIG)
-    made.add_argument(
-        "--name", metavar="NAME", help="the run's folder in runs/ (default: openreward_run_name and the time)"
-    )
-    made.add_argument("--dry-run", action="store_true", help="check everything, show what would be done, do nothing")
-    made.add_argument(
-        "--python", metavar="PATH", help="the Python that has slime or miles (default: $ORL_TRAINER_PYTHON, or on PATH)"
-    )
+    made.add_argument("--name", metavar="NAME", help="folder in runs/ (default: openreward_run_name and the time)")
+    made.add_argument("--dry-run", action="store_true", help="check everything, show the plan, start nothing")
+    cli.add_python(made)
     trainer_options.add_trainer_options(made)
     made.usage = "orl train [slime|miles|trl] [options] [-- trainer arguments]"
     return made
@@ -93,19 +102,22 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_rollout.secrets.secrets import refuse_in_words
 
     if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
-        raise cli.UsageError(f"orl train {arguments.backend} needs --config: configs/whodunit.yaml is one")
-    chosen = [f"trainer.backend={arguments.backend}"] if arguments.backend else []
-    config = dated(cli.config_of(arguments, [*chosen, *trainer_options.overrides_of(arguments)]))
+        raise cli.UsageError(
+            f"orl train {arguments.backend} needs a configuration. Give --config configs/whodunit.yaml"
+        )
+    config = cli.config_of(arguments)
+    _refuse_options_of_clusters(arguments, config.trainer.backend)
     refuse_on_command_line(arguments.extra)
     refuse_in_words(config, arguments.extra)
     trainer = find_trainer(config.trainer.backend)
     if missing := missing_tasks(config):
         raise ConfigError(missing)
-    name = arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder = _folder(arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}")
+    config = cli.named(config, folder.name)
     if arguments.dry_run:
-        _print_plan(config, arguments, _folder(name))
+        _print_plan(config, arguments, folder)
         return 0
-    folder = make_folder(name)
+    cli.make_folder(folder, "--name")
 
     def note() -> None:
         with suppress(FileExistsError):  # the trainer has written one
@@ -117,36 +129,44 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         note()
         raise
+    except OrlError:
+        _remove_unstarted(folder)
+        raise
     finally:
         with interrupt.held():  # a finished training keeps its report
             _conclude(folder)
+        send_rest(config, folder)
     return 0
 
 
-def make_folder(name: str) -> Path:
-    """Make a new folder in runs/.
+def _remove_unstarted(folder: Path) -> None:
+    """Remove the folder of a run that failed before it began: it holds nothing but what the command wrote."""
+    if {path.name for path in folder.iterdir()} <= PREPARED:
+        shutil.rmtree(folder)
 
-    Raises:
-        UsageError: the name is no folder name, or is taken.
-    """
-    folder = _folder(name)
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise cli.UsageError(f"{folder} is there already: choose another --name") from None
-    except OSError as exc:
-        raise ConfigError(f"{folder}: {exc.strerror}") from exc
-    return folder
+
+def _refuse_options_of_clusters(arguments: argparse.Namespace, backend: Backend) -> None:
+    """Refuse options of the command line that `backend` does not obey. In the file they may serve another trainer."""
+    if backend != "trl":
+        return
+    options = {f"trainer.{name}": f"--{name.replace('_', '-')}" for name in trainer_options.CLUSTERS}
+    given = [
+        *(options[path] for path in vars(arguments) if path in options),
+        *(["--python"] if arguments.python else []),
+    ]
+    if given:
+        raise cli.UsageError(f"{', '.join(given)}: an option of slime and miles alone. Leave it out for trl")
 
 
 def _folder(name: str) -> Path:
     if name in ("", ".", "..") or Path(name).name != name:
-        raise cli.UsageError(f"--name {name!r}: expected a folder's name without a path")
+        raise cli.UsageError(f"--name {name!r} is not a folder name without a path. Choose another --name")
     return RUNS / name
 
 
 def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argparse.Namespace) -> None:
     from orl_rollout.run_folder.contract import Run
+    from orl_rollout.run_folder.environments import record_versions
 
     from orl_launcher.view.progress import following
 
@@ -159,6 +179,7 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
     interrupt.check()
     with playground(warm) as served:
         task_data, eval_data = _tasks(served, folder)
+        interrupt.run(record_versions(served, folder))
         made = Run(
             config=served,
             folder=folder,
@@ -175,17 +196,17 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
 
 def _tasks(config: RunConfig, folder: Path) -> tuple[Path, Path | None]:
     """Return the tasks to train on and to hold out, prepared in the run's folder if none are given."""
-    from orl_rollout.tasks.prepare import prepare
+    from orl_rollout.tasks.prepare import HELD_OUT, TRAINING, prepare
 
     from orl_launcher.commands.prepare import print_prepared
 
     seed, task_data = config.trainer.seed, task_data_of(config, folder)
     if not config.trainer.task_data:
-        print_prepared(config, interrupt.run(prepare(config, task_data, seed=seed)), task_data)
+        print_prepared(config, interrupt.run(prepare(config, task_data, seed=seed)), task_data, (TRAINING,))
     if not holds_out(config):
         return task_data, None
     eval_data = folder / "eval_tasks.jsonl"
-    interrupt.run(prepare(config, eval_data, max_tasks=config.eval.max_tasks, seed=seed, splits="eval_splits"))
+    interrupt.run(prepare(config, eval_data, max_tasks=config.eval.max_tasks, seed=seed, splits=(HELD_OUT,)))
     return task_data, eval_data
 
 
@@ -193,8 +214,9 @@ def _conclude(folder: Path) -> None:
     """Write the report and print the closing table."""
     from orl_rollout.run_folder.record import read_record
 
+    from orl_launcher.view.evaluations import results_of
     from orl_launcher.view.report import write_report
-    from orl_launcher.view.tables import closing_table
+    from orl_launcher.view.tables import closing_table, results_table
     from orl_launcher.view.wording import count, duration
 
     if not (folder / "config.json").is_file():
@@ -206,10 +228,12 @@ def _conclude(folder: Path) -> None:
     console = cli.console()
     if (told := closing_table(record)).row_count:
         console.print(told)
+    if results := results_of(record):
+        console.print(results_table(results))
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
-    console.print(f"{count(record.steps)}{took}; the report: {page}", soft_wrap=True)
-    console.print(f"the episodes: orl show {folder}", style="dim", soft_wrap=True)
+    console.print(f"{count(record.steps)}{took}. The report: {page}", soft_wrap=True)
+    console.print(f"To show the episodes: {invocation()} show {folder}", style="dim", soft_wrap=True)
 
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orl_core.config import load_config
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, OrlError
 from orl_rollout.run_folder.record import has_journal
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
+from orl_launcher.hints import invocation
 from orl_launcher.playground import reachable
 
 if TYPE_CHECKING:
+    from orl_core.config import RunConfig
     from orl_rollout.upload.uploader import Counts
+
+REST_SECONDS = 60  # after a training, for what its trainer did not send
 
 DESCRIPTION = """\
 Upload the rollouts that were not sent during the run, because OpenReward could not be reached or the run was killed.
@@ -32,9 +36,7 @@ def parser() -> cli.Parser:
     """Return the options of `orl upload`."""
     made = cli.Parser("upload", description=DESCRIPTION, examples=EXAMPLES)
     made.add_argument("run", metavar="RUN", type=Path, help="a run's folder")
-    made.add_argument(
-        "--seconds", type=cli.positive, default=600, metavar="N", help="stop after N seconds (default: 600)"
-    )
+    made.add_argument("--seconds", type=cli.positive, default=600, metavar="N", help="time limit (default: 600)")
     cli.add_overrides(made)
     return made
 
@@ -48,10 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not has_journal(folder):
         raise ConfigError(f"{folder}: no journal here. Give the folder of a run")
     if not any(uploads(config, name) for name in config.environments):
-        raise ConfigError(
-            "no environment of this run is uploaded. Set OPENREWARD_API_KEY, and give --set rollout.upload=true for "
-            "environments that are not on the platform"
-        )
+        advice = "Set OPENREWARD_API_KEY. For environments of your own, give --set rollout.upload=true"
+        raise ConfigError(f"no environment of this run is uploaded. {advice}")
     uploader = Uploader(folder, config)
     finished = False
     try:
@@ -59,6 +59,33 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         _tell(uploader.counts, finished=finished)
     return 0 if finished else cli.EXIT_FAILED
+
+
+def send_rest(config: RunConfig, folder: Path) -> None:
+    """Send what the trainer of the run in `folder` left over, in REST_SECONDS at most; after a signal only say how."""
+    from orl_rollout.upload.progress import unsent
+    from orl_rollout.upload.uploader import Uploader, uploads
+
+    config, console = reachable(config), cli.console()
+    journal = Path(config.rollout.journal or folder)
+    advice = f"To send the rest: {invocation()} upload {folder}"
+    try:
+        if not any(uploads(config, name) for name in config.environments) or not unsent(journal):
+            return
+        if interrupt.received():
+            console.print(advice, soft_wrap=True)
+            return
+        console.print(f"sending rollouts to OpenReward, {REST_SECONDS} s at most", style="dim", soft_wrap=True)
+        uploader = Uploader(journal, config)
+        finished = False
+        try:
+            finished = interrupt.result_of(interrupt.on_thread(lambda: uploader.close(REST_SECONDS)))
+        finally:
+            _tell(uploader.counts, finished=finished)
+            if not finished:
+                console.print(advice, soft_wrap=True)
+    except OrlError as fault:  # the end of the training itself counts
+        console.print(f"uploads: {fault}. {advice}", soft_wrap=True)
 
 
 def _tell(counts: Counts, *, finished: bool) -> None:

@@ -1,4 +1,4 @@
-"""The check-up of a run, in the order in which a run needs things; a check runs whatever failed before it.
+"""Run all checks of `orl doctor`, in the order in which a run needs things. A failed check does not stop the next.
 
 Nothing is written, trained or played.
 """
@@ -9,8 +9,6 @@ import argparse
 
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError
-from orl_rollout.results.outcome import load_reward
-from orl_rollout.run_folder.config_file import dated
 from orl_rollout.secrets.secrets import Scrubber
 
 from orl_launcher import cli
@@ -18,9 +16,9 @@ from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
 from orl_launcher.doctor.model import Reader, check_prompt, check_tokenizer
 from orl_launcher.doctor.report import Report, Verdict
-from orl_launcher.doctor.trainer import check_trainer
+from orl_launcher.hints import invocation
 from orl_launcher.playground import is_made, playground, served_here, warm_model
-from orl_launcher.trainer_options import quoted
+from orl_launcher.trainers import RUNS, WOULD_NOT_START, missing_tasks, plan_run
 
 
 def check_up(arguments: argparse.Namespace) -> bool:
@@ -44,26 +42,23 @@ def check_up(arguments: argparse.Namespace) -> bool:
     if arguments.engine:
         check_engine(page, config, arguments.engine, ids)
     else:
-        page.say(Verdict.UNCHECKED, "the trainer starts its own. To check one that runs, give --engine URL")
+        page.say(Verdict.UNCHECKED, "the trainer starts its own engine. To check a running one, give --engine URL")
     page.group("trainer")
-    check_trainer(page, config, arguments.python)
+    _trainer(page, config, arguments.python)
     return page.conclude()
 
 
 def _configuration(page: Report, arguments: argparse.Namespace) -> RunConfig | None:
     """Return the configuration; without one, nothing else can be checked."""
     page.group("configuration")
-    model = [f"trainer.model={quoted(arguments.model)}"] if arguments.model else []
     try:
-        config = dated(cli.config_of(arguments, model))
+        config = cli.config_of(arguments)
     except OrlError as exc:
         page.say(Verdict.FAILED, str(exc))
-        page.say(Verdict.UNCHECKED, "everything else, because there is no configuration")
+        page.say(Verdict.UNCHECKED, "all else, because it needs the configuration")
         return None
     page.scrubber = Scrubber.of(config)
     page.say(Verdict.OK, f"{arguments.config}: trainer {config.trainer.backend}, {', '.join(config.environments)}")
-    if (reward := config.reward) and page.attempt("reward", lambda: load_reward(reward)):
-        page.say(Verdict.OK, f"reward: {reward} is there")
     return config
 
 
@@ -85,3 +80,20 @@ def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfi
         page.say(Verdict.UNCHECKED, f"{model}: made when `orl train` or `orl rollout` first needs it")
     made = page.attempt(model, lambda: warm_model(config)[0]) if ready else None
     return (check_tokenizer(page, made), made) if made else (None, config)
+
+
+def _trainer(page: Report, config: RunConfig, python: str | None) -> None:
+    """Find the adapter and let it plan a run, which starts nothing."""
+    backend = config.trainer.backend
+    if missing := missing_tasks(config):
+        page.say(Verdict.FAILED, missing)
+    plan = page.attempt(backend, lambda: plan_run(config, RUNS / config.openreward_run_name, python=python))
+    if plan is None:
+        return
+    page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {invocation()} train {backend} --dry-run")
+    if config.reward:
+        page.say(Verdict.OK, f"reward: {config.reward} can be imported")
+    for problem in plan.problems:
+        page.say(Verdict.WARNING, f"{backend}: {WOULD_NOT_START}: {problem}")
+    for note in plan.notes:
+        page.say(Verdict.UNCHECKED, f"{backend}: {note}")

@@ -5,6 +5,7 @@ One id is sampled through the client that rollouts use.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -14,6 +15,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
+from orl_core.config.limits import context_tokens_of
 from orl_core.errors import EngineError, boundary
 from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, UnsafeAnswer, read
@@ -22,6 +24,7 @@ from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_launcher.doctor.report import Report, Verdict
 
 ANY_IDS = (1,)  # every vocabulary has this one
+ANSWER_SECONDS = 10.0  # for a first answer of a running engine
 ANSWER_BYTES = 1 << 24  # of what a server says of itself
 
 
@@ -33,13 +36,30 @@ class _Worker(Struct, frozen=True, kw_only=True):  # unknown fields are allowed:
 def check_engine(page: Report, config: RunConfig, url: str, ids: Sequence[int]) -> None:
     """Ask the engine at `url` about itself, then for one id that continues `ids`, or any id if there are none."""
     url = url.rstrip("/")
-    advice = "start the server, or give its address without a path: --engine http://HOST:PORT"
+    advice = "Start the server, or give its address without a path: --engine http://HOST:PORT"
     about = page.await_(url, lambda: _ask(url), advice=advice)
     if about is None:
         return
     _say_about(page, config, url, about)
     if sampled := page.await_(url, lambda: _sample(page, config, url, ids or ANY_IDS)):
         page.say(Verdict.OK, f"{url}: {sampled}")
+
+
+async def check_answers(url: str) -> None:
+    """Ask the engine at `url` for its health, before a run prepares anything.
+
+    Raises:
+        EngineError: it does not answer in ANSWER_SECONDS, or says that it is not ready.
+    """
+    with boundary(EngineError, f"--engine {url}: asking whether it is up"):
+        async with (
+            asyncio.timeout(ANSWER_SECONDS),
+            HttpClient(url) as http,
+            http.request("GET", "/health", headers={}) as answer,
+        ):
+            status = answer.status
+    if status >= 500:  # an engine behind a gateway need not have this path
+        raise EngineError(f"--engine {url}: GET /health: HTTP {status}. Wait until it has started")
 
 
 async def _ask(url: str) -> dict[str, Any]:
@@ -88,9 +108,9 @@ def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any])
     page.say(Verdict.OK, f"{url}: {', '.join(told)}")
     if isinstance(model, str) and named and PurePosixPath(model).name.lower() != PurePosixPath(named).name.lower():
         page.say(Verdict.WARNING, f"{url}: serves {model}, but the tokenizer is that of {named}. Check that they match")
-    held, wanted = about.get("context_length"), config.rollout.context_tokens
+    held, wanted = about.get("context_length"), context_tokens_of(config)
     if not isinstance(held, int):
-        page.say(Verdict.UNCHECKED, f"{url}: does not tell its context length; the run needs {wanted} ids")
+        page.say(Verdict.UNCHECKED, f"{url}: does not report its context length. The run needs {wanted} ids")
     elif held < wanted:
         advice = "Lower rollout.context_tokens, or start the server with a longer --context-length"
         page.say(Verdict.FAILED, f"{url}: its context holds {held} ids, but the run needs {wanted}. {advice}")
@@ -101,7 +121,7 @@ def _say_about(page: Report, config: RunConfig, url: str, about: dict[str, Any])
 async def _sample(page: Report, config: RunConfig, url: str, ids: Sequence[int]) -> str:
     timeouts = Timeouts(connect=min(10.0, page.seconds), retry=0.001)
     sampling = {"max_new_tokens": 1, "temperature": 1.0}
-    async with SglangEngine(url, context_tokens=config.rollout.context_tokens, timeouts=timeouts) as engine:
+    async with SglangEngine(url, context_tokens=context_tokens_of(config), timeouts=timeouts) as engine:
         generation = await engine.generate(ids, sampling, key="orl-doctor")
     if len(generation.token_ids) != 1:
         raise EngineError(f"returned {len(generation.token_ids)} ids instead of 1 ({generation.finish_reason})")

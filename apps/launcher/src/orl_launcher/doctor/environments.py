@@ -5,27 +5,24 @@ No tool is called. Of a secret's value only presence and length are read (law L6
 
 from __future__ import annotations
 
-import asyncio
 import os
 from functools import partial
 
-import msgspec
 from msgspec import Struct
-from orl_core.config import RunConfig, Secret, Secrets
-from orl_core.errors import ConfigError, SessionError, boundary
+from orl_core.config import RunConfig
+from orl_core.errors import ConfigError, SessionError
 from orl_core.messages import Message, ToolSpec
-from orl_rollout.http.client import HttpClient, read
 from orl_rollout.loop.session import Opening
 from orl_rollout.loop.tool_check import Toolbox
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import list_tasks, open_listing
-from orl_rollout.openreward.sdk import api_url
+from orl_rollout.openreward.required_secrets import required_secrets
+from orl_rollout.secrets.entries import SecretEntry, all_entries, unset
 from orl_rollout.secrets.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
 
-from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.doctor.report import Report, Stage, Verdict
 from orl_launcher.playground import served_here
-
-ANSWER_BYTES = 1 << 16  # of the names of an environment's secrets
 
 
 class Opened(Struct, frozen=True, kw_only=True):
@@ -40,9 +37,8 @@ def check_secrets(page: Report, config: RunConfig) -> None:
     """Check that this process has each secret."""
     page.group("secrets")
     _check_platform_key(page, config)
-    _check_holder(page, config.secrets, "all environments")
-    for name, environment in config.environments.items():
-        _check_holder(page, environment.secrets, name)
+    for entry in all_entries(config):
+        _check_entry(page, entry)
 
 
 def _check_platform_key(page: Report, config: RunConfig) -> None:
@@ -62,39 +58,41 @@ def _check_platform_key(page: Report, config: RunConfig) -> None:
         page.say(Verdict.FAILED, f"{PLATFORM_KEY}: not set, but needed for {', '.join(users)}. Set this variable")
 
 
-def _check_holder(page: Report, secrets: Secrets, whose: str) -> None:
-    for name, entry in secrets.items():
-        given = entry.value if isinstance(entry, Secret) else entry
-        variables = list(dict.fromkeys((name, name.upper())))
-        found = next((variable for variable in variables if os.environ.get(variable)), None)
-        value = given or (os.environ[found] if found else "")
-        subject = f"{name} ({whose})"
-        if not value:
-            page.say(Verdict.FAILED, f"{subject}: not set. Set the variable {' or '.join(variables)}")
-        elif len(value) < SHORTEST:
-            page.say(Verdict.WARNING, f"{subject}: shorter than {SHORTEST} characters, so echoes of it are not found")
-        elif len(value) < ENCODED:
-            page.say(
-                Verdict.WARNING, f"{subject}: shorter than {ENCODED} characters, so encoded echoes of it are not found"
-            )
-        elif given:
-            advice = f"Write null there and set the variable {variables[-1]}"
-            page.say(Verdict.WARNING, f"{subject}: its value is in the configuration. {advice}")
-        else:
-            page.say(Verdict.OK, f"{subject}: set by the variable {found}")
+def _check_entry(page: Report, entry: SecretEntry) -> None:
+    subject = f"{entry.name} ({entry.holder or 'all environments'})"
+    if entry.given == "":
+        page.say(Verdict.OK, f"{subject}: taken away")
+    elif not entry.value:
+        page.say(Verdict.WARNING, f"{subject}: {unset(entry)}")
+    elif len(entry.value) < ENCODED:
+        least, form = (SHORTEST, "") if len(entry.value) < SHORTEST else (ENCODED, "encoded ")
+        page.say(Verdict.WARNING, f"{subject}: shorter than {least} characters, so {form}echoes of it are not found")
+    elif entry.given:
+        advice = f"Write null there and set the variable {entry.variables[-1]}"
+        page.say(Verdict.WARNING, f"{subject}: its value is in the configuration. {advice}")
+    else:
+        found = next(variable for variable in (entry.own_variable, *entry.variables) if os.environ.get(variable))
+        page.say(Verdict.OK, f"{subject}: set by the variable {found}")
 
 
 def check_environments(page: Report, config: RunConfig, *, missing: tuple[str, ...] = ()) -> Opened | None:
     """Open one session of each environment that is not `missing`. Return the first that opens."""
     names = [name for name in config.environments if name not in missing]
-    opened = [page.await_(name, partial(_visit, page, config, name)) for name in names]
+    opened: list[Opened | None] = []
+    for name in names:
+        stage = Stage("importing the SDK")
+        opened.append(page.await_(name, partial(_visit, page, config, name, stage), stage=stage))
     return next(filter(None, opened), None)
 
 
-async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
+async def _visit(page: Report, config: RunConfig, name: str, stage: Stage) -> Opened:
     """List the configured splits, then open and close a session of the first task."""
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:
+        stage.words = ""  # until the server's first answer
+        with as_session_error(f"asking {name} what it serves", client.scrubber):
+            await client.environment(name)
+        stage.words = "listing its tasks"
         if environment.base_url is None and api_key():
             await _check_required(page, config, name)
         splits = dict.fromkeys((*environment.splits, *environment.eval_splits))
@@ -106,6 +104,7 @@ async def _visit(page: Report, config: RunConfig, name: str) -> Opened:
         page.say(Verdict.OK, f"{name}: {sizes}")
         tasks = [task async for task in list_tasks(client, listings[0], [0])]
         session = client.session(tasks[0])
+        stage.words = "opening a session"
         try:
             opening = await session.open(tasks[0])
         finally:
@@ -127,17 +126,8 @@ def _say_opening(page: Report, name: str, opening: Opening) -> None:
 
 async def _check_required(page: Report, config: RunConfig, name: str) -> None:
     """Compare the configured secrets with those that the platform says the environment needs."""
-    path = f"/v1/environments/{name}/required-secrets"
     try:
-        with boundary(SessionError, f"asking for the secrets that {name} needs"):
-            async with (
-                asyncio.timeout(page.seconds / 2),
-                HttpClient(api_url()) as http,
-                http.request("GET", path, headers={"X-API-Key": api_key()}) as answer,
-            ):
-                if answer.status != 200:
-                    raise SessionError(f"the platform does not say which secrets {name} needs: HTTP {answer.status}")
-                needed = msgspec.json.decode(await read(answer, ANSWER_BYTES), type=dict[str, list[str]])["secrets"]
+        needed = await required_secrets(name, seconds=page.seconds / 2)
     except SessionError as exc:
         page.say(Verdict.UNCHECKED, f"{name}: {exc}")
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 from orl_core.config import RunConfig
+from orl_core.config.limits import context_tokens_of
 from orl_core.render import Renderer
 from orl_core.render.tokenizer import Tokenizer
 from orl_rollout.runtime.runtime import check_renderer
@@ -14,7 +15,7 @@ from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from orl_launcher.doctor.environments import Opened
-from orl_launcher.doctor.report import Report, Verdict
+from orl_launcher.doctor.report import Report, Stage, Verdict
 
 HEAD, TAIL = 1000, 300  # characters of a prompt that are shown of a longer one
 
@@ -30,13 +31,15 @@ def check_tokenizer(page: Report, config: RunConfig) -> Reader | None:
     """Certify the model's tokenizer. Return None if there is none that can be trusted."""
     model = config.trainer.model
     if not model:
-        page.say(Verdict.FAILED, "no model: give --model, or trainer.model in the file")
+        page.say(Verdict.FAILED, "no model. Give --model, or set trainer.model in the file")
         return None
     advice = "--model takes the folder of a checkpoint, or a name on a reachable model hub"
-    tokenizer = page.attempt(model, lambda: open_tokenizer(config, model), advice=advice)
+    stage = Stage("loading the tokenizer")
+    tokenizer = page.attempt(model, lambda: open_tokenizer(config, model), advice=advice, stage=stage)
     if tokenizer is None:
         return None
-    renderer = page.attempt(model, lambda: open_renderer(config, tokenizer))
+    stage = Stage("certifying the chat template")
+    renderer = page.attempt(model, lambda: open_renderer(config, tokenizer), stage=stage)
     if renderer is None:
         return None
     _say_certificate(page, model, renderer)
@@ -49,7 +52,8 @@ def _thinking(config: RunConfig, tokenizer: HFTokenizer) -> str:
     """Return the value of `thinking` and the variables that the chat template gets."""
     given = ", ".join(f"{name}={value!r}" for name, value in tokenizer.chat_template.variables.items())
     said = "not set" if config.thinking is None else str(config.thinking).lower()
-    return f"thinking: {said}; the chat template gets {given or 'no variable'}"
+    masked = "" if config.rollout.train_on.reasoning else "; reasoning does not train"
+    return f"thinking: {said}{masked}; the chat template gets {given or 'no variable'}"
 
 
 def _say_certificate(page: Report, model: str, renderer: Renderer) -> None:
@@ -62,9 +66,7 @@ def _say_certificate(page: Report, model: str, renderer: Renderer) -> None:
     for note in certificate.notes:
         page.note(note)
     if not certificate.user_turns:
-        page.note(
-            "the template takes no user message after an action, so a model that calls no tool cannot be reminded"
-        )
+        page.note("the template takes no user message after an action, so no reminder to call a tool is possible")
     if certificate.calls_per_action is not None:
         page.note(f"the template takes results of at most {certificate.calls_per_action} calls in one action")
 
@@ -74,10 +76,10 @@ def check_prompt(page: Report, config: RunConfig, opened: Opened, reader: Reader
     ids = page.attempt(opened.env_name, lambda: reader.renderer.open(opened.messages, opened.tools))
     if ids is None:
         return ()
-    context, turn = config.trainer.max_context_len or config.rollout.context_tokens, config.rollout.turn_tokens
+    context, turn = context_tokens_of(config), config.rollout.turn_tokens
     room = context - len(ids)
     said = f"{opened.env_name}: {len(ids)} ids of a context of {context}"
-    wider = "Raise rollout.context_tokens, or --max-context-len if it is set"
+    wider = "Raise rollout.context_tokens (--max-context-len)"
     if room <= 0:
         page.say(Verdict.FAILED, f"{said}: no turn can be played. {wider}")
     elif room < turn:

@@ -7,8 +7,11 @@ text from outside steers the terminal. Every check has a time limit, and a faile
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TypeVar
 
@@ -28,10 +31,25 @@ class Verdict(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
+    LOADING = "still loading"
     UNCHECKED = "not checked"
 
 
-STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.UNCHECKED: "dim"}
+STYLES = {
+    Verdict.OK: "green",
+    Verdict.WARNING: "yellow",
+    Verdict.FAILED: "bold red",
+    Verdict.LOADING: "yellow",
+    Verdict.UNCHECKED: "dim",
+}
+PROGRESS_SECONDS = 10.0  # between two lines of progress
+
+
+class Stage:
+    """Names the work that is under way in a check ("loading the tokenizer"). Empty as long as nothing has answered."""
+
+    def __init__(self, words: str = "") -> None:
+        self.words = words
 
 
 class Report:
@@ -64,29 +82,56 @@ class Report:
         self._console.print(told, style="bold", markup=False)
         return not self._counts[Verdict.FAILED]
 
-    def attempt(self, subject: str, work: Callable[[], T], *, advice: str = "") -> T | None:
+    def attempt(self, subject: str, work: Callable[[], T], *, advice: str = "", stage: Stage | None = None) -> T | None:
         """Return the result of `work` on a thread; None if it fails or takes too long, which is said with `advice`.
 
         A thread that takes too long is left behind: foreign code cannot be ended, and must not hold the command.
+        Work with a `stage` shows progress, and is still loading rather than failed where it takes too long.
         """
-        return self._tried(subject, lambda: interrupt.result_of(interrupt.on_thread(work), self.seconds), advice)
+        waited = lambda: interrupt.result_of(interrupt.on_thread(work), self.seconds)  # noqa: E731
+        return self._tried(subject, waited, advice, stage or Stage())
 
-    def await_(self, subject: str, work: Callable[[], Awaitable[T]], *, advice: str = "") -> T | None:
+    def await_(
+        self, subject: str, work: Callable[[], Awaitable[T]], *, advice: str = "", stage: Stage | None = None
+    ) -> T | None:
         """Return the result of `work` on an event loop, as `attempt`. Work that takes too long is cancelled."""
 
         async def in_time() -> T:
             async with asyncio.timeout(self.seconds):
                 return await work()
 
-        return self._tried(subject, lambda: interrupt.run(in_time()), advice)
+        return self._tried(subject, lambda: interrupt.run(in_time()), advice, stage or Stage())
 
-    def _tried(self, subject: str, work: Callable[[], T], advice: str) -> T | None:
+    def _tried(self, subject: str, work: Callable[[], T], advice: str, stage: Stage) -> T | None:
         try:
             with boundary(OrlError, "a bug in orl"):
                 try:
-                    return work()
+                    with self._progress(subject, stage):
+                        return work()
                 except TimeoutError as exc:
-                    raise OrlError(f"not done within {self.seconds:g} s; --timeout waits longer") from exc
+                    if not stage.words:
+                        raise OrlError(f"not done within {self.seconds:g} s. Raise --timeout") from exc
+                    self.say(
+                        Verdict.LOADING, f"{subject}: {stage.words} takes over {self.seconds:g} s. Raise --timeout"
+                    )
         except OrlError as exc:
-            self.say(Verdict.FAILED, f"{subject}: {exc}{f'; {advice}' if advice else ''}")
+            self.say(Verdict.FAILED, f"{subject}: {exc}{f'. {advice}' if advice else ''}")
         return None
+
+    @contextmanager
+    def _progress(self, subject: str, stage: Stage) -> Generator[None]:
+        """Print the stage every PROGRESS_SECONDS while the block runs."""
+        done, began = threading.Event(), time.monotonic()
+
+        def tell() -> None:
+            while not done.wait(PROGRESS_SECONDS):
+                if stage.words:
+                    self.note(f"{subject}: still {stage.words}, {time.monotonic() - began:.0f} of {self.seconds:g} s")
+
+        telling = threading.Thread(target=tell, name="orl-progress", daemon=True)
+        telling.start()
+        try:
+            yield
+        finally:
+            done.set()
+            telling.join()

@@ -1,7 +1,7 @@
 """The curves of a run: four charts as inline SVG for a page, two of them as a PNG.
 
-Colours have names. In an SVG a name becomes a CSS variable of the page, so that one drawing serves light and dark; in
-a PNG it becomes a colour on white. matplotlib draws on its Agg and SVG canvases, without a window system.
+Colours have names. A PNG shows them on white. In an SVG each becomes the CSS variable of its name, so that one drawing
+serves light and dark. matplotlib draws without a window system.
 """
 
 # matplotlib's signatures leave their keyword arguments untyped.
@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from orl_core.text import visible
+from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.record import RECENT, Record, running_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# name: (its placeholder while an SVG is drawn, its colour in a PNG)
-COLOURS = {
-    "ink": ("#010101", "#1f2328"),
-    "muted": ("#020202", "#6a7079"),
-    "grid": ("#030303", "#e3e5e8"),
-    "train": ("#040404", "#8a94a6"),
-    "eval": ("#050505", "#0b7a75"),
-    "baseline": ("#060606", "#b4541a"),
+COLOURS = {  # no two are the same
+    "ink": "#1f2328",
+    "muted": "#6a7079",
+    "grid": "#e3e5e8",
+    "train": "#8a94a6",
+    "eval": "#0b7a75",
+    "baseline": "#b4541a",
 }
 CHARTS = (
     ("success", "Success rate", True),
@@ -49,13 +49,19 @@ class Line(Struct, frozen=True):
 
 
 class Chart(Struct, frozen=True, kw_only=True):
-    """One chart: a line of training batches, a line of held-out evaluations, a level to compare with."""
+    """One chart: a line of training batches, a line of held-out evaluations, a level to compare with.
+
+    `interval` holds the lower and the upper line of the 95 % interval around the held-out line. `sets` are the held-out
+    lines of each environment, and of each split where an environment has several, with their names.
+    """
 
     name: str
     title: str
     share: bool
     train: Line
     held_out: Line
+    interval: tuple[Line, Line] | None = None
+    sets: tuple[tuple[str, Line], ...] = ()
     baseline: float | None = None
 
 
@@ -65,59 +71,77 @@ def charts_of(record: Record) -> tuple[Chart, ...]:
     for name, title, share in CHARTS:
         train, held_out = (Line(*record.curve(name, kind)) for kind in ("train", "eval"))
         if max(len(train.steps), len(held_out.steps)) >= 2:
-            baseline = record.baseline if name == "success" else None
-            charts.append(Chart(name=name, title=title, share=share, train=train, held_out=held_out, baseline=baseline))
+            chart = Chart(
+                name=name,
+                title=title,
+                share=share,
+                train=train,
+                held_out=held_out,
+                interval=_interval(record) if name == "success" else None,
+                sets=tuple((of, Line(*record.curve(name, "eval", of))) for of in record.evaluated),
+                baseline=record.baseline if name == "success" else None,
+            )
+            charts.append(chart)
     return tuple(charts)
+
+
+def _interval(record: Record) -> tuple[Line, Line] | None:
+    """Return the bounds of the held-out success rate; None without evaluations."""
+    found = [
+        (point.step, wilson(success, point.overall("judged") or point.overall("rollouts") or 0.0))
+        for point in record.of_kind("eval")
+        if (success := point.overall("success")) is not None
+    ]
+    if not found:
+        return None
+    steps = tuple(step for step, _ in found)
+    low, high = (Line(steps=steps, values=tuple(bounds[end] for _, bounds in found)) for end in (0, 1))
+    return low, high
 
 
 def svg_of(chart: Chart) -> str:
     """Draw a chart as an `<svg>` element that takes its colours and its font from the page around it."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     drawn = io.StringIO()
     with _style():
         figure = Figure(figsize=(5.4, 2.7), layout="constrained")
-        FigureCanvasSVG(figure)
-        _draw(figure.add_subplot(), chart, {name: pair[0] for name, pair in COLOURS.items()})
+        _draw(figure.add_subplot(), chart)
         nothing: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
     text = drawn.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r'\s(xmlns(:\w+)?|version)="[^"]*"', "", text).replace("xlink:href", "href")
     text = re.sub(r'\b(id="|href="#|url\(#)', rf"\1{chart.name}-", text)
-    for name, (drawn_as, _) in COLOURS.items():
-        text = text.replace(drawn_as, f"var(--{name})")
+    for name, colour in COLOURS.items():
+        text = text.replace(colour, f"var(--{name})")
     label = f'<svg role="img" aria-label="{chart.title} over training steps"'
     return re.sub(r'^<svg width="[^"]*" height="[^"]*"', label, text)
 
 
 def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
     """Draw the first two charts side by side into `path`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     shown = charts[:2]
-    palette = {name: pair[1] for name, pair in COLOURS.items()}
     with _style():
         figure = Figure(figsize=(5.4 * len(shown), 3.4), layout="constrained", dpi=160, facecolor="white")
-        FigureCanvasAgg(figure)
         shape: dict[str, Any] = {"x": 0.03, "ha": "left", "fontsize": 12, "fontweight": "bold"}
         # Names are no formulas: a `$` is a dollar.
-        figure.suptitle(_short(title), color=palette["ink"], parse_math=False, **shape)
+        figure.suptitle(_short(title), color=COLOURS["ink"], parse_math=False, **shape)
         figure.set_layout_engine("constrained", w_pad=0.14, h_pad=0.1)
         for index, chart in enumerate(shown, start=1):
             axes = figure.add_subplot(1, len(shown), index)
-            _draw(axes, chart, palette)
-            axes.set_title(chart.title, loc="left", fontsize=10.5, color=palette["ink"])
-            axes.legend(frameon=False, fontsize=8.5, labelcolor=palette["muted"], loc="lower right")
+            _draw(axes, chart)
+            axes.set_title(chart.title, loc="left", fontsize=10.5, color=COLOURS["ink"])
+            axes.legend(frameon=False, fontsize=8.5, labelcolor=COLOURS["muted"], loc="lower right")
         figure.savefig(path, format="png")
 
 
-def _short(title: str) -> str:
+def _short(title: str, most: int = TITLE) -> str:
     """Return a title of one line that fits into a figure."""
     line = visible(" ".join(title.split()))
-    return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _style() -> AbstractContextManager[None]:
@@ -127,33 +151,49 @@ def _style() -> AbstractContextManager[None]:
     return rc_context({**fonts, "svg.fonttype": "none", "svg.hashsalt": "orl"})
 
 
-def _draw(axes: Axes, chart: Chart, palette: dict[str, str]) -> None:
+def _draw_sets(axes: Axes, chart: Chart) -> None:
+    """Draw what lies behind the held-out line: its interval, and the line of each environment with its name."""
+    if chart.interval is not None:
+        low, high = chart.interval
+        axes.fill_between(low.steps, low.values, high.values, color=COLOURS["eval"], alpha=0.12, linewidth=0)
+    for index, (name, line) in enumerate(chart.sets):
+        if line.steps:
+            dashes: dict[str, Any] = {"linestyle": (0, (1 + 2 * (index % 3), 2)), "linewidth": 1.2, "alpha": 0.8}
+            axes.plot(line.steps, line.values, color=COLOURS["eval"], label="_set", **dashes)
+            label: dict[str, Any] = {"fontsize": 7.5, "ha": "right", "va": "bottom", "parse_math": False}
+            axes.text(
+                line.steps[-1], line.values[-1], _short(name.partition("/")[2], 40), color=COLOURS["eval"], **label
+            )
+
+
+def _draw(axes: Axes, chart: Chart) -> None:
     from matplotlib.ticker import MaxNLocator
 
     if chart.train.steps:
         smooth = len(chart.train.steps) >= SMOOTHED_FROM
         raw: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.45} if smooth else {"linewidth": 1.8}
         label = "_raw" if smooth else "training batch"
-        axes.plot(chart.train.steps, chart.train.values, color=palette["train"], label=label, **raw)
+        axes.plot(chart.train.steps, chart.train.values, color=COLOURS["train"], label=label, **raw)
         if smooth:
             means = running_mean(chart.train.values)
             label = f"training, mean of {RECENT} steps"
-            axes.plot(chart.train.steps, means, color=palette["train"], linewidth=2.2, label=label)
+            axes.plot(chart.train.steps, means, color=COLOURS["train"], linewidth=2.2, label=label)
+    _draw_sets(axes, chart)
     if chart.held_out.steps:
         style: dict[str, Any] = {"linewidth": 2.2, "marker": "o", "markersize": 5.5}
-        axes.plot(chart.held_out.steps, chart.held_out.values, color=palette["eval"], label="held-out tasks", **style)
+        axes.plot(chart.held_out.steps, chart.held_out.values, color=COLOURS["eval"], label="held-out tasks", **style)
     if chart.baseline is not None:
         dashes: dict[str, Any] = {"linestyle": (0, (5, 3)), "linewidth": 1.6}
-        axes.axhline(chart.baseline, color=palette["baseline"], label="random player that uses every reply", **dashes)
+        axes.axhline(chart.baseline, color=COLOURS["baseline"], label="random player that uses every reply", **dashes)
     if chart.share:
         axes.set_ylim(0, 1.03)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("step", color=palette["muted"], fontsize=9)
-    axes.grid(axis="y", color=palette["grid"], linewidth=0.8)
-    axes.tick_params(colors=palette["muted"], labelsize=9, length=0)
+    axes.set_xlabel("step", color=COLOURS["muted"], fontsize=9)
+    axes.grid(axis="y", color=COLOURS["grid"], linewidth=0.8)
+    axes.tick_params(colors=COLOURS["muted"], labelsize=9, length=0)
     axes.set_axisbelow(True)
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
-        spine.set_color(palette["grid"])
+        spine.set_color(COLOURS["grid"])

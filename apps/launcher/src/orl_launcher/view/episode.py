@@ -5,19 +5,15 @@ It knows no renderer. Text from environments and models is hostile: all of it pa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 from msgspec import Struct
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
 from orl_core.text import visible
+from orl_core.trajectory import Turn
+from orl_rollout.journal.journal import Entry
 
 from orl_launcher.view.pieces import Decoder, Piece, pieces_of
-from orl_launcher.view.wording import duration, number, verdict
-
-if TYPE_CHECKING:
-    from orl_core.trajectory import Turn
-    from orl_rollout.journal.journal import Entry
+from orl_launcher.view.wording import duration, number
 
 
 class Act(Struct, frozen=True):
@@ -40,7 +36,10 @@ class TurnRows(Struct, frozen=True):
 
 
 class EpisodeRows(Struct, frozen=True, kw_only=True):
-    """One episode; `verdict` is won, lost or error."""
+    """One episode; `verdict` is won, lost or error.
+
+    `opening` is the prompt, as roles and texts, filled where the first turn has no `pieces`.
+    """
 
     title: str
     verdict: str
@@ -48,6 +47,7 @@ class EpisodeRows(Struct, frozen=True, kw_only=True):
     task: str
     rollout: str
     error: str
+    opening: tuple[tuple[str, str], ...]
     turns: tuple[TurnRows, ...]
 
 
@@ -56,19 +56,28 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRo
     trajectory = entry.trajectory
     shown = sum(len(turn.observation) for turn in trajectory.turns)
     sampled = sum(len(turn.action_ids) for turn in trajectory.turns)
+    reward = "" if trajectory.error else f"reward {number(entry.reward)}, "
+    trains = trajectory.trainable and not trajectory.job.evaluation
+    turns = tuple(_turn(index, turn, decoder, trainable=trains) for index, turn in enumerate(trajectory.turns, 1))
+    opening = tuple((message.role, visible(text_of(message.content))) for message in trajectory.messages)
     return EpisodeRows(
         title=title,
         verdict=verdict(entry),
-        facts=f"reward {number(entry.reward)}, stopped: {trajectory.stop_reason.value}, {shown} ids shown, "
+        facts=f"{reward}stopped: {trajectory.ending}, {shown} ids shown, "
         f"{sampled} sampled, {duration(trajectory.seconds)}",
         task=visible(trajectory.job.task.key),
         rollout=visible(entry.key),
         error=visible(trajectory.error),
-        turns=tuple(
-            _turn(index, turn, decoder, trainable=trajectory.trainable)
-            for index, turn in enumerate(trajectory.turns, 1)
-        ),
+        opening=() if any(turn.pieces for turn in turns[:1]) else opening,
+        turns=turns,
     )
+
+
+def verdict(entry: Entry) -> str:
+    """Return won, lost or error."""
+    if entry.trajectory.error:
+        return "error"
+    return "won" if entry.success else "lost"
 
 
 def _turn(index: int, turn: Turn, decoder: Decoder | None, *, trainable: bool) -> TurnRows:

@@ -45,9 +45,11 @@ def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examp
     pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
     improved = [pair for pair in pairs if pair[1].success and not pair[0].success]
     if improved:
-        return Examples(*improved[0], f"The same {kind} task: the first lost before training and won after it.")
+        return Examples(*improved[0], f"The first {kind} task that was lost before training and won after it.")
     if pairs:
-        return Examples(*pairs[0], f"The same {kind} task, the first one.")
+        return Examples(*pairs[0], f"The first {kind} task, played before and after training.")
     before = next((entry for entry in first.values() if not entry.success), next(iter(first.values())))
     after = next((entry for entry in last.values() if entry.success), next(iter(last.values())))
-    return Examples(before, after, f"Two {kind} tasks: the first lost at the beginning and the first won at the end.")
+    return Examples(
+        before, after, f"Two {kind} tasks: the first one lost before training, and the first one won after it."
+    )

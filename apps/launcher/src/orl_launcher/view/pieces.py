@@ -1,7 +1,7 @@
 """The ids of a trajectory as pieces of text, each with its ids, its logprobs and its role in training.
 
 It knows nothing of terminals and pages. Text from environments and models is hostile: `visible` is applied to all of it
-here. Ids that spell one character together form one piece. The tokenizer is a file of the run's own checkpoint.
+here. Ids that spell one character together form one piece. The tokenizer is a file of the run.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from orl_core.errors import RenderError, boundary
 from orl_core.text import visible
-
-if TYPE_CHECKING:
-    from orl_core.trajectory import Turn
+from orl_core.trajectory import Turn
+from orl_rollout.run_folder.contract import TOKENIZER
 
 UNLIKELY = 0.5  # the probability below which a sampled piece stands out
 SPELLING = 8  # ids that one character may take before it is shown as it is
@@ -61,13 +60,13 @@ class Decoder(Protocol):
 
 
 def load_decoder(folder: Path) -> Decoder | None:
-    """Load the tokenizer of a run's checkpoint. Return None if there is none.
+    """Load the tokenizer beside a journal, or that of a run's checkpoint. Return None if there is none.
 
     Raises:
         RenderError: the file holds no tokenizer.
     """
-    path = folder / "checkpoint" / "tokenizer.json"
-    if not path.is_file():
+    path = next(filter(Path.is_file, (folder / TOKENIZER, folder / "checkpoint" / TOKENIZER)), None)
+    if path is None:
         return None
     from tokenizers import Tokenizer
 

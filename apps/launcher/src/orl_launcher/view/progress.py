@@ -7,7 +7,7 @@ steps. The reader is a thread, because trainers take the main one; it ends with 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,68 +18,55 @@ from orl_launcher.view.wording import MAIN_METRICS, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 PERIOD = 0.5  # seconds between looks at the file
 LONGEST_LINE = 1 << 24  # bytes
 EVERY = 5  # steps between lines where the output is no terminal
 
 
-class _Follower:
-    """Shows each new point once."""
-
-    def __init__(self, path: Path, steps: int | None, progress: Progress) -> None:
-        self.ended = threading.Event()
-        self._path = path
-        self._offset = 0
-        self._steps = steps
-        self._progress = progress
-        self._bar = progress.add_task("measuring before training", total=steps)
-
-    def follow(self) -> None:
-        """Read until `ended`, and once more."""
-        while not self.ended.wait(PERIOD):
-            self.look()
-        self.look()
-
-    def look(self) -> None:
-        """Show the new complete lines."""
-        if not self._path.is_file():
-            return
-        with self._path.open("rb") as lines:
-            lines.seek(self._offset)
-            for line in iter(lambda: lines.readline(LONGEST_LINE), b""):
-                if not line.endswith(b"\n"):
-                    break
-                self._offset += len(line)
-                point = parse_row(line)
-                if point is not None:
-                    self._show(point)
-
-    def _show(self, point: MetricsRow) -> None:
-        line = line_of(point, self._steps)
-        if point.kind == "train":
-            self._progress.update(self._bar, completed=point.step, description=line)
-        quiet = self._progress.console.is_terminal or point.step % EVERY
-        if point.kind == "eval" or not quiet:
-            self._progress.console.print(line, soft_wrap=True)
-
-
 @contextmanager
 def following(path: Path, steps: int | None, console: Console) -> Generator[None]:
-    """Show the points that are written to `path` (metrics.jsonl) while the block runs, of `steps` steps."""
+    """Show the rows that are written to `path` (metrics.jsonl) while the block runs, of `steps` steps."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        follower = _Follower(path, steps, progress)
-        thread = threading.Thread(target=follower.follow, name="progress", daemon=True)
+        bar = progress.add_task("evaluating before training", total=steps)
+        ended = threading.Event()
+
+        def follow() -> None:
+            for row in _rows_of(path, ended):
+                line = line_of(row, steps)
+                if row.kind == "train":
+                    progress.update(bar, completed=row.step, description=line)
+                if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
+                    console.print(line, soft_wrap=True)
+
+        thread = threading.Thread(target=follow, name="progress", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            follower.ended.set()
+            ended.set()
             thread.join()
+
+
+def _rows_of(path: Path, ended: threading.Event) -> Iterator[MetricsRow]:
+    """Yield each row of the file at `path` as it is appended, until `ended` and the last row."""
+    offset = 0
+    last = False
+    while not last:
+        last = ended.wait(PERIOD)
+        if not path.is_file():
+            continue
+        with path.open("rb") as lines:
+            lines.seek(offset)
+            for line in iter(lambda: lines.readline(LONGEST_LINE), b""):
+                if not line.endswith(b"\n"):
+                    break
+                offset += len(line)
+                if (row := parse_row(line)) is not None:
+                    yield row
 
 
 @contextmanager
@@ -98,12 +85,12 @@ def counting(what: str, console: Console) -> Generator[Callable[[int, int], None
         yield told
 
 
-def line_of(point: MetricsRow, steps: int | None) -> str:
-    """Write a point in one line: `step 12/45  success 52 %  reward 0.52  turns 3.2`."""
-    place = f"step {point.step}/{steps}" if steps else f"step {point.step}"
-    shown = [f"held-out at {place}" if point.kind == "eval" else place]
+def line_of(row: MetricsRow, steps: int | None) -> str:
+    """Write a row in one line: `step 12/45  success 52 %  reward 0.52  turns 3.2`."""
+    step = f"step {row.step}/{steps}" if steps else f"step {row.step}"
+    shown = [f"held-out at {step}" if row.kind == "eval" else step]
     for name, form in MAIN_METRICS:
-        value = point.overall(name)
+        value = row.overall(name)
         if value is not None:
             shown.append(f"{name.replace('_', ' ')} {form(value)}")
-    return "  ".join([*shown, duration(point.seconds)])
+    return "  ".join([*shown, duration(row.seconds)])

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from orl_core.text import visible
+from orl_rollout.journal.journal import Entry
+from orl_rollout.run_folder.metrics_log import Kind, names_in
+from orl_rollout.run_folder.record import Record
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -17,15 +19,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from orl_launcher.view.episode import Act, EpisodeRows, verdict
+from orl_launcher.view.evaluations import ResultRows
 from orl_launcher.view.pieces import Role
-from orl_launcher.view.wording import MAIN_METRICS, number, percent, verdict
-
-if TYPE_CHECKING:
-    from orl_rollout.journal.journal import Entry
-    from orl_rollout.run_folder.metrics_log import Kind
-    from orl_rollout.run_folder.record import Record
-
-    from orl_launcher.view.episode import Act, EpisodeRows
+from orl_launcher.view.wording import MAIN_METRICS, number, percent, rate
 
 BARS = "▁▂▃▄▅▆▇█"
 STYLES = {Role.SHOWN: "dim", Role.TRAINED: "green", Role.UNTRAINED: "yellow"}
@@ -58,9 +55,22 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
 def metrics_table(metrics: dict[str, float]) -> Table:
     """Make a table of the main metrics, one row for each environment."""
     table = plain_table("environment", *METRICS)
-    for name in dict.fromkeys(key.removesuffix("/rollouts") for key in metrics if key.endswith("/rollouts")):
-        cells = (metrics.get(f"{name}/{key}") for key in METRICS)
-        table.add_row(Text(name), *("" if cell is None else number(cell) for cell in cells))
+    for name in names_in(metrics):
+        cells = {key: number(metrics[f"{name}/{key}"]) for key in METRICS if f"{name}/{key}" in metrics}
+        if "success" in cells:
+            cells["success"] = rate(metrics[f"{name}/success"], metrics[f"{name}/judged"])
+        table.add_row(Text(name), *(cells.get(key, "") for key in METRICS))
+    return table
+
+
+def pass_at_k_table(metrics: dict[str, float]) -> Table:
+    """Make a table of pass@k with its interval over tasks, one row for each environment that was judged."""
+    judged = [name for name in names_in(metrics) if f"{name}/pass@1" in metrics]
+    rungs = sorted({key.rpartition("/pass@")[2] for key in metrics if "/pass@" in key}, key=int)
+    table = plain_table("environment", *(f"pass@{k}" for k in rungs))
+    for name in judged:
+        cells = ((metrics.get(f"{name}/pass@{k}"), metrics[f"{name}/tasks"]) for k in rungs)
+        table.add_row(Text(name), *("" if share is None else rate(share, n) for share, n in cells))
     return table
 
 
@@ -74,6 +84,19 @@ def curves_table(record: Record) -> Table:
                 ends = f"{number(values[0])} → {number(values[-1])}"
                 bars = Text(sparkline(values), style=style)
                 table.add_row(name.replace("_", " "), Text(label, style="dim"), bars, ends)
+    for name in record.evaluated:
+        _, values = record.curve("success", "eval", name)
+        if len(values) >= 2:
+            ends = f"{number(values[0])} → {number(values[-1])}"
+            table.add_row("success", Text(name, style="dim"), Text(sparkline(values), style="cyan"), ends)
+    return table
+
+
+def results_table(results: ResultRows) -> Table:
+    """Make a table of results by environment."""
+    table = plain_table(*results.columns, title=f"by environment, {results.kind}")
+    for row in results.rows:
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -103,9 +126,9 @@ def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:
             str(place),
             f"{'' if entry.step is None else entry.step}{kind}",
             Text(word, style=VERDICTS[word]),
-            number(entry.reward),
+            "" if trajectory.error else number(entry.reward),
             str(len(trajectory.turns)),
-            trajectory.stop_reason.value,
+            trajectory.ending,
             Text(visible(_short(trajectory.job.task.key)), no_wrap=True, overflow="ellipsis"),
         )
     return table
@@ -123,6 +146,7 @@ def episode_view(rows: EpisodeRows) -> RenderableType:
     parts: list[RenderableType] = [head, Text(f"{rows.task}  rollout {rows.rollout}", style="dim")]
     if rows.error:
         parts.append(Text(rows.error, style="red"))
+    parts += [Text.assemble((f"{role}: ", "dim"), text) for role, text in rows.opening]
     for turn in rows.turns:
         parts += [Text(), Rule(Text(turn.title), align="left", style="dim")]
         said = [(turn.reasoning, "dim italic"), (turn.text, "")]

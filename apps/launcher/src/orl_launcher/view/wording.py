@@ -1,11 +1,8 @@
-"""Numbers, times and verdicts in words, the same in the terminal and on a page. Pure."""
+"""Numbers and times in words, the same in the terminal and on a page. Pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from orl_rollout.journal.journal import Entry
+from orl_rollout.results.interval import wilson
 
 
 def number(value: float) -> str:
@@ -17,6 +14,17 @@ def number(value: float) -> str:
 def percent(share: float) -> str:
     """Write a share in [0, 1]: 31 %."""
     return f"{100 * share:.0f}\u00a0%"
+
+
+def rate(share: float, n: float) -> str:
+    """Write a share of `n` trials with its 95 % interval: 62 % (45 to 77 %, n 33)."""
+    low, high = wilson(share, n)
+    return f"{percent(share)} ({100 * low:.0f} to {percent(high)}, n {n:.0f})"
+
+
+def thousands(value: float) -> str:
+    """Write a large number in groups of three digits: 363 312."""
+    return f"{value:,.0f}".replace(",", "\u202f")
 
 
 def duration(seconds: float) -> str:
@@ -33,13 +41,6 @@ def count(steps: range) -> str:
     """Count steps: 30 steps, or 8 steps (33 to 40) if the run continued an earlier one."""
     counted = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
     return f"{counted} ({steps.start} to {steps[-1]})" if steps and steps.start > 1 else counted
-
-
-def verdict(entry: Entry) -> str:
-    """Return won, lost or error."""
-    if entry.trajectory.error:
-        return "error"
-    return "won" if entry.success else "lost"
 
 
 MAIN_METRICS = (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number))

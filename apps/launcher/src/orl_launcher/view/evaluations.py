@@ -1,0 +1,54 @@
+"""Results of a run by environment and split, as plain rows for the terminal and for a page."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from orl_rollout.run_folder.metrics_log import MetricsRow, names_in
+from orl_rollout.run_folder.record import Record
+
+from orl_launcher.view.wording import number, rate
+
+
+class ResultRows(Struct, frozen=True, kw_only=True):
+    """A table: one row for each environment, its name first. `kind` says what it was measured on."""
+
+    kind: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def results_of(record: Record) -> ResultRows | None:
+    """Return the results of the first and the last evaluation, else of the first and the last training batch.
+
+    Rates stand with their 95 % interval and the number of rollouts, those of pass@k with the number of tasks.
+    """
+    points = record.of_kind("eval") or record.of_kind("train")
+    if not points:
+        return None
+    ends = (*points[:1], *points[1:][-1:])
+    last = ends[-1].metrics
+    rungs = sorted(
+        {int(k) for k in (name.rpartition("/pass@")[2] for name in last if "/pass@" in name) if k.isdecimal()}
+    )
+    columns = [f"{figure}, step {point.step}" for point in ends for figure in ("success", "reward")]
+    rows = [
+        (name, *(cell for point in ends for cell in _cells(point, name)), *(_pass_at(last, name, k) for k in rungs))
+        for name in names_in(last)
+    ]
+    return ResultRows(
+        kind="held-out tasks" if ends[-1].kind == "eval" else "training tasks",
+        columns=("environment", *columns, *(f"pass@{k}" for k in rungs)),
+        rows=tuple(rows),
+    )
+
+
+def _cells(point: MetricsRow, name: str) -> tuple[str, str]:
+    metrics = point.metrics
+    success, reward = metrics.get(f"{name}/success"), metrics.get(f"{name}/reward")
+    n = metrics.get(f"{name}/judged", metrics.get(f"{name}/rollouts", 0.0))
+    return ("-" if success is None else rate(success, n), "-" if reward is None else number(reward))
+
+
+def _pass_at(metrics: dict[str, float], name: str, k: int) -> str:
+    share, n = metrics.get(f"{name}/pass@{k}"), metrics.get(f"{name}/tasks")
+    return "-" if share is None or n is None else rate(share, n)
