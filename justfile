@@ -1,6 +1,9 @@
 # Every command of the repository. Values with spaces survive, because recipes pass "$@".
 set positional-arguments
 
+# A shell or container that sets this makes every process compile torch and transformers from source.
+export PYTHONDONTWRITEBYTECODE := ""
+
 parallel := "-n auto --dist worksteal"
 
 # what there is
@@ -60,7 +63,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not slow" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not slow" "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:
@@ -82,6 +85,10 @@ test-slime *arguments:
 test-miles *arguments:
     uv pip install --quiet --no-deps --target .sglang sglang==0.5.23
     PYTHONPATH="${PYTHONPATH:?put a checkout of miles on it}:$PWD/.sglang" uv run --extra trl --group dev --group miles pytest -m miles "$@"
+
+# environments on the servers of older SDKs, which are installed from the package index: just test-servers -k ors
+test-servers *arguments:
+    uv run --extra trl --group dev pytest -m servers "$@"
 
 # judge published chat templates by the hundred and write docs/models.md: just models --conversations 100
 models *arguments:

@@ -25,7 +25,7 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -126,7 +126,8 @@ class Player:
         runtime = self._runtime(number % self._servers, max(turns, 1))
         key, sampling = f"r{number:031d}", {"temperature": 1.0}
         room = None if turns else 1  # too little for the prompt: no turn is played
-        return await runtime.play(TASK, key=key, engine=self._engine, sampling=sampling, context_tokens=room)
+        request = RolloutRequest(task=TASK, rollout_id=key, sampling=sampling, context_tokens=room)
+        return await runtime.play(request, self._engine)
 
 
 @asynccontextmanager

@@ -21,20 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from orl_core.config import EnvironmentConfig, RunConfig
-from orl_core.datum import Datum, to_data
-from orl_core.limits import Limits
-from orl_core.render import Renderer
-from orl_core.reward import reduce_reward
-from orl_core.task import Task
-from orl_core.trajectory import Generation, RolloutSpec
-from orl_playground.server import serving
-from orl_playground.warm_start import ensure
-from orl_rollout.loop.loop import rollout
-from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.tasks.file import read_tasks
-from orl_rollout.tasks.prepare import prepare
-from orl_rollout.tokenizer.tokenizer import load_tokenizer
+from orl_core import (
+    Datum,
+    EnvironmentConfig,
+    Generation,
+    Limits,
+    Renderer,
+    RolloutSpec,
+    RunConfig,
+    Task,
+    reduce_reward,
+    to_data,
+)
+from orl_playground import server, warm_start
+from orl_rollout import OpenRewardClient, load_tokenizer, prepare, read_tasks, rollout
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 STEPS, TASKS, GROUP, LEARNING_RATE = 20, 8, 8, 4e-4
@@ -144,6 +144,6 @@ async def train(checkpoint: Path, url: str, steps: int = STEPS) -> list[float]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     torch.set_num_threads(1)  # for so small a model a second thread gains nothing
-    warm_started = ensure("guessnumber", Path("runs"), seed=0)
-    with serving(["guessnumber"]) as address:
+    warm_started = warm_start.ensure("guessnumber", Path("runs"), seed=0)
+    with server.serving(["guessnumber"]) as address:
         asyncio.run(train(warm_started, address))
