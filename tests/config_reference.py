@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
 from orl_core.config import (
+    DifficultyConfig,
     EnvironmentConfig,
     EvalConfig,
     GroupRewardConfig,
@@ -40,6 +41,7 @@ SHARED = "`trainer`"
 SECTIONS: dict[str, type[Struct]] = {
     "Top level": RunConfig,
     "`environments.NAME`": EnvironmentConfig,
+    "`environments.NAME.difficulty`": DifficultyConfig,
     "`secrets.NAME`": Secret,
     "`rollout`": RolloutConfig,
     "`rollout.train_on`": TrainOn,

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_default_environment_has_the_adapters_of_clusters_and_no_torch():
+def test_default_environment_has_cluster_adapters_and_no_torch():
     exported = subprocess.run(
         [os.environ.get("UV", "uv"), "export", "--frozen", "--no-hashes", "--no-annotate", "--quiet"],
         cwd=ROOT,

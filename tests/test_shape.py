@@ -1,20 +1,22 @@
-"""The size of product code, 300 lines a module and 50 a function, and the public names of its packages.
-
-Ruff holds the six parameters of a function (`max-args`).
-"""
+"""The shape of product code: sizes of modules and functions, no circle of imports, and the public names."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for folder in ("packages", "apps") for path in ROOT.glob(f"{folder}/*/src/**/*.py"))
-MODULE_LINES, FUNCTION_LINES = 300, 50
+MODULE_LINES, FUNCTION_LINES, PARAMETERS = 300, 50, 6
 
 
 def named(path: Path) -> str:
@@ -32,6 +34,10 @@ def too_big(source: str) -> Iterator[str]:
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         if lines > FUNCTION_LINES:
             yield f"{node.name}: {lines} lines, at most {FUNCTION_LINES}"
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        parameters = sum(one.arg not in ("self", "cls") for one in given)
+        if parameters > PARAMETERS:
+            yield f"{node.name}: {parameters} parameters, at most {PARAMETERS}: find the missing noun"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=named)
@@ -41,21 +47,63 @@ def test_module_is_small(path: Path) -> None:
 
 def test_negative_control_what_is_too_big_is_found() -> None:
     body = "\n".join(["    x = 1"] * FUNCTION_LINES)
-    source = f"def long():\n{body}\n" + "\n" * MODULE_LINES
+    source = f"def long(self, a, /, b, *c, d, e, f, g, h):\n{body}\n" + "\n" * MODULE_LINES
     assert [text.split(",")[0] for text in too_big(source)] == [
         f"{FUNCTION_LINES + MODULE_LINES + 1} lines",
         f"long: {FUNCTION_LINES + 1} lines",
+        f"long: {PARAMETERS + 1} parameters",
     ]
 
 
+def circle_of(imports: Mapping[str, set[str]]) -> list[str]:
+    """Return modules that import each other in a circle; the first is also the last."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_circle_of_imports() -> None:
+    """Imports for types count: a circle of nouns shows that one of them is missing."""
+    packages = {path.relative_to(ROOT).parts[3] for path in SOURCES}
+    graph = grimp.build_graph(*sorted(packages), cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert {"orl_core", "orl_testing.sglang.server", "orl_launcher.main"} <= imports.keys()
+    assert circle_of(imports) == []
+
+
+def test_negative_control_a_circle_is_found() -> None:
+    circle = circle_of({"a": {"b"}, "b": {"c"}, "c": {"b"}})
+    assert circle[0] == circle[-1]
+    assert {*circle} == {"b", "c"}
+
+
 PUBLIC = {
+    "orl_cluster": "",
+    "orl_core": (
+        "Action Block Certificate ConfigError Datum EngineError EnvironmentConfig FailureKind FinishReason "
+        "Generation GroupRewardConfig ImageBlock Limits Message OrlError ParseFailure RenderError Renderer "
+        "Role RolloutSpec RunAborted RunConfig SessionError Span StopDetail StopReason TOOL_FORMATS Task TaskRow "
+        "TextBlock Tokenizer ToolCall ToolFormat ToolResult ToolSpec TrainOn TrainerConfig Trajectory Turn "
+        "boundary decode_config group_advantages group_rewards load_config parse reduce_reward row_of "
+        "text_message text_of to_data"
+    ),
     "orl_core.config": (
-        "Backend EnvironmentConfig EvalConfig GroupRewardConfig Reduction RolloutConfig RunConfig Secret Secrets "
-        "SharedOptions TrainerConfig decode_config load_config"
+        "Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode RolloutConfig "
+        "RunConfig Secret Secrets SharedOptions TrainerConfig decode_config load_config"
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
-    "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked read_marked thinking",
+    "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking wire_format",
+    "orl_miles": "generate hooks launch",
+    "orl_playground": "server warm_start",
+    "orl_rollout": (
+        "CircuitBreaker Engine Entry Journal LocalEngine OpenRewardClient Opening Outcome Overloaded Plan "
+        "RolloutRequest Run Runtime Session SglangEngine Timeouts Trainer load_tokenizer metrics_of open_runtime "
+        "prepare read_journal read_tasks rollout stats_of"
+    ),
     "orl_rollout.openreward": "OpenRewardClient OpenRewardSession",
+    "orl_slime": "generate hooks launch",
     "orl_testing": (
         "Fault FaultKind Mishap MishapKind Pace Proxy Recorded ScriptedEngine ScriptedSession SglangServer logprobs_of "
         "seeded_faults"
@@ -65,6 +113,7 @@ PUBLIC = {
         "INFINITE_REWARD Indented NAN_REWARD NanReward OUTPUTS PIXEL Picture Served SlowSetup Telltale Terminal "
         "Trouble drawers serve serve_apart"
     ),
+    "orl_trl": "plan play_in_process train",
 }
 
 
@@ -73,9 +122,29 @@ def test_public_names_stay(package: str) -> None:
     """Users import these: a name that goes or comes is a decision, written down here."""
     module = importlib.import_module(package)
     assert sorted(module.__all__) == PUBLIC[package].split()
-    assert all(hasattr(module, name) for name in module.__all__)
+    for name in module.__all__:
+        exec(f"from {package} import {name}", {})
 
 
 def test_every_package_with_public_names_is_listed() -> None:
     listed = (named(path) for path in SOURCES if path.name == "__init__.py" and "__all__" in path.read_text("utf-8"))
-    assert sorted(path.split("/src/")[1].removesuffix("/__init__.py").replace("/", ".") for path in listed) == [*PUBLIC]
+    packages = {path.split("/src/")[1].removesuffix("/__init__.py").replace("/", ".") for path in listed}
+    assert packages == {*PUBLIC}
+
+
+def test_package_root_loads_no_part_of_it() -> None:
+    code = "import sys, orl_rollout; print([name for name in sys.modules if name.startswith(('orl_', 'aiohttp'))])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "['orl_rollout']\n"
+
+
+DOCUMENTS = sorted(
+    path for pattern in ("*.md", "docs/*.md", "*/*/README.md", "examples/*.py") for path in ROOT.glob(pattern)
+)
+IMPORT = re.compile(r"^ *(?:from|import) (orl_[\w.]+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_documents_import_public_names_only(path: Path) -> None:
+    """Internal modules may move: what users read and copy imports from packages with public names."""
+    imported = IMPORT.findall(path.read_text(encoding="utf-8"))
+    assert [name for name in imported if name not in PUBLIC] == []

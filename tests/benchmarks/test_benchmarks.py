@@ -34,7 +34,17 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("name", [name for name in command.BENCHMARKS if name != "parsers"])
+SECONDS = ("flight", "prepare")  # a benchmark that takes seconds even at its smallest size
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in SECONDS))
+        for name in command.BENCHMARKS
+        if name != "parsers"
+    ],
+)
 def test_a_benchmark_runs_and_complains_of_nothing(name: str) -> None:
     console = quiet()
     assert import_module(f"benchmarks.{name.replace('-', '_')}").run(console, quick=True) == []

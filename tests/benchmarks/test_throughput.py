@@ -96,7 +96,7 @@ async def test_the_trace_for_sglangs_load_generator_is_the_same_mix(model: Path)
     assert len(conversations(deck)["conversations"]) == MIX.rollouts
 
 
-async def test_the_command_writes_what_it_measured_and_says_what_failed(
+async def test_command_writes_figures_and_reports_failures(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "throughput.json"

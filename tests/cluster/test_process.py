@@ -49,6 +49,14 @@ def test_without_secrets_the_log_is_what_was_said(tmp_path: Path):
     assert logged(tmp_path, "print('TOKEN', flush=True)", hidden=()) == b"TOKEN\n"
 
 
+def test_working_folder_is_no_secret(tmp_path: Path):
+    log = tmp_path / "trainer.log"
+    environment = {**os.environ, "PWD": "/a/working/folder", "DB_PWD": "hush-hush"}
+    program = "import os; print(os.environ['PWD'], os.environ['DB_PWD'], flush=True)"
+    assert process.run([sys.executable, "-c", program], environment, log=log) == 0
+    assert log.read_text(encoding="utf-8") == "/a/working/folder [secret]\n"
+
+
 def test_what_waits_is_written_so_that_a_log_can_be_followed(tmp_path: Path):
     """The trainer goes on only when its own words have reached the log."""
     log = tmp_path / "trainer.log"

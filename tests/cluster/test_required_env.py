@@ -11,13 +11,16 @@ from orl_cluster.launch.ray import problem_of, several_nodes
 from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
+from orl_rollout.secrets.entries import resolve_secrets, unset_in
 
 
 def config_of(environments: dict[str, Any], secrets: dict[str, Any] | None = None) -> RunConfig:
     return decode_config({"environments": environments, "secrets": secrets or {}}, "test")
 
 
-def test_a_secret_is_needed_under_its_name_or_the_upper_case_form():
+def test_a_secret_is_needed_under_its_name_or_the_upper_case_form(monkeypatch: pytest.MonkeyPatch):
+    for name in ("own", "SHOUTED", "OPENAI_API_KEY"):
+        monkeypatch.setenv(name, "set")
     config = config_of({"a/b": {"secrets": {"own": None, "SHOUTED": None}}}, {"openai_api_key": None})
     needs = needs_of(config, "orl_adapter", tracked=True, settings={})
     assert needs.variables == (
@@ -49,11 +52,38 @@ def test_configured_secrets_use_the_names_read_first():
     assert secrets_in_config(config) == {"shared": "one", "own": "two", "hosted": "three"}
 
 
-def test_two_values_of_one_secret_are_refused_by_name_alone():
-    config = config_of({"a/b": {"secrets": {"own": "first-one"}}, "a/c": {"secrets": {"own": "second-one"}}})
+@pytest.mark.parametrize("other", ["second-one", None])
+def test_each_environment_gets_its_own_value(monkeypatch: pytest.MonkeyPatch, other: str | None):
+    """A worker reads the configuration without values, and the variables."""
+    monkeypatch.setenv("KEY", "from-outside")
+    own = {"a/b": {"secrets": {"key": "first-one"}}, "a/c": {"secrets": {"key": other}}, "a/d": {}}
+    config = config_of(own, {"key": "third-one"})
+    given = secrets_in_config(config)
+    assert needs_of(config, "orl_adapter", tracked=False, settings={}).missing(given) == ["OPENREWARD_API_KEY"] + (
+        ["KEY"] if other is None else []
+    )
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    worker = decode_config(config.public(), "orl_config")
+    read = [resolve_secrets(worker, name)["key"].value for name in ("a/b", "a/c", "a/d")]
+    assert read == ["first-one", other or "from-outside", "third-one"]
+
+
+def test_two_environments_of_one_variable_are_refused():
+    config = config_of({"a/b-c": {"secrets": {"own": "first-one"}}, "a/b_c": {"secrets": {"own": "second-one"}}})
     with pytest.raises(ConfigError, match="`own` has several values") as refused:
         secrets_in_config(config)
     assert "-one" not in str(refused.value)
+
+
+def test_a_secret_without_a_value_here_is_needed_nowhere(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    config = config_of({"a/b": {"secrets": {"gone": ""}}}, {"not_there": None, "gone": "one"})
+    needs = needs_of(config, "orl_adapter", tracked=False, settings={})
+    assert needs.missing({"OPENREWARD_API_KEY"}) == []
+    assert needs.names == ("OPENREWARD_API_KEY", "not_there", "NOT_THERE")
+    (line,) = unset_in(config)
+    assert "`not_there`" in line
 
 
 NEEDS = RequiredEnv(package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)), settings={"QUEUES": "1 or 2"})

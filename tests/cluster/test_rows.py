@@ -30,7 +30,8 @@ def test_tasks_and_rows_of_the_trainer_s_own_stand_side_by_side(tmp_path: Path) 
     added = {**TASK, "metadata": {**TASK["metadata"], "rm_type": "math"}, "more": 1}
     plain = {"prompt": "What is 1 + 1?", "label": "2"}
     chat = {"prompt": [{"role": "user", "content": "?"}], "label": None, "metadata": {"rm_type": "math"}}
-    check_rows(written(tmp_path, TASK, added, b"", plain, chat, {**plain, "metadata": None}), CONFIG, ARGV)
+    path = written(tmp_path, TASK, added, b"", plain, chat, {**plain, "metadata": None})
+    assert check_rows(path, CONFIG, [*ARGV, "--apply-chat-template"]) == 3
 
 
 def test_the_fields_are_those_that_the_options_name(tmp_path: Path) -> None:
@@ -48,6 +49,7 @@ def test_the_fields_are_those_that_the_options_name(tmp_path: Path) -> None:
         ([], "Expected `object`, got `array`"),
         ({"label": ""}, "it has no `prompt`"),
         ({"prompt": "?"}, "it has no `label`"),
+        ({"prompt": [{"role": "user", "content": "?"}], "label": ""}, "--apply-chat-template"),
         ({"prompt": "?", "label": "", "metadata": "gallery/Echo"}, "its `metadata` is no object"),
         ({**TASK, "metadata": {"env_name": "gallery/Echo"}}, "deployment_name"),
         ({**TASK, "metadata": {**TASK["metadata"], "index": "one"}}, r"\$\.index"),

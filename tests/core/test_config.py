@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.config import RunConfig, decode_config, load_config
+from orl_core.config import RunConfig, TrainerConfig, decode_config, load_config
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
 
@@ -83,6 +83,19 @@ BROKEN = {
         "rollout: {train_on: {text: false, calls: false, reasoning: false}}",
         "$.rollout.train_on",
         "nothing would train",
+    ),
+    "mode without a function": ("thinking: false", "reward_mode: add", "$", "`reward_mode` is add"),
+    "turn advantages of one's own reward": (
+        "thinking: false",
+        "turn_advantages: true\nreward: a:b",
+        "$",
+        "needs `reward_mode: add`",
+    ),
+    "turn advantages of a comparison": (
+        "thinking: false",
+        "turn_advantages: true\ngroup_reward: {mode: only}",
+        "$",
+        "needs turn rewards",
     ),
     "reward that is no function": ("thinking: false", "reward: my_rewards.score", "$", "module:function"),
     "not a mapping": (COOKBOOK, "- 1\n", "$", "mapping"),
@@ -165,7 +178,7 @@ def test_value_that_could_be_a_secret_is_not_shown(tree: dict[str, Any]):
         st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
     )
 )
-def test_any_value_in_any_section_gives_a_configuration_or_one_line(value: object):
+def test_any_value_gives_a_configuration_or_one_line(value: object):
     for tree in (
         {"environments": value},
         {"environments": {"A/B": value}},
@@ -202,8 +215,14 @@ def test_a_broken_override_is_refused(cookbook: Path, override: str):
 
 
 def test_a_broken_value_in_an_override_names_its_path(cookbook: Path):
-    with pytest.raises(ConfigError, match=r"\$\.trainer\.lr"):
+    with pytest.raises(ConfigError, match=r"^command line: .*\$\.trainer\.lr"):
         load_config(cookbook, ["trainer.lr=fast"])
+
+
+def test_mistakes_of_the_file_are_not_blamed_on_the_command_line(cookbook: Path):
+    cookbook.write_text(COOKBOOK.replace("max_turns: 20", "max_turns: 0"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^(?!command line).*max_turns"):
+        load_config(cookbook, ["trainer.lr=1e-5"])
 
 
 def test_public_holds_no_secret(cookbook: Path):
@@ -243,11 +262,39 @@ SECRET_FLAGS = [
 @pytest.mark.parametrize(
     "name", ["wandb-key", "--wandb_key", "--wandb-key=hush-hush", "sglang-api-key", "hub_token", *SECRET_FLAGS]
 )
-def test_a_secret_among_the_trainers_flags_is_refused_by_name_alone(cookbook: Path, name: str):
+def test_secret_among_flags_is_refused_by_name_alone(cookbook: Path, name: str):
     flags = f"trainer: {{flags: {{'{name}': hush-hush}}}}"
     cookbook.write_text(COOKBOOK.replace("thinking: false", flags), encoding="utf-8")
     with pytest.raises(ConfigError, match="WANDB_API_KEY") as caught:
         load_config(cookbook)
+    assert "hush" not in str(caught.value)
+
+
+def trainer_of(flags: object, backend: str = "slime") -> TrainerConfig:
+    tree = {"environments": {"Org/Env": {}}, "trainer": {"backend": backend, "flags": flags}}
+    return decode_config(tree, "test").trainer
+
+
+def test_flags_are_kept_apart_by_trainer() -> None:
+    apart = {"slime": {"--eps-clip": 0.3}, "trl": {"beta": 0.1}}
+    owns = {backend: trainer_of(apart, backend).own_flags for backend in ("slime", "miles", "trl")}
+    assert owns == {**apart, "miles": {}}
+    assert trainer_of({"--eps-clip": 0.3}).own_flags == {"--eps-clip": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("flags", "subject"),
+    [
+        ({"verl": {"x": 1}}, "`verl`"),
+        ({"slime": {"x": 1}, "--eps-clip": 0.3}, "beside `slime`"),
+        ({"slime": {"--wandb-key": "hush-hush"}}, "--wandb-key"),
+        ({"--wandb-key=hush-hush": {"x": 1}}, "--wandb-key"),
+    ],
+)
+def test_flags_of_no_trainer_or_two_kinds_are_refused(flags: object, subject: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        trainer_of(flags)
+    assert subject in str(caught.value)
     assert "hush" not in str(caught.value)
 
 
@@ -329,7 +376,7 @@ def test_a_file_that_is_no_yaml_is_refused_without_its_lines(tmp_path: Path, tex
 @pytest.mark.parametrize(
     "text", ["secrets.token hush-hush", ".=hush-hush", "secrets.a=[hush-hush", "rollout.x.y.z.=hush"]
 )
-def test_an_override_that_cannot_be_applied_is_refused_without_its_value(cookbook: Path, text: str):
+def test_impossible_override_is_refused_without_its_value(cookbook: Path, text: str):
     with pytest.raises(ConfigError) as caught:
         load_config(cookbook, [text])
     assert "hush" not in str(caught.value)
@@ -388,7 +435,7 @@ ORDINARY_VALUES = [
         *([f"--x={value}"] for value in SECRET_VALUES),
     ],
 )
-def test_a_secret_among_a_trainers_arguments_is_refused_by_name_alone(words: list[str]):
+def test_secret_among_arguments_is_refused_by_name_alone(words: list[str]):
     with pytest.raises(ConfigError) as caught:
         refuse_on_command_line(words)
     assert "hush" not in str(caught.value)
@@ -434,4 +481,10 @@ def test_tree_of_any_depth_is_refused(levels: int) -> None:
     for _ in range(levels):
         tree = {"environments": tree}
     with pytest.raises(ConfigError, match="nested"):
+        decode_config(tree, "test")
+
+
+def test_turn_advantages_need_a_sum_of_turn_rewards():
+    tree = {"environments": {"A/B": {"reward_reduction": "max"}}, "turn_advantages": True}
+    with pytest.raises(ConfigError, match="`reward_reduction: sum`"):
         decode_config(tree, "test")

@@ -56,7 +56,6 @@ def test_editors_schema_accepts_our_files(file: Path) -> None:
     "tree",
     [
         {},
-        {"environments": {}},
         {"environments": {"Env": {}}},
         {"environments": {"Org/..": {}}},
         {"environments": {"A/B": {"max_turn": 1}}},

@@ -122,7 +122,7 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(tree=configurations())
-def test_a_configuration_comes_back_from_json_and_from_its_public_form(tree: dict[str, Any]) -> None:
+def test_configuration_survives_json_and_its_public_form(tree: dict[str, Any]) -> None:
     config = decode_config(tree, "tree")
     assert again(config) == config
     public = config.public()

@@ -58,7 +58,7 @@ def test_reduce_reward_takes_any_trajectory(trajectory: Trajectory):
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("off", [1.0, 0.5]), ("only", [4.0, 0.5]), ("blend", [9.0, 0.5])])
-def test_group_scores_stand_alone_or_are_added_and_none_changes_nothing(mode: Any, expected: list[float]):
+def test_group_scores_replace_add_or_change_nothing(mode: Any, expected: list[float]):
     assert group_rewards([1.0, 0.5], [4.0, None], GroupRewardConfig(mode=mode, weight=2.0)) == expected
 
 
@@ -126,7 +126,7 @@ def test_a_split_rollout_counts_once(batch, copies: int):
     center=st.booleans(),
     scale=st.booleans(),
 )
-def test_advantages_are_finite_for_all_rewards_that_a_reduction_gives(rewards, groups, trains, center, scale):
+def test_advantages_of_reduced_rewards_are_finite(rewards, groups, trains, center, scale):
     size = len(rewards)
     found = group_advantages(rewards, groups[:size], range(size), trains[:size], center=center, scale=scale)
     assert all(map(math.isfinite, found))

@@ -6,16 +6,15 @@ from typing import Any, Self
 
 from orl_core.config import RunConfig, decode_config
 from orl_core.messages import ToolCall, ToolResult
-from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation
 from orl_rollout.openreward import OpenRewardClient
 from orl_testing import ScriptedEngine
 
-from tests.kit.tokenizers import tokenizer
+from tests.kit.tokenizers import renderer_of, tokenizer
 
 TOKENIZER = tokenizer()
-RENDERER = Renderer(TOKENIZER)
+RENDERER = renderer_of()
 
 
 def config_of(name: str, url: str | None, secrets: dict[str, Any] | None = None, **environment: Any) -> RunConfig:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -75,3 +77,25 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextmanager
+def engine(policy: Any, **settings: Any) -> Generator[str]:
+    """An SGLang stand-in on a thread of its own."""
+    running: Future[tuple[str, Callable[[], object]]] = Future()
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        async with SglangServer(policy, **settings) as server:
+            running.set_result((server.url, lambda: loop.call_soon_threadsafe(ended.set)))
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    url, end = running.result(10)
+    try:
+        yield url
+    finally:
+        end()
+        thread.join(10)

@@ -7,7 +7,7 @@ from typing import get_args
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.limits import Limits, TrainOn
-from orl_core.messages import Action, FailureKind, Part, Span, TextBlock, ToolCall, ToolResult
+from orl_core.messages import Action, FailureKind, Part, Span, TextBlock, ToolCall, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import FinishReason, Generation, RolloutSpec, StopReason, Trajectory, Turn
 
@@ -48,11 +48,21 @@ def _jobs(policies: st.SearchStrategy[TrainOn]) -> st.SearchStrategy[RolloutSpec
 # Drawn as bytes: one draw for many ids. The last one is the largest that an engine may return.
 some_ids = st.binary(max_size=6).map(lambda drawn: tuple(2**31 - 1 if byte == 255 else byte for byte in drawn))
 RESULTS = tuple(
-    ToolResult(name=name, content=(TextBlock(text=text),), reward=reward, finished=reward == 1.0, failure=failure)
+    ToolResult(
+        name=name,
+        content=(TextBlock(text=text),),
+        reward=reward,
+        finished=reward == 1.0,
+        failure=failure,
+        metadata={} if failure else {"said": [text, None]},
+    )
     for name, text in (("guess", "no"), ("look", "é😀\x00<|im_end|>"))
     for reward in (None, 0.0, 1.0, -2.5e5)
     for failure in (None, FailureKind.INVALID_ARGUMENTS)
 )
+
+
+TOOLS = (ToolSpec(name="guess", description="Guess é."), ToolSpec(name="look"))
 
 
 def _generation(ids: tuple[int, ...], first: int, reason: FinishReason, version: str) -> Generation:
@@ -87,6 +97,7 @@ def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
         generations=tuple(draw(st.lists(generations, max_size=3))),
         action=draw(st.sampled_from(ACTIONS)),
         results=tuple(draw(st.lists(st.sampled_from(RESULTS), max_size=3))),
+        nudge=draw(st.sampled_from(("", "Go on."))),
     )
     size = len(turn.action_ids)
     drawn = draw(st.none() | st.binary(max_size=5))
@@ -101,6 +112,7 @@ def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st
     return st.builds(
         Trajectory,
         job=_jobs(policies),
+        tools=st.sampled_from(((), TOOLS)),
         turns=st.lists(turns(stripped=stripped), max_size=5).map(tuple),
         stop_reason=st.sampled_from((StopReason.FINISHED, *StopReason)),
         error=said,
@@ -112,3 +124,10 @@ everything = st.just(TrainOn())
 trajectories = _trajectories(stripped=False, policies=everything)  # one datum each, all that was sampled trains
 masked_trajectories = _trajectories(stripped=False, policies=policies)
 stripped_trajectories = _trajectories(stripped=True, policies=everything | policies)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)

@@ -10,11 +10,19 @@ import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orl_core.render import Renderer
+from orl_rollout.tokenizer import rendering
+from orl_rollout.tokenizer.chat_template import ChatTemplate
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orl_core.config import RunConfig
 
 QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -113,3 +121,36 @@ def tokenizer(name: str = "qwen3", *, thinking: bool = False) -> HFTokenizer:
     added = QWEN25_ADDED if name.startswith("qwen2_5") else QWEN3_ADDED
     hf = build(template(name), added)
     return HFTokenizer(hf, thinking=thinking, stop_ids=[hf.get_vocab()["<|endoftext|>"]])
+
+
+@cache
+def renderer_of(name: str = "qwen3", *, thinking: bool = False) -> Renderer:
+    """Return the renderer of `tokenizer`: one for all tests of a process, because its certificate takes a second."""
+    return Renderer(tokenizer(name, thinking=thinking))
+
+
+def made(text: str, **settings: Any) -> ChatTemplate:
+    """Return the chat template `text` with these settings."""
+    return ChatTemplate(text, special_tokens={"bos_token": "<s>"}, **settings)
+
+
+# The settings of a run that its tokenizer and its renderer read.
+SETTINGS = (
+    *("thinking", "tool_format", "chat_template", "chat_template_kwargs", "chat_template_date"),
+    "system_prompt_template",
+)
+_opened: dict[object, Any] = {}
+
+
+def open_once(name: str) -> Callable[[RunConfig, Any], Any]:
+    """Return the function `name` of `rendering` that works once a process for equal settings and checkpoint."""
+    function: Callable[[RunConfig, Any], Any] = getattr(rendering, name)
+
+    def opened(config: RunConfig, of: Any) -> Any:
+        settings = [getattr(config, field) for field in SETTINGS]
+        key = (name, of, repr(settings))
+        if key not in _opened:
+            _opened[key] = function(config, of)
+        return _opened[key]
+
+    return opened

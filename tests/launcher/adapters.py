@@ -8,9 +8,12 @@ import signal
 import weakref
 from collections.abc import Callable
 
-from orl_core.errors import RunAborted
+from msgspec import structs
+from orl_core.errors import ConfigError, RunAborted
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.signals import interrupt
+
+from tests.kit.journalled import trajectory_of, write
 
 SIGNAL = signal.SIGTERM  # what a trainer below sends to itself
 
@@ -39,6 +42,22 @@ def _train_well(run: Run) -> None:
     (run.folder / "extra").write_text("|".join(run.extra), encoding="utf-8")
     summary = {"success_before": 0.0, "success_after": 0.6, "seconds_total": 0.3, **run.facts}
     (run.folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+
+
+def _leave_rollouts(run: Run) -> None:
+    """Journal two rollouts and send none, as workers that are killed."""
+    _write_metrics(run, 2)
+    for key in ("r1", "r2"):
+        trajectory = trajectory_of(key=key)
+        task = structs.replace(trajectory.job.task, env_name="Org/Env")
+        write(run.folder, structs.replace(trajectory, job=structs.replace(trajectory.job, task=task)))
+
+
+def _leave_rollouts_interrupted(run: Run) -> None:
+    """Leave rollouts behind, and end with a signal."""
+    _leave_rollouts(run)
+    _signal_in_a_callback()
+    interrupt.check()
 
 
 def _train_until_interrupted(run: Run) -> None:
@@ -89,7 +108,15 @@ def _train_until_broken(run: Run) -> None:
     raise MemoryError("the GPU is full")
 
 
+def _refuse(_: Run) -> None:
+    """As a trainer that finds a setting that it cannot obey."""
+    raise ConfigError("no such model")
+
+
+refuse = Adapter(_refuse)
 train_well = Adapter(_train_well)
+train_and_leave_rollouts = Adapter(_leave_rollouts)
+train_and_leave_rollouts_interrupted = Adapter(_leave_rollouts_interrupted)
 train_until_interrupted = Adapter(_train_until_interrupted)
 train_until_signalled = Adapter(_train_until_signalled)
 train_through_a_signal = Adapter(_train_through_a_signal)

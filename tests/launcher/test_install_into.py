@@ -49,7 +49,7 @@ def test_a_python_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], t
     assert main(["install-into", str(tmp_path / "nowhere")]) == 1
     assert "cannot be run" in capsys.readouterr().err
     assert main(["install-into", "true"]) == 1
-    assert "is no Python" in capsys.readouterr().err
+    assert "not a Python" in capsys.readouterr().err
 
 
 def test_the_checkouts_own_python_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

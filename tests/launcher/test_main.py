@@ -14,13 +14,15 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from orl_launcher import trainers
+from orl_launcher import hints, trainers
 from orl_launcher.commands import train
 from orl_launcher.main import COMMANDS, main
+from orl_rollout.run_folder.config_file import read_object
 
+from tests.kit.collector import Collector
+from tests.kit.configs import LOCAL
 from tests.launcher import adapters
 
-LOCAL = str(Path(__file__).parents[2] / "configs" / "local.yaml")
 WHODUNIT = str(Path(__file__).parents[2] / "configs" / "whodunit.yaml")
 
 Capture = pytest.CaptureFixture[str]
@@ -66,7 +68,7 @@ def test_a_commands_help_has_examples_and_no_heavy_import(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"examples:\n  orl {command} " in done.stdout
+    assert f"examples:\n  {hints.invocation()} {command} " in done.stdout
 
 
 def test_version(capsys: Capture) -> None:
@@ -85,6 +87,10 @@ def test_version(capsys: Capture) -> None:
         (["prepare", "--config", LOCAL, "--output", "x", "--max-tasks", "0"], "at least 1"),
         (["train", "verl"], "slime"),
         (["train", "--conf", LOCAL], "did you mean --config?"),
+        (["train", "slime", "--entropy-coef", "0.1"], "after `--`"),
+        (["train", "slime", "--async-buffer-size", "2"], "after `--`"),
+        (["train", "trl", "--tp", "2", "--load", "x"], "--tp, --load"),
+        (["train", "trl", "--python", "/usr/bin/python3"], "--python"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_that_suggests(capsys: Capture, argv: list[str], hint: str) -> None:
@@ -104,15 +110,39 @@ def test_a_missing_configuration(capsys: Capture) -> None:
 
 
 def test_an_override_of_the_wrong_type(capsys: Capture) -> None:
-    assert "$.trainer.lr" in fails(capsys, 1, "train", "trl", "--config", LOCAL, "--lr", "fast")
+    told = fails(capsys, 1, "train", "trl", "--config", LOCAL, "--lr", "fast")
+    assert "command line" in told
+    assert "$.trainer.lr" in told
+    assert LOCAL not in told
+
+
+@pytest.mark.parametrize(("started_with", "words"), [("1", "uv run orl train"), (None, "  orl train")])
+def test_hints_start_as_the_program_did(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, started_with: str | None, words: str
+) -> None:
+    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
+    if started_with:
+        monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", started_with)
+    assert main(["--help"]) == 0
+    assert words in capsys.readouterr().out
+    expected = "(see uv run orl --help)" if started_with else "(see orl --help)"
+    assert expected in fails(capsys, 2, "xyzzy")
+
+
+@pytest.mark.parametrize(
+    ("setting", "valid"),
+    [("tool_format=xml", "hermes"), ("trainer.backend=verl", "miles"), ("group_reward.mode=on", "blend")],
+)
+def test_unknown_word_lists_the_valid_ones(capsys: Capture, setting: str, valid: str) -> None:
+    assert valid in fails(capsys, 1, "train", "trl", "--config", LOCAL, "--set", setting)
 
 
 @pytest.mark.usefixtures("no_adapters")
 @pytest.mark.parametrize("backend", ["slime", "miles", "trl"])
-def test_a_missing_adapter_is_one_line_that_names_its_package(capsys: Capture, backend: str) -> None:
+def test_missing_adapter_says_how_to_install_it(capsys: Capture, backend: str) -> None:
     line = fails(capsys, 2, "train", backend, "--config", WHODUNIT)
     assert f"orl-{backend}: not in this environment" in line
-    assert f"orl-launcher[{backend}]" in line
+    assert "uv sync" in line
 
 
 def test_slime_without_a_config_says_which(capsys: Capture) -> None:
@@ -176,9 +206,40 @@ def test_a_run_leaves_its_files_and_a_report(
     assert {"config.json", "metrics.jsonl", "report.html", "curve.png"} <= {path.name for path in folder.iterdir()}
     assert "hush" not in (folder / "config.json").read_text(encoding="utf-8")
     assert (folder / "extra").read_text(encoding="utf-8") == "--flag|a b"
+    assert read_object(folder / "config.json")["openreward_run_name"] == "one"
     shown = capsys.readouterr().out
     assert "held-out at step 0/3" in shown
     assert "report.html" in shown
+
+
+def test_variable_names_the_run_at_openreward(
+    fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_adapter("train_well")
+    monkeypatch.setenv("OPENREWARD_RUN_NAME", "the-run")
+    assert main(train_in("one", tasks, elsewhere)) == 0
+    assert read_object(Path("runs/one/config.json"))["openreward_run_name"] == "the-run"
+
+
+def test_rollouts_left_by_a_trainer_are_sent(
+    capsys: Capture,
+    fake_adapter: Callable[[str], None],
+    tasks: Path,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collector = Collector()
+    with collector.serving():
+        monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
+        monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
+        fake_adapter("train_and_leave_rollouts")
+        assert main(train_in("one", tasks, elsewhere)) == 0
+        assert "2 rollouts sent" in capsys.readouterr().out
+        assert collector.started() == ["r1", "r2"]
+        fake_adapter("train_and_leave_rollouts_interrupted")
+        assert main(train_in("two", tasks, elsewhere)) == 143
+        assert f"upload {Path('runs/two')}" in capsys.readouterr().out
+        assert len(collector.started()) == 2
 
 
 @pytest.mark.parametrize(
@@ -217,6 +278,14 @@ def test_an_interrupted_run_is_reported_and_exits_with_130(
     assert main(train_in("two", tasks, elsewhere)) == 130
     assert "did not finish" in Path("runs/two/report.html").read_text(encoding="utf-8")
     assert "so far" in capsys.readouterr().out
+
+
+def test_start_that_fails_leaves_no_folder(
+    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
+) -> None:
+    fake_adapter("refuse")
+    assert "no such model" in fails(capsys, 1, *train_in("four", tasks, elsewhere))
+    assert not Path("runs/four").exists()
 
 
 def test_a_run_that_fails_is_reported_and_says_why(
@@ -309,7 +378,7 @@ def test_a_command_that_waits_for_a_server_ends_with_the_signal(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_terminal_that_goes_away_still_gets_the_run_its_exit_code(tmp_path: Path) -> None:
+def test_run_without_terminal_keeps_its_exit_code(tmp_path: Path) -> None:
     """SIGHUP comes with a terminal that nothing can be written to any more."""
     owns = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
     program = owns + WAITS.replace('print("asked", flush=True)', 'Path("asked").touch()')

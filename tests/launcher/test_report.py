@@ -5,76 +5,18 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from orl_core.errors import ConfigError
-from orl_launcher.view.curves import Chart, Line, write_png
+from orl_launcher.view.curves import Chart, Line, charts_of, write_png
+from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.report import write_report
+from orl_rollout.results.interval import wilson
+from orl_rollout.run_folder.record import read_record
 
-from tests.launcher.synthetic import JOURNAL, make_run
-
-HOSTILE = '</pre><script>alert("1")</script><img src=x onerror=alert(1)> & \x1b[31m \u202e \x00 é漢😀'
-VOID = {"meta", "link", "br", "img", "use", "path"}
-
-
-class Outline(HTMLParser):
-    """What a page is made of; fails on tags that are not closed in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: Counter[str] = Counter()
-        self.ids: list[str] = []
-        self.addresses: list[str] = []
-        self.headings: list[str] = []
-        self.titles: list[str] = []
-        self.classes: Counter[str] = Counter()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        if tag not in VOID:
-            self.open.append(tag)
-        for name, value in attrs:
-            assert not name.startswith("on"), name
-            if name == "id":
-                self.ids.append(value or "")
-            if name in ("src", "href", "xlink:href", "action"):
-                self.addresses.append(value or "")
-            if name == "title" and tag == "span":
-                self.titles.append(value or "")
-            if name == "class":
-                self.classes.update((value or "").split())
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("h1", "h2", "h3"):
-            self.headings.append(data)
-
-
-def outline_of(page: str) -> Outline:
-    """Parse, and check what every page of ours must be."""
-    outline = Outline()
-    outline.feed(page)
-    outline.close()
-    assert outline.open == []
-    assert page.startswith("<!DOCTYPE html>")
-    assert outline.tags["script"] == outline.tags["img"] == outline.tags["iframe"] == 0
-    assert len(outline.ids) == len(set(outline.ids))
-    assert all(address.startswith(("#", "data:")) for address in outline.addresses)
-    assert {address[1:] for address in outline.addresses if address[0] == "#"} <= set(outline.ids)
-    assert not re.search(r"https?://|//[a-z]|@import|url\((?!#)", page)
-    return outline
+from tests.kit.pages import HOSTILE, Outline, outline_of
+from tests.launcher.synthetic import ENVIRONMENT, JOURNAL, make_run
 
 
 def report_of(folder: Path) -> tuple[str, Outline]:
@@ -86,6 +28,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     page, outline = report_of(make_run(tmp_path / "demo"))
     assert outline.headings == [
         "demo",
+        "By environment",
         "Over training",
         "One episode, before and after",
         "Before, step 0",
@@ -97,27 +40,36 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert outline.tags["article"] == 2
     assert "A random player that uses every reply wins 68" in page
     assert "363\u202f312" in page
-    assert "The same held-out task: the first lost before training and won after it." in page
+    assert "held-out task that was lost before training and won after it" in page
     assert "<code>guess(number=22)</code>" in page
     assert (tmp_path / "demo" / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_sampled_id_is_marked_and_says_its_number_and_logprob(tmp_path: Path) -> None:
+def test_sampled_ids_are_marked_with_number_and_logprob(tmp_path: Path) -> None:
     _, outline = report_of(make_run(tmp_path / "demo"))
-    assert outline.classes["n"] == 0 + 1  # the legend's swatch
-    assert outline.classes["t"] == 4 * 51 + 1  # four turns of 51 ids, and the legend's swatch
+    assert outline.classes["t"] == 0 + 1  # the legend's swatch
+    assert outline.classes["n"] == 4 * 51 + 1  # four held-out turns of 51 ids, and the legend's swatch
     sampled = [title for title in outline.titles if "logprob" in title]
     assert len(sampled) == 4 * 51
     assert all(re.fullmatch(r"id \d+ · logprob -\d+\.\d{3}", title) for title in sampled)
     assert len(outline.titles) == 2 * (74 + 35) + 4 * 51
 
 
-def test_a_long_prompt_is_folded_and_what_was_sampled_stays_in_sight(tmp_path: Path) -> None:
+def test_long_prompt_is_folded_and_samples_stay_visible(tmp_path: Path) -> None:
     page, outline = report_of(make_run(tmp_path / "demo", prompt="word " * 400))
     assert page.count("<summary>the first ") == 2
-    assert outline.classes["t"] == 4 * 51 + 1
+    assert outline.classes["n"] == 4 * 51 + 1
     folded = re.findall(r"<details><summary>the first \d+ ids</summary>(.*?)</details>", page, re.DOTALL)
-    assert all('class="t' not in part for part in folded)
+    assert all('class="n' not in part for part in folded)
+
+
+@pytest.mark.parametrize(("last", "classes"), [(0.1, "to down"), (0.9, "to")])
+def test_headline_that_went_down_is_no_success(tmp_path: Path, last: float, classes: str) -> None:
+    run = make_run(tmp_path / "demo")
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps({"step": 31, "kind": "eval", "seconds": 1.0, f"{ENVIRONMENT}/success": last}) + "\n")
+    page, _ = report_of(run)
+    assert f'<span class="{classes}">' in page
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
@@ -268,3 +220,27 @@ def test_a_name_is_no_formula_in_a_picture(tmp_path: Path, name: str) -> None:
         warnings.simplefilter("ignore")  # a glyph that the font has not
         write_png((chart,), tmp_path / "curve.png", name)
     assert (tmp_path / "curve.png").stat().st_size < 1_000_000
+
+
+def test_results_stand_by_environment_with_n_and_interval(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    with (run / "metrics.jsonl").open("w", encoding="utf-8") as rewritten:
+        for line in lines:
+            point = json.loads(line)
+            if point["kind"] == "eval":
+                for name, success in (("A/<q>", 0.25), ("A/<q>/hard", 0.5), ("all", 0.4)):
+                    more = {"rollouts": 12, "judged": 8, "tasks": 4, "success": success, "reward": 0.1, "pass@2": 0.5}
+                    point |= {f"{name}/{key}": value for key, value in more.items()}
+            rewritten.write(json.dumps(point) + "\n")
+    results = results_of(read_record(run))
+    assert results is not None
+    (row,) = (row for row in results.rows if row[0] == "A/<q>/hard")
+    low, high = wilson(0.5, 8)
+    assert row[1] == f"50\u00a0% ({100 * low:.0f} to {100 * high:.0f}\u00a0%, n 8)"
+    assert row[-1].endswith("n 4)")
+    charts = {chart.name: chart for chart in charts_of(read_record(run))}
+    assert [name for name, _ in charts["success"].sets] == [ENVIRONMENT, "A/<q>", "A/<q>/hard"]
+    page = write_report(run).read_text(encoding="utf-8")
+    assert "A/&lt;q&gt;/hard" in page
+    assert "<q>" not in page

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_launcher.cli import UsageError
-from orl_launcher.commands.rollout import make_folder
+from orl_launcher.cli import UsageError, make_folder
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
 from orl_rollout.journal.journal import read_journal
-from orl_testing import SglangServer
 from transformers import PreTrainedTokenizerFast
 
+from tests.kit.configs import LOCAL
+from tests.kit.serving import engine
 from tests.kit.tokenizers import build, template
-from tests.launcher.test_main import LOCAL
 
 Capture = pytest.CaptureFixture[str]
 
@@ -39,28 +34,6 @@ def guessing(tokenizer: PreTrainedTokenizerFast) -> Any:
         return answer
 
     return policy
-
-
-@contextmanager
-def engine(policy: Any, **settings: Any) -> Generator[str]:
-    """An SGLang stand-in on a thread of its own."""
-    running: Future[tuple[str, Callable[[], object]]] = Future()
-
-    async def serve() -> None:
-        ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        async with SglangServer(policy, **settings) as server:
-            running.set_result((server.url, lambda: loop.call_soon_threadsafe(ended.set)))
-            await ended.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    url, end = running.result(10)
-    try:
-        yield url
-    finally:
-        end()
-        thread.join(10)
 
 
 def test_tasks_are_played_against_an_engine_and_measured(
@@ -77,17 +50,22 @@ def test_tasks_are_played_against_an_engine_and_measured(
     shown = capsys.readouterr().out
     assert "pass@1" in shown
     assert "pass@2" in shown
+    assert (out / "tokenizer.json").is_file()
     entries = list(read_journal(out))
     assert len({entry.key for entry in entries}) == 12
     assert all(entry.trajectory.job.evaluation and not entry.trajectory.error for entry in entries)
     assert main(["show", str(out)]) == 0
+    assert entries[0].trajectory.tools[0].name == "guess"
+    capsys.readouterr()
+    assert main(["show", str(out), "--episode", "1"]) == 0
+    assert "<|im_start|>" in capsys.readouterr().out
     point = json.loads((out / "metrics.jsonl").read_text(encoding="utf-8"))
     assert point["playground/GuessNumber/rollouts"] == 12
     rate = sum(entry.success for entry in entries) / 12
     assert point["playground/GuessNumber/pass@1"] == pytest.approx(rate)
     capsys.readouterr()
     assert main([*argv, "--output", str(out)]) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "--output" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -95,6 +73,17 @@ def model(tmp_path: Path) -> PreTrainedTokenizerFast:
     tokenizer = build(template("qwen3_instruct_2507"))
     tokenizer.save_pretrained(tmp_path / "model")
     return tokenizer
+
+
+def test_rollouts_have_the_limits_of_training(
+    tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
+) -> None:
+    clusters = ["--set", "trainer.backend=slime", "--set", "rollout.context_tokens=null"]
+    with engine(guessing(model)) as url:
+        assert main([*words(tmp_path, url, "--max-tasks", "1", *served), *clusters]) == 0
+    (entry,) = read_journal(tmp_path / "out")
+    limits = entry.trajectory.job.limits
+    assert (limits.turn_tokens, limits.context_tokens, limits.rollout_tokens) == (128, 8192, 8192)
 
 
 @pytest.fixture
@@ -109,13 +98,13 @@ def words(tmp_path: Path, url: str, *more: str) -> list[str]:
     return ["rollout", "--config", LOCAL, *to, *wide, *more]
 
 
-def test_what_an_engine_never_answered_counts_for_nothing_and_fails(
+def test_unanswered_requests_count_for_nothing_and_fail(
     capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
 ) -> None:
     with engine(guessing(model)) as url:
         assert main(words(tmp_path, f"{url}/v1", "--max-tasks", "3", *served)) == 1
     shown = capsys.readouterr().out
-    assert "3 ended in ERROR" in shown
+    assert "3 rollouts ended in ERROR" in shown
     assert "404" in shown
     point = json.loads((tmp_path / "out" / "metrics.jsonl").read_text(encoding="utf-8"))
     assert point["playground/GuessNumber/rollouts"] == 3
@@ -123,9 +112,7 @@ def test_what_an_engine_never_answered_counts_for_nothing_and_fails(
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_keeps_its_episodes_and_what_an_upload_needs(
-    tmp_path: Path, model: PreTrainedTokenizerFast
-) -> None:
+def test_interrupted_run_keeps_episodes_and_upload_files(tmp_path: Path, model: PreTrainedTokenizerFast) -> None:
     out = tmp_path / "out"
     with engine(guessing(model)) as url:
         argv = words(tmp_path, url, "--samples", "100000", "--concurrency", "2", "--set", f"rollout.journal={tmp_path}")
@@ -151,7 +138,7 @@ def test_a_folder_that_holds_something_else_is_not_written_into(
     assert main(words(tmp_path, "http://127.0.0.1:1")) == 2
     assert "--output" in capsys.readouterr().err
     with pytest.raises(UsageError, match="--output"):
-        make_folder(tmp_path / "out", fresh=True)
+        make_folder(tmp_path / "out", "--output")
     assert json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8")) == {"model_type": "qwen3"}
 
 
@@ -188,11 +175,43 @@ def test_prepare_counts_and_a_wrong_split_leaves_the_old_file(
     assert output.read_bytes() == first
 
 
+def test_split_chooses_the_tasks_that_prepare_writes(capsys: Capture, tmp_path: Path, served: list[str]) -> None:
+    output = tmp_path / "tasks.jsonl"
+    argv = ["prepare", "--config", LOCAL, *served, "--output", str(output), "--max-tasks", "5"]
+    for splits in (["--split", "eval_splits"], ["--split", "test"]):
+        assert main([*argv, *splits]) == 0
+        rows = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+        assert [row["metadata"]["split"] for row in rows] == ["test"] * 5
+    assert main([*argv, "--split", "none"]) == 1
+    assert "no split `none`" in capsys.readouterr().err
+
+
+def test_rollout_plays_the_held_out_tasks_of_training(
+    capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
+) -> None:
+    most = ["--set", "eval.max_tasks=3"]
+    with engine(guessing(model)) as url:
+        assert main(words(tmp_path, url, "--split", "eval_splits", *most, *served)) == 0
+    entries = list(read_journal(tmp_path / "out"))
+    assert [entry.trajectory.job.task.split for entry in entries] == ["test"] * 3
+    assert "n 3)" in capsys.readouterr().out
+    assert main(words(tmp_path / "other", "http://127.0.0.1:1", "--split", "test", "--task-data", "t.jsonl")) == 2
+    assert "--split" in capsys.readouterr().err
+
+
 def test_an_engine_needs_a_model_for_its_tokenizer(capsys: Capture, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("environments: {Org/Env: {}}\n", encoding="utf-8")
     assert main(["rollout", "--config", str(config), "--engine", "http://127.0.0.1:1"]) == 2
     assert "--model" in capsys.readouterr().err
+
+
+def test_dead_engine_fails_before_any_work(capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast) -> None:
+    begun = time.monotonic()
+    assert main(words(tmp_path, "http://127.0.0.1:1", "--max-tasks", "3")) == 1
+    assert "--engine http://127.0.0.1:1" in capsys.readouterr().err
+    assert time.monotonic() - begun < 10
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_that_the_playground_does_not_have(capsys: Capture, tmp_path: Path) -> None:
@@ -209,3 +228,34 @@ def test_where_made_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder() == Path("/x/orl")
     monkeypatch.setenv("ORL_CACHE", "/y")
     assert cache_folder() == Path("/y")
+
+
+def test_plain_and_chat_rows_are_played_and_scored_alone(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: PreTrainedTokenizerFast
+) -> None:
+    monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    answer = model.encode("42<|im_end|>", add_special_tokens=False)
+    chat = [{"role": "system", "content": "Be short."}, {"role": "user", "content": [{"type": "text", "text": "?"}]}]
+    rows = [{"prompt": "6 x 7?", "label": "42"}, {"prompt": chat, "label": "41", "metadata": {"source": "me"}}]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    Path("scores_of_rows.py").write_text(
+        "def exact(trajectory):\n"
+        "    answer = trajectory.turns[-1].action.text\n"
+        "    return float(answer == trajectory.job.task.task_spec['label'])\n",
+        encoding="utf-8",
+    )
+    config = "environments: {}\ntrainer: {task_data: rows.jsonl}\n"
+    Path("rows.yaml").write_text(config, encoding="utf-8")
+    with engine(lambda _ids, _params: answer) as url:
+        argv = ["rollout", "--config", "rows.yaml", "--engine", url, "--model", "model", "--output", "out"]
+        assert main(argv) != 0
+        assert "rows.jsonl:1: it is a plain row" in capsys.readouterr().err
+        assert main([*argv[:-1], "scored", "--set", "reward=scores_of_rows:exact"]) == 0
+    entries = list(read_journal(tmp_path / "scored"))
+    assert sorted(entry.reward for entry in entries) == [0.0, 1.0]
+    assert {len(entry.trajectory.turns) for entry in entries} == {1}
+    assert {entry.trajectory.stop_reason for entry in entries} == {"finished"}
+    assert [[message.role for message in entry.trajectory.messages] for entry in entries if entry.reward == 0.0] == [
+        ["system", "user"]
+    ]

@@ -13,6 +13,7 @@ from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_launcher.commands.rollout import Played, RolloutPlan, play_all
 from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.runtime.runtime import RolloutRequest
 from rich.progress import Progress
 
 IDS = 28_000
@@ -22,10 +23,11 @@ ROLLOUTS = 20
 class Player:
     """A runtime whose rollouts are long, and end at once."""
 
-    async def play(self, task: Task, *, key: str, **_: Any) -> Outcome:
+    async def play(self, request: RolloutRequest, _: object) -> Outcome:
         generation = Generation(token_ids=tuple(range(IDS)), logprobs=(-0.5,) * IDS, finish_reason="stop")
         turn = Turn(observation=(1, 2), generations=(generation,), action=Action(text="x" * IDS))
-        ended = Trajectory(job=RolloutSpec(task=task, rollout_id=key), turns=(turn,), stop_reason=StopReason.FINISHED)
+        job = RolloutSpec(task=request.task, rollout_id=request.rollout_id)
+        ended = Trajectory(job=job, turns=(turn,), stop_reason=StopReason.FINISHED)
         return outcome_of(ended, EnvironmentConfig())
 
 

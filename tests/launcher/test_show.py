@@ -13,24 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from orl_core.messages import Action, FailureKind, ParseFailure, ToolResult
-from orl_core.trajectory import StopReason
+from orl_core.messages import Action, FailureKind, ParseFailure, ToolResult, text_message
+from orl_core.trajectory import StopDetail, StopReason
 from orl_launcher.commands import show
 from orl_launcher.main import main
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.examples import examples_of
 from orl_launcher.view.html import page
-from orl_launcher.view.pieces import load_decoder
+from orl_launcher.view.pieces import Role, load_decoder
 from orl_launcher.view.progress import following
 from orl_launcher.view.report import write_report
 from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
-from orl_rollout.journal.journal import Entry, read_journal, read_sized
+from orl_rollout.journal.frames import frame
+from orl_rollout.journal.journal import Entry, encode_entry, read_journal, read_sized
 from orl_rollout.run_folder.record import read_record
 from rich.console import Console
 
+from tests.kit.pages import HOSTILE, outline_of
 from tests.launcher.synthetic import JOURNAL, make_run, make_tokenizer, make_trajectory
-from tests.launcher.test_report import HOSTILE, outline_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -56,6 +57,17 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
         "won",
     ):
         assert told in page
+
+
+@pytest.mark.parametrize(("detail", "told"), [(None, "max_turns"), (StopDetail.NO_CALL, "no_call")])
+def test_endings_are_shown_by_name(detail: StopDetail | None, told: str) -> None:
+    trajectory = make_trajectory(make_tokenizer(), "k", won=False)
+    trajectory = structs.replace(trajectory, stop_reason=StopReason.MAX_TURNS, stop_detail=detail)
+    entry = Entry(key="k", time=1.0, reward=0.0, success=False, trajectory=trajectory)
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(episodes_table([(1, entry)]))
+    console.print(episode_view(episode_rows("episode 1", entry, None)))
+    assert console.export_text().count(told) == 2
 
 
 def test_a_journal_alone(capsys: Capture, run: Path) -> None:
@@ -84,15 +96,52 @@ def test_one_episode(capsys: Capture, run: Path) -> None:
 
 def test_an_episode_without_a_tokenizer_shows_what_was_parsed(capsys: Capture, run: Path) -> None:
     (run / "checkpoint" / "tokenizer.json").unlink()
-    page = shown(capsys, str(run), "--episode", "1")
+    with (run / JOURNAL).open("ab") as journal:
+        entry = entry_of("key", won=False, step=0)
+        opening = (text_message("system", "Be brief."), text_message("user", "Find the number."))
+        entry = structs.replace(entry, trajectory=structs.replace(entry.trajectory, messages=opening))
+        journal.write(frame(encode_entry(entry)))
+    page = shown(capsys, str(run), "--episode", "-1")
     assert "calls guess(number=19)" in page
+    assert "system: Be brief." in page
+    assert "user: Find the number." in page
     assert "<|im_start|>" not in page
 
 
 @pytest.mark.parametrize("episode", ["0", "7", "-7", "-99999999999999999999"])
 def test_an_episode_that_is_not_there(capsys: Capture, run: Path, episode: str) -> None:
     assert main(["show", str(run), "--episode", episode]) == 2
-    assert f"there is no episode {episode}" in capsys.readouterr().err
+    assert f"no episode {episode}" in capsys.readouterr().err
+
+
+def test_latest_run_is_shown_without_a_path(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["show"]) == 2
+    assert "runs" in capsys.readouterr().err
+    for name, written in (("a", 100.0), ("b", 300.0), ("c", 200.0)):
+        os.utime(make_run(Path("runs") / name) / JOURNAL, (written, written))
+    assert f"show {Path('runs/b')} --episode" in shown(capsys)
+
+
+def test_tokenizer_beside_the_journal_shows_the_ids(capsys: Capture, run: Path) -> None:
+    (run / "checkpoint" / "tokenizer.json").rename(run / "tokenizer.json")
+    assert "<|im_start|>" in shown(capsys, str(run), "--episode", "1")
+    assert "<|im_start|>" in shown(capsys, str(run / JOURNAL), "--episode", "1")
+
+
+def test_held_out_episodes_train_nothing(run: Path) -> None:
+    for evaluation, role in ((True, Role.UNTRAINED), (False, Role.TRAINED)):
+        entry = entry_of("key", won=True, step=1, evaluation=evaluation)
+        rows = episode_rows("Episode 1", entry, load_decoder(run))
+        assert {piece.role for turn in rows.turns for piece in turn.pieces} == {Role.SHOWN, role}
+
+
+def test_an_error_has_no_reward() -> None:
+    entry = entry_of("key", won=False, step=0)
+    lost = structs.replace(entry.trajectory, stop_reason=StopReason.ERROR, error="gone")
+    entry = structs.replace(entry, trajectory=lost)
+    assert "reward" not in episode_rows("Episode 1", entry, None).facts
+    assert list(episodes_table([(1, entry)]).columns[3].cells) == [""]
 
 
 def test_brackets_and_colons_in_a_path_are_no_markup(capsys: Capture, tmp_path: Path) -> None:
@@ -136,7 +185,7 @@ def test_a_journal_elsewhere_is_found_by_the_runs_configuration(capsys: Capture,
 
 def test_a_journal_without_episodes_says_so(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / JOURNAL).touch()
-    assert shown(capsys, str(tmp_path)) == "no such episodes\n"
+    assert shown(capsys, str(tmp_path)) == "no episode matches\n"
 
 
 def test_bytes_that_are_no_text_are_no_point(run: Path) -> None:
@@ -152,7 +201,7 @@ def test_a_folder_or_file_that_is_not_there(capsys: Capture, tmp_path: Path) -> 
     assert main(["show", str(tmp_path)]) == 1
     assert "no run here" in capsys.readouterr().err
     assert main(["show", str(tmp_path / "none.jsonl.zst")]) == 1
-    assert "no such journal" in capsys.readouterr().err
+    assert "no journal" in capsys.readouterr().err
 
 
 def test_a_page_of_episodes(capsys: Capture, run: Path, tmp_path: Path) -> None:
@@ -230,7 +279,7 @@ def test_examples_are_one_task_lost_and_won() -> None:
     assert found.after.key == "e"
 
 
-def test_examples_from_training_are_two_tasks_where_none_was_played_twice() -> None:
+def test_examples_from_training_are_two_different_tasks() -> None:
     entries = [entry_of("a", won=False, step=1, index=1, evaluation=False)]
     assert examples_of(entries) is None
     entries.append(entry_of("b", won=True, step=2, index=2, evaluation=False))

@@ -57,7 +57,7 @@ def test_an_error_on_the_last_line_is_made_visible(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("command", ["rollout", "doctor"])
-def test_an_engines_address_with_a_login_is_refused_and_not_shown(command: str, capsys: pytest.CaptureFixture[str]):
+def test_engine_address_with_login_is_refused_and_not_shown(command: str, capsys: pytest.CaptureFixture[str]):
     words = [command, "--config", "nowhere.yaml", "--engine", "http://user:hush-hush@127.0.0.1:30000"]
     assert main.main(words) == cli.EXIT_USAGE
     said = capsys.readouterr()

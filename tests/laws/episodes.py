@@ -13,19 +13,18 @@ from typing import Any, Literal, NamedTuple
 from orl_core.config import decode_config
 from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, ToolSpec, text_message
-from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import FinishReason, Generation
 from orl_rollout.loop.session import Opening
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 
-from tests.kit.tokenizers import tokenizer
+from tests.kit.tokenizers import renderer_of, tokenizer
 from tests.laws.virtual import VirtualLoop
 
 TOKENIZER = tokenizer("qwen3")
-RENDERER = Renderer(TOKENIZER)
+RENDERER = renderer_of()
 NEVER = float("inf")
 TASK = Task(env_name="A/B", deployment_name="A/B")
 TURN_TOKENS, MAX_TURNS, MAX_NUDGES, MAX_INVALID = 64, 3, 1, 2
@@ -180,7 +179,9 @@ def play(episode: Episode) -> Played:
         breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
         runtime = Runtime(config, renderer=RENDERER, client=world, breaker=breaker)
         playing = asyncio.create_task(
-            runtime.play(TASK, key="k", engine=model, sampling={}, stopped=lambda: loop.time() >= episode.stops_at)
+            runtime.play(
+                RolloutRequest(task=TASK, rollout_id="k"), model, stopped=lambda: loop.time() >= episode.stops_at
+            )
         )
         if episode.cancelled_at != NEVER:
             loop.call_later(episode.cancelled_at, playing.cancel)

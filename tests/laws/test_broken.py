@@ -17,19 +17,18 @@ from msgspec import structs
 from orl_core.datum import Datum, to_data
 from orl_core.limits import Limits
 from orl_core.messages import Message, ToolResult, text_message
-from orl_core.render import Renderer
 from orl_core.trajectory import Generation, Trajectory
 from orl_testing import ScriptedEngine, ScriptedSession
 
 from tests.core.render.conversations import harmless, hostile
 from tests.kit.strategies import masked_trajectories, stripped_trajectories
-from tests.kit.tokenizers import tokenizer
+from tests.kit.tokenizers import renderer_of, tokenizer
 from tests.laws.checks import Extend, check_appended, check_data, check_shown, check_text
-from tests.laws.test_l1_l2_loop import play
+from tests.laws.plays import play
 
 Settings = Callable[[Callable[..., None]], Callable[..., None]]
 TOKENIZER = tokenizer("qwen3")
-RENDERER = Renderer(TOKENIZER)
+RENDERER = renderer_of()
 CONTROLS = frozenset(TOKENIZER.added_tokens.values())
 END = TOKENIZER.added_tokens["<|im_end|>"]
 any_ids = st.lists(st.integers(0, max(CONTROLS)), max_size=8)

@@ -7,8 +7,6 @@ stripped, written by the model from its first tag on or opened by the prompt.
 
 from __future__ import annotations
 
-import asyncio
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,24 +20,21 @@ from orl_core.errors import EngineError, SessionError
 from orl_core.limits import Limits
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolResult, ToolSpec, text_message
 from orl_core.render import Renderer
-from orl_core.task import Task
-from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
-from orl_rollout.loop.loop import rollout
+from orl_core.trajectory import Generation, StopReason, Trajectory
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 from orl_testing import ScriptedEngine, ScriptedSession
 
 from tests.kit.tokenizers import build, tokenizer
 from tests.laws.checks import check_data, check_shown
+from tests.laws.plays import RENDERER, play
 
 TOKENIZER = tokenizer()
-RENDERER = Renderer(TOKENIZER)
 OPENS_THINK = (Path(__file__).parents[1] / "golden" / "opens_think.jinja").read_text(encoding="utf-8")
 INSIDE = Renderer(HFTokenizer(build(OPENS_THINK)), system_prompt_template="{tools}")
 THINK, THOUGHT = (TOKENIZER.added_tokens[text] for text in ("<think>", "</think>"))
 CONTROL = tuple(TOKENIZER.added_tokens)
 CALL = tuple(TOKENIZER.encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>'))
 SIZE = max(TOKENIZER.added_tokens.values()) + 1
-TASK = Task(env_name="A/B", deployment_name="A/B")
 
 hostile = st.lists(st.sampled_from(CONTROL) | st.text(max_size=6) | st.just("\ud800"), max_size=5).map("".join)
 blocks = st.one_of(
@@ -92,39 +87,6 @@ def scripted(draw: st.DrawFn) -> Callable[[Sequence[int], Mapping[str, Any]], Ge
 
 
 renderers = st.sampled_from([RENDERER, INSIDE])
-limits = st.builds(
-    Limits,
-    max_turns=st.integers(1, 4),
-    turn_tokens=st.integers(1, 60),
-    rollout_tokens=st.integers(1, 120),
-    context_tokens=st.integers(1, 400),
-    tool_result_tokens=st.integers(1, 40),
-    max_nudges=st.integers(0, 2),
-    max_invalid=st.integers(1, 3),
-    parallel_calls=st.booleans(),
-    train_timeouts=st.booleans(),
-    strip_reasoning=st.booleans(),
-)
-
-
-def play(
-    engine: ScriptedEngine,
-    session: ScriptedSession,
-    limits: Limits,
-    stopped: Callable[[], bool],
-    renderer: Renderer = RENDERER,
-) -> Trajectory:
-    """One rollout on a loop of its own; no task may be left behind, and no warning."""
-
-    async def main() -> Trajectory:
-        job = RolloutSpec(task=TASK, rollout_id="k", limits=limits)
-        trajectory = await rollout(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        return trajectory
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        return asyncio.run(main())
 
 
 def check_shown_to(engine: ScriptedEngine, data: tuple[Datum, ...]) -> None:
@@ -133,6 +95,22 @@ def check_shown_to(engine: ScriptedEngine, data: tuple[Datum, ...]) -> None:
     if not answered or len(answered[-1].generation.token_ids) > answered[-1].sampling["max_new_tokens"]:
         return
     check_shown([(request.token_ids, request.generation) for request in answered], data)
+
+
+limits = st.builds(
+    Limits,
+    max_turns=st.integers(1, 4),
+    turn_tokens=st.integers(1, 60),
+    rollout_tokens=st.integers(1, 120),
+    context_tokens=st.integers(1, 400),
+    tool_result_tokens=st.integers(1, 40),
+    max_nudges=st.none() | st.integers(0, 2),
+    max_invalid=st.none() | st.integers(1, 3),
+    retry_cut_actions=st.booleans(),
+    parallel_calls=st.booleans(),
+    train_timeouts=st.booleans(),
+    strip_reasoning=st.booleans(),
+)
 
 
 def check_stripped(trajectory: Trajectory, data: tuple[Datum, ...], renderer: Renderer) -> None:
@@ -194,7 +172,7 @@ HALVES = tuple(TOKENIZER.encode(["😀漢"])[0][1:])  # the first character with
 
 
 @given(said=st.lists(st.integers(0, SIZE - 1), max_size=4), opens=st.sampled_from([(), (THINK,)]), renderer=renderers)
-def test_an_action_cut_at_every_id_is_kept_and_trained_and_not_acted_on(said, opens, renderer):
+def test_action_cut_at_any_id_trains_and_is_not_acted_on(said, opens, renderer):
     ids = (*opens, *HALVES, *said, *CALL)
     for cut in range(1, len(ids)):
         if ids[cut - 1] in renderer.stop_ids:

@@ -18,12 +18,11 @@ from orl_core.render.certify import attacks
 from orl_core.render.controls import Controls
 
 from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, hostile
-from tests.kit.tokenizers import tokenizer
+from tests.kit.tokenizers import renderer_of, tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RENDERERS = {name: Renderer(tokenizer(name)) for name in TEMPLATES}
 TEMPLATED = Renderer(tokenizer("qwen3"), system_prompt_template="Tools: {tools}|> Write <tool_call>{{}}</tool_call>.")
 
 
@@ -49,7 +48,7 @@ def opening(texts: Sequence[str]) -> tuple[tuple[Message, ...], tuple[ToolSpec, 
 @pytest.mark.parametrize("name", [*TEMPLATES, "templated"])
 @given(texts=st.lists(hostile, min_size=6, max_size=6))
 def test_an_opening(name: str, texts: list[str]) -> None:
-    renderer = TEMPLATED if name == "templated" else RENDERERS[name]
+    renderer = TEMPLATED if name == "templated" else renderer_of(name)
     tok = tokenizer("qwen3" if name == "templated" else name)
     ids = renderer.open(*opening(texts))
     assert controls(ids) == controls(renderer.open(*opening(["x"] * 6)))
@@ -61,7 +60,7 @@ def test_an_opening(name: str, texts: list[str]) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 @given(texts=st.lists(hostile, min_size=1, max_size=3), user=st.none() | hostile, tool=hostile)
 def test_an_extension(name: str, texts: list[str], user: str | None, tool: str) -> None:
-    renderer = RENDERERS[name]
+    renderer = renderer_of(name)
 
     def messages(texts: list[str], user: str | None, tool: str) -> tuple[Message, ...]:
         results = tuple(text_message("tool", text, name=tool) for text in texts)
@@ -76,7 +75,7 @@ def test_an_extension(name: str, texts: list[str], user: str | None, tool: str) 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_every_control_string_alone_doubled_cut_and_at_the_edges(name: str) -> None:
-    renderer = RENDERERS[name]
+    renderer = renderer_of(name)
     for attack in attacks(Controls(tokenizer(name))):
         for role in ("tool", "user"):
             found = renderer.extend((), (text_message(role, attack),), calls_before=0)
@@ -92,14 +91,14 @@ def test_without_the_law_every_one_of_them_would_leak(name: str) -> None:
         joint = tok.encode_joint(
             tok.apply_chat_template([{"role": "user", "content": text}], tools=None, add_generation_prompt=True)
         )
-        assert controls(joint) != controls(RENDERERS[name].open((text_message("user", text),), ()))
+        assert controls(joint) != controls(renderer_of(name).open((text_message("user", text),), ()))
 
 
 @given(hostile)
 def test_spelled_delimiter_is_text_if_vocabulary_has_a_token(text: str) -> None:
     said = f'{text}<tool_call>{{"name": "look"}}</tool_call><think>{text}</think>'
     (ids,) = tokenizer("qwen3").encode([said])
-    action = RENDERERS["qwen3"].parse(ids)
+    action = renderer_of("qwen3").parse(ids)
     assert action.calls == ()
     assert action.reasoning == ""
     assert action.text == unicodedata.normalize("NFC", said).strip()
@@ -109,7 +108,7 @@ def test_what_it_spells_counts_where_the_vocabulary_has_none() -> None:
     tok = tokenizer("qwen2_5")
     assert "<think>" not in tok.added_tokens
     spelled, call = "<think>Hm.</think>", '<tool_call>{"name": "look"}</tool_call>'
-    action = RENDERERS["qwen2_5"].parse([*tok.encode([spelled])[0], *tok.encode_joint(call), *tok.encode([call])[0]])
+    action = renderer_of("qwen2_5").parse([*tok.encode([spelled])[0], *tok.encode_joint(call), *tok.encode([call])[0]])
     assert (action.reasoning, action.calls) == ("Hm.", (ToolCall(name="look"),))
     assert action.text == call
 
@@ -118,9 +117,9 @@ plain_ids = st.integers(0, min(tokenizer("qwen3").added_tokens.values()) - 1)  #
 
 
 @given(ids=st.lists(plain_ids, max_size=24))
-def test_no_stream_without_a_delimiters_id_says_anything_but_text(ids: list[int]) -> None:
+def test_stream_without_delimiter_id_is_text(ids: list[int]) -> None:
     """Whatever the ids spell together, canonical or not, split anywhere."""
-    action, spans = RENDERERS["qwen3"].read(ids)
+    action, spans = renderer_of("qwen3").read(ids)
     assert (action.calls, action.reasoning, spans) == ((), "", ())
     assert action.text == tokenizer("qwen3").decode(ids).strip()
 
@@ -139,7 +138,7 @@ CALL = tokenizer("qwen3").encode_joint('<tool_call>\n{"name": "look", "arguments
 def test_an_action_cut_at_every_id_is_read_up_to_the_cut(before: list[int], pieces: list[list[int]]) -> None:
     ids = [*before, *(token for piece in pieces for token in piece)]
     for cut in range(len(ids) + 1):
-        action, spans = RENDERERS["qwen3"].read(ids[:cut])
+        action, spans = renderer_of("qwen3").read(ids[:cut])
         borders = [place for span in spans for place in (span.start, span.end)]
         assert borders == sorted(borders)
         assert all(0 <= place <= cut for place in borders)

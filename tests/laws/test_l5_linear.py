@@ -145,7 +145,7 @@ def check_sum(turns: Turns, renderer: Renderer = RENDERER) -> None:
 
 
 @given(turns=any_turns)
-def test_a_rollout_tokenizes_what_each_of_its_turns_adds_and_no_more(turns):
+def test_rollout_tokenizes_only_what_a_turn_adds(turns):
     check_sum(turns)
 
 
@@ -165,7 +165,7 @@ def test_a_renderer_that_looks_at_the_history_again_is_seen():
 
 
 @given(turns=any_turns, repeats=st.integers(2, 5))
-def test_the_template_is_rendered_as_often_for_many_turns_as_for_few(turns, repeats):
+def test_template_renders_do_not_grow_with_turns(turns, repeats):
     played([turns[0], last])  # the plan of this shape is made once
     assert played(turns * repeats)[2] == played([last])[2] <= 2
 
@@ -191,7 +191,7 @@ def test_every_id_is_encoded_to_json_once(turns):
 
 
 @given(turns=any_turns)
-def test_reasoning_that_is_stripped_is_never_encoded_and_the_rest_once(turns):
+def test_stripped_reasoning_is_not_encoded_the_rest_once(turns):
     server, contexts, trajectory = asyncio.run(through_sglang(turns, strip_reasoning=True))
     (context,) = {id(context): context for context in contexts}.values()
     assert isinstance(context, TokenBuffer)

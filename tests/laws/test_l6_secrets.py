@@ -24,7 +24,6 @@ from orl_cluster.hooks.samples import fill, split
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import OrlError, SessionError
 from orl_core.messages import TextBlock, ToolResult, text_message
-from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
 from orl_launcher.view.episode import episode_rows
@@ -38,19 +37,19 @@ from orl_rollout.openreward.transport import RemoteFailure
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.upload.events import events_of
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_trl.rollouts import columns_of
 
-from tests.kit.tokenizers import tokenizer
+from tests.kit.secret_forms import FORMS
+from tests.kit.tokenizers import renderer_of, tokenizer
 from tests.miles.miniature import Sample as MilesSample
-from tests.rollout.secrets.test_secrets import FORMS
 from tests.slime.miniature import Sample as SlimeSample
 
 TASK = Task(env_name="A/B", deployment_name="A/B")
-RENDERER = Renderer(tokenizer("qwen3"))
+RENDERER = renderer_of()
 DECODE = tokenizer("qwen3").decode
 LETTERS = st.characters(min_codepoint=33, max_codepoint=126, exclude_characters='%&\\"')
 VALUES = st.text(LETTERS, min_size=20, max_size=60).map(lambda value: f"s#{value}\n{value[::-1]}")
@@ -129,7 +128,7 @@ async def played(place: str, echo: str, config: RunConfig, folder: Path) -> Outc
             breaker=CircuitBreaker(max_error_rate=1.0, group_size=1),
             journal=journal,
         )
-        return await runtime.play(TASK, key="k", engine=engine(place, echo), sampling={})
+        return await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), engine(place, echo))
 
 
 @given(value=VALUES, form=st.sampled_from(sorted(FORMS)), place=st.sampled_from(PLACES))
@@ -157,14 +156,14 @@ def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:
             assert echo[:12] not in text
 
 
-def test_a_secret_that_is_a_word_of_ours_loses_the_text_and_not_the_run(tmp_path: Path) -> None:
+def test_secret_equal_to_our_word_costs_text_not_the_run(tmp_path: Path) -> None:
     config = decode_config({"environments": {"A/B": {}}, "secrets": {"k": "finished", "l": "messages"}}, "test")
     outcome = asyncio.run(played("result", "ok", config, tmp_path))
     assert outcome.trajectory.contains_secret
     assert [entry.trajectory.turns for entry in read_journal(tmp_path)] == [()]
 
 
-async def test_a_reward_function_that_tells_a_secret_ends_in_a_scrubbed_error(tmp_path: Path) -> None:
+async def test_error_of_reward_function_is_scrubbed(tmp_path: Path) -> None:
     fields = {"secrets": {"k": "the-hidden-value"}, "reward": "tests.laws.test_l6_secrets:telling"}
     config = decode_config({"environments": {"A/B": {}}, **fields}, "test")
     outcome = await played("result", "ok", config, tmp_path)

@@ -20,7 +20,7 @@ from orl_core.trajectory import StopReason
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import Fault, FaultKind, SglangServer
 from orl_testing.environments import Served, serve
@@ -92,7 +92,7 @@ async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
         runtime = Runtime(
             config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=1.0, group_size=1)
         )
-        outcome = await runtime.play(task, key="k", engine=engine, sampling={})
+        outcome = await runtime.play(RolloutRequest(task=task, rollout_id="k"), engine)
         async with asyncio.timeout(10):
             await server.until_running(0)
     return outcome, len(asyncio.all_tasks()) - 1

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from orl_cluster.hooks import worker
 from orl_playground.server import serving
+from orl_rollout.runtime import stack
 
+from tests.kit.tokenizers import open_once
 from tests.slime import episode
 
 
@@ -28,5 +30,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give every test the state of a worker that has just begun."""
+    """Give every test the state of a worker that has just begun. Only the certificate, half a second, is kept."""
     monkeypatch.setattr(worker, "_runs", {})
+    for name in ("open_tokenizer", "open_renderer"):
+        monkeypatch.setattr(stack, name, open_once(name))

@@ -107,6 +107,9 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
         (["--num-gpus", "3", "--tp", "1"], "do not divide over 3 training GPUs"),
         (["--set", "thinking=strip"], "thinking: keep"),
         (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
+        (["--set", "rollout.context_tokens=65536"], "--max-tokens-per-gpu"),
+        (["--", "--rollout-max-response-len", "64"], "rollout.turn_tokens"),
+        (["--", "--rollout-max-context-len=64"], "rollout.context_tokens"),
         (["--", "--fully-async"], "give --async"),
         ([*APART, "--", "--fully-async", "--partial-rollout"], "--partial-rollout: not together"),
         ([*APART, "--", "--fully-async", "--pause-generation-mode", "abort"], "retract is the default"),
@@ -305,3 +308,27 @@ def test_a_run_goes_on_from_its_own_checkpoint(capsys: pytest.CaptureFixture[str
 
 def test_a_python_without_miles_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "does not find `miles`" in refused(capsys, "/usr/bin/env")
+
+
+def test_reinforce_plus_plus_is_refused(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    """miles asserts a trained token in every row, which a rollout that failed has not."""
+    told = refused(capsys, python, "--", "--advantage-estimator", "reinforce_plus_plus")
+    assert "reinforce_plus_plus_baseline" in told
+
+
+def test_resumed_ppo_goes_on_with_its_critic(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
+    """miles takes the actor's checkpoint for the critic's where none is named."""
+    ppo = [*MEGATRON, "--model-args", "qwen3-4B", "--advantage-estimator", "ppo"]
+    assert "--critic-load" not in words_of(planned(capsys, python, *ppo))
+    saved = working / "before" / "checkpoint"
+    for folder in (saved, critic := saved.with_name("checkpoint_critic")):
+        folder.mkdir(parents=True)
+        (folder / "latest_checkpointed_iteration.txt").write_text("4", encoding="utf-8")
+    words = words_of(planned(capsys, python, *ppo, "--load", str(saved)))
+    assert words[words.index("--critic-load") + 1] == str(critic)
+    words = words_of(planned(capsys, python, *ppo, "--load", str(saved), "--", "--critic-load", "mine"))
+    assert [words[place + 1] for place, word in enumerate(words) if word == "--critic-load"] == ["mine"]
+
+
+def test_turn_advantages_are_refused_by_miles(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    assert "remove `turn_advantages`" in refused(capsys, python, "--set", "turn_advantages=true")

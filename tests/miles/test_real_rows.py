@@ -14,7 +14,7 @@ from tests.miles.host import APIS, CLASS, SIGNATURE, V1, Api, flat, of_miles
 from tests.miles.hosting import SECONDS, hosting, step
 from tests.slime import episode
 from tests.slime.playing import engine
-from tests.slime.test_real_rows import LABEL, mix
+from tests.slime.test_real_rows import LABEL, SOURCES, indices, mix
 
 pytestmark = pytest.mark.miles
 PROMPT = "<|im_start|>user\nA number of 100 to 111?<|im_end|>\n<|im_start|>assistant\n"
@@ -79,3 +79,38 @@ async def test_routing_choices_reach_trainer_for_all_rows(api: Api, environment:
         assert experts.shape == (len(tokens) - 1, 1, 1)
         expected = [token % 8 if any(mask) else -1 for token in tokens[:-1]]
         assert experts.flatten().tolist() == expected
+
+
+@by_api
+async def test_own_data_source_and_buffer_filter_feed_miles(
+    api: Api, environment: str, checkpoint: Path, tmp_path: Path
+):
+    flags = {"data_source_path": f"{SOURCES}.LastFirst", "buffer_filter_path": f"{SOURCES}.newest_first"}
+    with (
+        engine(checkpoint) as server,
+        hosting(api, server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
+    ):
+        first, _ = await step(host)
+        host.source.add_samples(first)
+        again, data = await step(host)
+    assert sorted(indices(first)) == sorted(indices(again)) == [6, 7]
+    assert {sample.metadata.get("drawn") for sample in flat(again)} == {"newest first"}
+    assert {sample.status.value for sample in flat(again)} <= {"completed", "truncated"}
+    assert all(any(mask) for mask in data["loss_masks"])
+
+
+async def test_chat_rows_are_rendered_and_played_by_miles(environment: str, checkpoint: Path, tmp_path: Path):
+    rows = mix(tmp_path / "mix.jsonl", [{"role": "user", "content": "A number of 100 to 111?"}])
+    flags = {"custom_rm_path": "orl_miles.hooks.reward", "prompt_data": rows, "apply_chat_template": True}
+    with (
+        engine(checkpoint) as server,
+        hosting(CLASS, server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
+    ):
+        f1_score = of_miles("miles.rollout.rm_hub.f1.f1_score")
+        groups, data = await step(host)
+    plain = flat(groups[1:])
+    assert {sample.status.value for sample in plain} == {"completed"}
+    assert sorted(round(sample.reward, 3) for sample in plain) == sorted(
+        round(f1_score(sample.response, LABEL)[0], 3) for sample in plain
+    )
+    assert all(any(mask) for mask in data["loss_masks"])

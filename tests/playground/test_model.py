@@ -72,7 +72,7 @@ def test_control_tokens_have_the_flags_of_qwen3(tokenizer):
         assert tokenizer.encode(f"x{token}y")[1] == tokenizer.convert_tokens_to_ids(token)
 
 
-def test_numbers_and_known_lines_are_one_token_and_any_text_survives(tokenizer):
+def test_known_lines_are_one_token_and_any_text_survives(tokenizer):
     assert all(len(tokenizer.encode(str(number))) == 1 for number in range(NUMBERS))
     action = 'Take an end.\n<tool_call>\n{"name": "guess", "arguments": {"number": 20}}\n</tool_call><|im_end|>'
     assert len(tokenizer.encode(action)) == 8

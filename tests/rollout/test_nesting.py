@@ -17,14 +17,14 @@ from orl_core.trajectory import Generation, StopReason
 from orl_rollout.http.client import retry_after
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.tasks.file import read_tasks
 from orl_testing import ScriptedEngine
 from orl_testing import environments as envs
 
+from tests.kit.answering import Answering
 from tests.kit.episodes import RENDERER, TOKENIZER, config_of, model, task_of
-from tests.rollout.openreward.test_servers import Answering
 
 DEPTHS = [MAX_DEPTH + 1, 900, 3_000, 50_000]
 
@@ -57,7 +57,7 @@ async def test_a_deep_answer_ends_a_rollout_with_an_error(
         async with OpenRewardClient(config) as client:
             breaker = CircuitBreaker(max_error_rate=0.0, group_size=1)
             playing = Runtime(config, renderer=RENDERER, client=client, breaker=breaker)
-            outcome = await playing.play(task_of("Echo"), key="1", engine=model(("finish",)), sampling={})
+            outcome = await playing.play(RolloutRequest(task=task_of("Echo"), rollout_id="1"), model(("finish",)))
     assert outcome.trajectory.stop_reason is StopReason.ERROR
     assert "deeper than" in outcome.trajectory.error
 
@@ -76,7 +76,7 @@ async def test_deep_arguments_of_a_model_are_its_mistake(
             config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1)
         )
         engine = ScriptedEngine([said, *([said] * 30)])
-        outcome = await playing.play(task_of("Echo"), key="1", engine=engine, sampling={})
+        outcome = await playing.play(RolloutRequest(task=task_of("Echo"), rollout_id="1"), engine)
     assert outcome.trajectory.stop_reason is not StopReason.ERROR, outcome.trajectory.error
 
 

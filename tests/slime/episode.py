@@ -68,4 +68,4 @@ def player(checkpoint: Path, *, thinks: bool = False) -> Callable[[Sequence[int]
 def settings(base_url: str, **rollout: Any) -> dict[str, Any]:
     """What `orl train` puts into `--custom-config-path` as `orl_config`."""
     environment = {"base_url": base_url, "nonterminal_reward": 0.0}
-    return {"environments": {"playground/GuessNumber": environment}, "rollout": rollout}
+    return {"environments": {"playground/GuessNumber": environment}, "rollout": {"max_nudges": 1, **rollout}}

@@ -58,6 +58,7 @@ _DATA = {
     "rollout_max_prompt_len": None,
     "dump_details": None,
     "buffer_filter_path": None,
+    "data_source_path": "slime.rollout.data_source.RolloutDataSourceWithBuffer",
 }
 _ENGINES = {
     "sglang_server_concurrency": 64,
@@ -136,7 +137,6 @@ class Host:
     def __init__(self, args: Namespace, *, post_process: str | None = None) -> None:
         install_stubs()
         from slime.ray.rollout import RolloutManager
-        from slime.rollout.data_source import RolloutDataSourceWithBuffer
         from slime.utils import http_utils
         from slime.utils.misc import SingletonMeta, load_function
 
@@ -144,7 +144,7 @@ class Host:
         SingletonMeta._instances = {}
         http_utils.init_http_client(args)
         self.args = args
-        self.source = RolloutDataSourceWithBuffer(args)
+        self.source = load_function(args.data_source_path)(args)
         self.metrics: dict[str, Any] | None = None
         self._manager = object.__new__(RolloutManager.__ray_metadata__.modified_class)
         self._manager.args = args

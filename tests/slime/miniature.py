@@ -77,10 +77,14 @@ class Miniature:
 
     async def _play(self, evaluation: bool) -> list[list[Any]]:
         sampling = {"temperature": 1.0, "max_new_tokens": 200, "stop": None}
+        flat = [sample for group in self.groups for sample in group]
+        plays = [asyncio.ensure_future(self.generate(one, sampling, evaluation)) for one in flat]
         try:
-            flat = [sample for group in self.groups for sample in group]
-            played = await asyncio.gather(*(self.generate(one, sampling, evaluation) for one in flat))
+            played = await asyncio.gather(*plays)
         finally:
+            for play in plays:  # rollouts end before their clients are closed
+                play.cancel()
+            await asyncio.gather(*plays, return_exceptions=True)
             await aclose()
         return [played[:2], played[2:]]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from orl_cluster.launch.ray import unclosable
+from orl_launcher.main import main
 
 from tests.slime.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
@@ -100,7 +101,7 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "--actor-num-gpus-per-node=8"], "else --num-gpus"),
         (["--", "--num-gpus-per-node", "8"], "is set by --num-gpus"),
         (["--", "--rollout-num-gpus", "8"], "is set by --rollout-gpus"),
-        (["--task-data", "none.jsonl"], "none.jsonl: no such file; orl prepare writes one"),
+        (["--task-data", "none.jsonl"], "none.jsonl: no such file"),
         (["--n-sample", "4"], "did you mean --n-samples?"),
         (["--", "--gradient-checkpointing"], "--recompute-granularity full"),
         (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
@@ -112,6 +113,9 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "--context-parallel-size", "two"], "--context-parallel-size two: expected a whole number"),
         (["--", "--num-rollout", "3e3"], "--num-rollout 3e3: expected a whole number"),
         (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
+        (["--set", "rollout.context_tokens=65536"], "--max-tokens-per-gpu"),
+        (["--", "--rollout-max-response-len", "64"], "rollout.turn_tokens"),
+        (["--", "--rollout-max-context-len=64"], "rollout.context_tokens"),
         (["--actor-gpus", "4"], "give both"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
@@ -192,8 +196,9 @@ def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
 
 
 def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
-    capsys: pytest.CaptureFixture[str], python: str
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "never-shown")
     plan = planned(capsys, python, "--actor-nodes", "2", "--num-gpus", "8")
     first = "CUDA_DEVICE_MAX_CONNECTIONS=1 OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8"
     assert f"`{first} --head --port=6379`" in plan
@@ -216,6 +221,37 @@ def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     assert "no multiple" not in planned(capsys, python, *argv, "30", config=str(held_out))
     never = planned(capsys, python, *argv, "25", "--", "--eval-interval", "0", config=str(held_out))
     assert "no multiple" not in never
+
+
+def test_reward_function_is_loaded_by_trainers_python(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """The trainer's Python may have other modules than this one; the working folder is searched in both."""
+    named = ["--set", "reward=own_rewards_of_slime:score"]
+    assert "`own_rewards_of_slime`" in refused(capsys, python, *named)
+    (working / "own_rewards_of_slime.py").write_text("def score(trajectory): return 1.0\n", encoding="utf-8")
+    assert planned(capsys, python, *named) == planned(capsys, python)
+
+
+def test_turn_advantages_reach_slime_or_are_refused(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    turns = ["--set", "turn_advantages=true"]
+    words = words_of(planned(capsys, python, *turns))
+    assert words[words.index("--custom-advantage-function-path") + 1] == "orl_slime.advantages.turn_advantages"
+    assert "does not fit --advantage-estimator ppo" in refused(capsys, python, *turns, "--advantage-estimator", "ppo")
+    own = ["--", "--custom-advantage-function-path", "mine.advantages"]
+    assert "`turn_advantages` sets it" in refused(capsys, python, *turns, *own)
+
+
+def test_custom_reward_path_scores_plain_rows_alone(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    own = ["--", "--custom-rm-path", "mine.rm"]
+    assert "--custom-rm-path scores plain rows" in refused(capsys, python, *own)
+    (working / "rows.jsonl").write_text('{"prompt": "?", "label": "1"}\n', encoding="utf-8")
+    plan = planned(capsys, python, "--task-data", "rows.jsonl", *own)
+    words = words_of(plan)
+    assert words[words.index("--custom-rm-path") + 1] == "mine.rm"
+    assert "# --custom-rm-path scores plain rows" in plan
 
 
 def test_unplayable_task_file_is_refused_before_gpu_request(
@@ -284,6 +320,14 @@ def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(
     assert "--load" not in plan.partition("\n# ")[2]
 
 
+def test_budgets_reach_the_trainer(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
+    larger = ["--max-response-len", "16384", "--max-tokens-per-gpu", "20000"]
+    for argv in (larger, ["--set", "rollout.turn_tokens=16384", *larger[2:]]):
+        words = words_of(planned(capsys, python, *argv))
+        assert words[words.index("--rollout-max-response-len") + 1] == "16384"
+        assert words[words.index("--rollout-max-context-len") + 1] == "20000"
+
+
 def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
@@ -327,3 +371,63 @@ def test_what_the_command_serves_itself_needs_no_key(
     served = working / "served.yaml"
     served.write_text("environments: {playground/GuessNumber: {}}\n", encoding="utf-8")
     assert "OPENREWARD_API_KEY" not in planned(capsys, python, config=str(served))
+
+
+def test_options_of_the_optimizer_reach_the_trainer(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    given = [*("--weight-decay", "0.1", "--adam-beta1", "0.8", "--adam-beta2", "0.95"), *("--adam-eps", "1e-06")]
+    given += ["--lr-decay-style", "cosine"]
+    words = words_of(planned(capsys, python, *given))
+    assert {(word, words[words.index(word) + 1]) for word in given[::2]} == set(
+        zip(given[::2], given[1::2], strict=True)
+    )
+
+
+def test_checkouts_come_first_on_the_search_path(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    (working / "lm" / "megatron").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", "/inherited")
+    first = words_of(planned(capsys, python, "--slime-path", str(STAND_IN), "--megatron-path", "lm"))[0]
+    assert first == f"PYTHONPATH={STAND_IN}:{working / 'lm'}:/inherited"
+    assert "--megatron-path" in refused(capsys, python, "--megatron-path", "none")
+    assert "--slime-path" in refused(capsys, python, "--slime-path", "lm")
+
+
+def test_without_a_trainer_the_command_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, working: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(working))
+    assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--dry-run", "--lr", "5e-6"]) == 0
+    plan = capsys.readouterr().out
+    words = words_of(plan)
+    assert words[1:3] == ["python3", "slime/train.py"]
+    assert words[words.index("--lr") + 1] == "5e-06"
+    assert "# it would not start on this machine: no python3 on PATH finds `slime`" in plan
+    assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--task-data", WHODUNIT]) == 1
+    assert not (working / "runs" / "run").exists()
+
+
+def test_asked_wandb_without_a_key_is_offline(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
+    plan = planned(capsys, python, "--wandb-project", "mine", "--tensorboard")
+    words = words_of(plan)
+    after = {name: words[words.index(name) + 1] for name in ("--wandb-project", "--wandb-group", "--wandb-mode")}
+    assert after == {"--wandb-project": "mine", "--wandb-group": "run", "--wandb-mode": "offline"}
+    assert words[words.index("--wandb-dir") + 1] == str(working / "runs" / "run")
+    assert "# there is no key of Weights & Biases" in plan
+    assert "--use-tensorboard" in words
+    assert f"TENSORBOARD_DIR={working / 'runs' / 'run' / 'tensorboard'}" in words
+    assert "wandb login" in refused(capsys, python, "--wandb-mode", "online")
+
+
+def test_a_model_folder_that_is_absent_is_named(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    told = "# it would not start on this machine: --model ./none: no such folder"
+    assert told in planned(capsys, python, "--model", "./none", "--model-args", "qwen3-0.6B")
+
+
+def test_cluster_that_runs_here_is_joined_and_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://head.example:8265")
+    plan = planned(capsys, python)
+    assert "head.example:6379" in plan
+    assert "GPUs but the run needs" not in plan

@@ -163,4 +163,7 @@ def test_a_login_at_weights_and_biases_does_for_every_cluster(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    login = working / "netrc"
+    login.write_text("machine api.wandb.ai login user password hush-hush\n", encoding="utf-8")
+    monkeypatch.setenv("NETRC", str(login))
     assert trained(python, working, "--model-args", "qwen3-0.6B", "--wandb-mode", "online") == 0

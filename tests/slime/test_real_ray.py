@@ -104,7 +104,7 @@ def test_a_secret_is_in_the_environment_of_an_actor_and_nowhere_else(tmp_path: P
 
 def test_existing_cluster_is_used_only_if_all_nodes_qualify(tmp_path: Path):
     log, lacking = tmp_path / "ray.log", "ORL_TEST_OTHER"
-    with ray_cluster(sys.executable, environment(**{NAME: VALUE}), gpus=0, log=log) as theirs:
+    with ray_cluster(sys.executable, environment(**{NAME: VALUE}), gpus=0, log=log, needs=RequiredEnv()) as theirs:
         own = theirs | {lacking: "set here, which helps nobody"}
         with ray_cluster(sys.executable, own, gpus=0, log=log, needs=NEEDS) as accepted:
             assert accepted == own

@@ -15,6 +15,7 @@ from tests.slime.playing import engine, hosting
 
 pytestmark = pytest.mark.slime
 LABEL = "I give up"
+SOURCES = "tests.slime.sources"
 
 
 def mix(path: Path, prompt: Any) -> Path:
@@ -74,3 +75,23 @@ async def test_a_row_that_slime_cannot_play_does_not_end_the_job(environment: st
     assert [sample.status.value for sample in plain] == ["failed", "failed"]
     assert data["rewards"][2:] == [0.0, 0.0]
     assert [any(mask) for mask in data["loss_masks"]] == [True, True, False, False]
+
+
+def indices(groups: list[list[Any]]) -> list[int]:
+    """Return the tasks of groups, by their place in the split."""
+    return [group[0].metadata["index"] for group in groups]
+
+
+async def test_own_data_source_and_buffer_filter_feed_rollouts(environment: str, checkpoint: Path, tmp_path: Path):
+    own = {"data_source_path": f"{SOURCES}.LastFirst", "buffer_filter_path": f"{SOURCES}.newest_first"}
+    changes = {"post_process": "orl_slime.hooks.post_process", **own}
+    config = episode.settings(environment)
+    with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:
+        first = await asyncio.to_thread(host.rollout)
+        host.source.add_samples(first)
+        again = await asyncio.to_thread(host.rollout, 1)
+        data = host.train_data(again)
+    assert sorted(indices(first)) == sorted(indices(again)) == [6, 7]
+    assert {sample.metadata.get("drawn") for group in again for sample in group} == {"newest first"}
+    assert {sample.status.value for group in again for sample in group} <= {"completed", "truncated"}
+    assert all(any(mask) for mask in data["loss_masks"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.runtime.runtime import RolloutRequest
 
 ENVIRONMENT = "toy/Env"
 End = float | StopReason | Exception | Callable[[], float]
@@ -39,25 +40,14 @@ class Player:
             assert self.running == 0
             self.closed += 1
 
-    async def play(
-        self,
-        task: Task,
-        *,
-        key: str,
-        engine: Engine,
-        sampling: Mapping[str, Any],
-        context_tokens: int | None = None,
-        evaluation: bool = False,
-        step: int = 0,
-    ) -> Outcome:
+    async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
+        key = request.rollout_id
         self.running += 1
         self.keys.append(key)
         try:
-            return await self._play(
-                RolloutSpec(task=task, rollout_id=key, sampling=dict(sampling), evaluation=evaluation),
-                engine,
-                self._script(key),
-            )
+            sampling = dict(request.sampling)
+            job = RolloutSpec(task=request.task, rollout_id=key, sampling=sampling, evaluation=request.evaluation)
+            return await self._play(job, engine, self._script(key))
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -113,3 +103,18 @@ def make_run(folder: Path, checkpoint: Path | str | None, *, held_out: int = 0, 
         eval_data=paths[1] if held_out else None,
         facts={"seconds_warm_start": 1.5},
     )
+
+
+REWARDS: list[End] = [1.0, 0.0, StopReason.ERROR, 0.5, 1.0, StopReason.TIMEOUT, StopReason.ERROR, StopReason.ABORTED]
+
+
+def by_row(key: str) -> End:
+    return REWARDS[int(key.rsplit("/", 1)[1]) % len(REWARDS)]
+
+
+def rows(run: Run) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(line) for line in (run.folder / "metrics.jsonl").read_bytes().splitlines()]
+
+
+def summary(run: Run) -> dict[str, Any]:
+    return msgspec.json.decode((run.folder / "summary.json").read_bytes())

@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import pytest
 from orl_core.config import GroupRewardConfig, decode_config
 from orl_core.errors import ConfigError
-from orl_core.task import Task
 from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts, TrainingPlan
 from orl_trl.trainer import train
@@ -44,9 +44,9 @@ class Player:
     async def open(self) -> AsyncGenerator[Player]:
         yield self
 
-    async def play(self, task: Task, **_: Any) -> Outcome:
+    async def play(self, request: RolloutRequest, _: object) -> Outcome:
         await asyncio.sleep(0)
-        return self.outcomes[task.key]
+        return self.outcomes[request.task.key]
 
 
 def test_a_batch_is_paid_by_comparison():

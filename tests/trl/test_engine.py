@@ -21,7 +21,7 @@ def serve(engine: InProcessEngine, work: Coroutine[Any, Any, T]) -> T:
         return engine.serve(until=thread.submit(work))
 
 
-def test_concurrent_requests_share_batches_and_get_their_own_answers(model: Qwen3ForCausalLM):
+def test_concurrent_requests_share_batches_not_answers(model: Qwen3ForCausalLM):
     engine = InProcessEngine(model)
     engine.weight_version = "7"
 
@@ -44,7 +44,7 @@ def test_concurrent_requests_share_batches_and_get_their_own_answers(model: Qwen
         assert generation.weight_version == "7"
 
 
-def test_what_is_more_than_a_batch_holds_is_answered_by_the_next_one(model: Qwen3ForCausalLM):
+def test_requests_beyond_a_batch_are_answered_by_the_next(model: Qwen3ForCausalLM):
     engine = InProcessEngine(model)
 
     async def ask() -> list[Generation]:

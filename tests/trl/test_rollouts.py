@@ -99,7 +99,7 @@ class Interrupted(InProcessEngine):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_cancels_the_rollouts_before_the_player_closes(model: Qwen3ForCausalLM, tmp_path: Path):
+def test_interrupt_cancels_rollouts_before_the_player_closes(model: Qwen3ForCausalLM, tmp_path: Path):
     played = player(tmp_path, {})
     run = make_run(tmp_path, "m")
     with pytest.raises(KeyboardInterrupt), Rollouts(plan(), Interrupted(model), lambda: played.open(run, "m")) as rows:

@@ -28,6 +28,7 @@ from orl_core.messages import Action, ToolResult
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.runtime import runtime
+from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts, columns_of
 from orl_trl.settings import grpo_config
@@ -147,9 +148,12 @@ class Recorded:
     async def open(self) -> AsyncGenerator[Recorded]:
         yield self
 
-    async def play(self, task: Any, *, key: str, **_: Any) -> Outcome:
-        member = int(key.rsplit("/", 1)[1]) % MEMBERS  # copies of a task are adjacent
-        trajectory = self._batch[task.index][member]
+    async def play(self, request: RolloutRequest, _: object) -> Outcome:
+        task, member = (
+            request.task,
+            int(request.rollout_id.rsplit("/", 1)[1]) % MEMBERS,
+        )  # copies of a task are adjacent
+        trajectory = self._batch[task.index or 0][member]
         return outcome_of(
             structs.replace(trajectory, job=RolloutSpec(task=task, rollout_id=f"{task.index}/{member}")),
             EnvironmentConfig(),

@@ -27,9 +27,7 @@ def scores(model: Qwen3ForCausalLM, request: SamplingRequest, sampled: tuple[int
 
 @settings(max_examples=settings().max_examples // 4)  # batches of up to eight requests
 @given(batch=st.lists(requests, min_size=1, max_size=8))
-def test_an_answer_is_exact_within_its_budget_and_ends_at_its_stop(
-    model: Qwen3ForCausalLM, batch: list[SamplingRequest]
-):
+def test_answer_is_exact_within_budget_and_ends_at_its_stop(model: Qwen3ForCausalLM, batch: list[SamplingRequest]):
     answers = sample(model, batch)
     assert len(answers) == len(batch)
     for request, answer in zip(batch, answers, strict=True):
@@ -55,7 +53,7 @@ def test_the_nucleus_limits_what_is_drawn_and_not_its_logprob(model: Qwen3ForCau
     assert all(answer.logprobs[0] == pytest.approx(full[answer.token_ids[0]].item(), abs=1e-4) for answer in drawn)
 
 
-def test_the_draws_follow_the_distribution_whatever_the_checkpoint_prefers(model: Qwen3ForCausalLM):
+def test_draws_follow_the_distribution_not_the_checkpoint(model: Qwen3ForCausalLM):
     torch.manual_seed(0)
     request = SamplingRequest(token_ids=(5, 6, 7), max_new_tokens=1)
     full = scores(model, request, (0,))[0].exp()

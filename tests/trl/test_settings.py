@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orl_trl.tracking
 import pytest
 import wandb
 from msgspec import structs
@@ -31,9 +32,29 @@ def test_shared_options_and_defaults(tmp_path: Path):
     assert made.report_to == []
 
 
-def test_the_learning_rate_that_nobody_chose_fits_the_size_of_the_model(tmp_path: Path):
+def test_optimizer_options_are_obeyed(tmp_path: Path):
+    given = {"weight_decay": 0.1, "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_eps": 1e-6, "lr_decay_style": "cosine"}
+    made = settings(tmp_path, **given)
+    assert (made.weight_decay, made.adam_beta1, made.adam_beta2, made.adam_epsilon) == (0.1, 0.8, 0.95, 1e-6)
+    assert made.lr_scheduler_type == "cosine"
+
+
+def test_default_learning_rate_fits_the_size_of_the_model(tmp_path: Path):
     assert settings(tmp_path, lr=None).learning_rate == 4e-4
     assert settings(tmp_path, lr=None, parameters=600_000_000).learning_rate == 1e-6
+
+
+def test_gspo_takes_ratios_of_sequences(tmp_path: Path):
+    made = settings(tmp_path, advantage_estimator="gspo")
+    assert (made.importance_sampling_level, made.loss_type) == ("sequence", "grpo")
+    assert (made.epsilon, made.epsilon_high) == (3e-4, 4e-4)
+    assert settings(tmp_path, "--epsilon-high", "0.1", advantage_estimator="gspo").epsilon_high == 0.1
+
+
+def test_grpo_is_the_default_estimator(tmp_path: Path):
+    made, default = settings(tmp_path, advantage_estimator="grpo"), settings(tmp_path)
+    assert made.to_dict() == default.to_dict()
+    assert made.importance_sampling_level == "token"
 
 
 def test_flags_accept_any_spelling_and_command_line_wins(tmp_path: Path):
@@ -63,9 +84,10 @@ def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
         ({"flags": {"max_steps": 3}}, (), "`max_steps` is orl's own; what sets it is `num_rollout`"),
         ({"flags": {"top_k": 20}}, (), "`top_k` is orl's own; what sets it is nothing: the engine samples by"),
         ({}, ("--repetition-penalty", "1.1"), "`repetition_penalty` is orl's own"),
-        ({}, ("--max-completion-length", "64"), "what sets it is `max_response_len`"),
+        ({}, ("--max-completion-length", "64"), "what sets it is `rollout.turn_tokens`"),
         ({}, ("--resume-from-checkpoint", "runs/x"), "what sets it is `model`"),
         ({}, ("--temperature", "0"), "`temperature` is 0.0"),
+        ({"advantage_estimator": "ppo"}, (), "--advantage-estimator ppo"),
         ({"n_samples": 1}, (), "at least 2 generations"),
         ({"flags": {"per_device_train_batch_size": 3}}, (), "8 rollouts, which 2 passes of 3 rows do not make"),
         ({"flags": {"gradient_accumulation_steps": 4}}, (), "does not divide the 2 passes"),
@@ -83,13 +105,46 @@ def test_options_of_clusters_are_named(tmp_path: Path):
     assert make_run(tmp_path, "m", tp=2, load="x").config.trainer.cluster_options == ["tp", "load"]
 
 
-def test_wandb_is_used_where_there_is_a_key_or_the_mode_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+@pytest.fixture
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+@pytest.mark.usefixtures("no_login")
+def test_wandb_is_used_with_a_key_or_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert settings(tmp_path, wandb_mode="offline").report_to == ["wandb"]
+    assert settings(tmp_path, wandb_project="mine").report_to == ["wandb"]
     assert settings(tmp_path).report_to == []
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     assert settings(tmp_path).report_to == ["wandb"]
     assert settings(tmp_path, wandb_mode="disabled").report_to == []
+
+
+@pytest.mark.usefixtures("no_login")
+def test_tracker_that_is_not_installed_is_refused_if_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(orl_trl.tracking, "find_spec", lambda _module: None)
+    asked: dict[str, Any]
+    for asked in ({"wandb_project": "mine"}, {"tensorboard": True}):
+        with pytest.raises(ConfigError, match="--extra"):
+            settings(tmp_path, **asked)
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    made = make_run(tmp_path, "m").config.trainer
+    assert orl_trl.tracking.tracked_by(made).mode is None
+    assert "wandb" in orl_trl.tracking.tracked_by(made).note
+
+
+@pytest.mark.usefixtures("no_login")
+def test_asked_without_a_key_is_offline_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with tracking(make_run(tmp_path, "m", wandb_project="mine")):
+        assert wandb.run is not None
+        assert (wandb.run.settings.mode, wandb.run.project, wandb.run.name) == ("offline", "mine", tmp_path.name)
+    assert "WANDB_API_KEY" in caplog.text
+    assert list(tmp_path.glob("wandb/offline-run-*"))
 
 
 def test_wandb_mode_falls_back_to_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -18,8 +18,7 @@ from orl_rollout.signals import interrupt
 from orl_trl.trainer import WholeCheckpoints, train
 from transformers import AutoModelForCausalLM
 
-from tests.trl.fakes import Player, make_run
-from tests.trl.test_training import by_row, rows, summary
+from tests.trl.fakes import Player, by_row, make_run, rows, summary
 
 
 def send(number: signal.Signals) -> None:
@@ -99,7 +98,7 @@ def test_two_signals_during_the_last_save_lose_nothing(
     assert not list(run.folder.glob("*unfinished*"))
 
 
-def test_a_checkpoint_between_steps_has_its_name_when_it_is_whole(
+def test_checkpoint_between_steps_gets_its_name_when_whole(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=2, save_interval=1, flags={"save_total_limit": 1})
@@ -118,7 +117,7 @@ def test_a_checkpoint_between_steps_has_its_name_when_it_is_whole(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_signal_at_any_moment_leaves_a_summary_and_whole_weights(checkpoint: Path, tmp_path: Path, seed: int):
+def test_signal_at_any_moment_leaves_summary_and_weights(checkpoint: Path, tmp_path: Path, seed: int):
     """`python -m tests.launcher.signal_runs` does the same with whole commands."""
     chance = random.Random(seed)
     number = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

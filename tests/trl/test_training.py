@@ -15,31 +15,17 @@ import torch
 from msgspec import structs
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.reward import group_advantages
-from orl_core.trajectory import StopReason
-from orl_rollout.run_folder.contract import Run
+from orl_core.trajectory import Trajectory
 from orl_rollout.runtime.runtime import Runtime
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts
 from orl_trl.settings import grpo_config
 from orl_trl.trainer import plan_of, quiet_trl, runtime_of, train, trainer_of
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.kit.tokenizers import template
-from tests.trl.fakes import End, Player, make_run
-
-REWARDS: list[End] = [1.0, 0.0, StopReason.ERROR, 0.5, 1.0, StopReason.TIMEOUT, StopReason.ERROR, StopReason.ABORTED]
-
-
-def by_row(key: str) -> End:
-    return REWARDS[int(key.rsplit("/", 1)[1]) % len(REWARDS)]
-
-
-def rows(run: Run) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(line) for line in (run.folder / "metrics.jsonl").read_bytes().splitlines()]
-
-
-def summary(run: Run) -> dict[str, Any]:
-    return msgspec.json.decode((run.folder / "summary.json").read_bytes())
+from tests.trl.fakes import End, Player, by_row, make_run, rows, summary
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -95,6 +81,16 @@ def test_a_run_leaves_its_files(checkpoint: Path, tmp_path: Path, caplog: pytest
     assert "sesame" not in "".join(path.read_text("utf-8", "replace") for path in run.folder.rglob("*.json*"))
 
 
+def test_tensorboard_has_the_metrics(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, tensorboard=True, num_rollout=1)
+    train(run, Player(run.config, by_row).open)
+    (file,) = (run.folder / "tensorboard").iterdir()
+    events = EventAccumulator(str(file))
+    events.Reload()
+    assert any("reward" in tag for tag in events.Tags()["scalars"])
+    assert "sesame" not in file.read_text("utf-8", "replace")
+
+
 def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
     train(run, Player(run.config, lambda _: 1.0).open)
@@ -143,7 +139,9 @@ def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, t
 @pytest.mark.parametrize(
     ("model", "trainer", "said"),
     [
-        (None, {}, "`trainer.model` is empty"),
+        (None, {}, "trainer.model is not set"),
+        ("", {"load": "runs/x/checkpoint"}, "`load`"),
+        ("", {"async": True}, "`async`"),
         ("no/such/folder", {}, "loading the model `no/such/folder`"),
         ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],
@@ -194,3 +192,21 @@ def test_importing_the_package_imports_no_torch():
     heavy = "('torch', 'transformers', 'trl', 'openreward', 'datasets')"
     code = f"import sys, orl_trl; sys.exit(any(name in sys.modules for name in {heavy}))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def answer_length(trajectory: Trajectory) -> float:
+    return len(trajectory.turns[-1].action.text)
+
+
+def test_plain_rows_alone_are_trained(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=1, max_response_len=6)
+    lines = [{"prompt": f"Count to {number}."} for number in range(3)]
+    chat = {"prompt": [{"role": "user", "content": "Count."}], "label": "1", "metadata": {"rm_type": "math"}}
+    run.task_data.write_bytes(b"\n".join(msgspec.json.encode(row) for row in [*lines, chat]))
+    trainer = structs.replace(run.config.trainer, task_data=str(run.task_data))
+    reward = f"{__name__}:answer_length"
+    config = structs.replace(run.config, environments={}, secrets={}, reward=reward, trainer=trainer)
+    train(structs.replace(run, config=config))
+    (row,) = (row for row in rows(run) if row["kind"] == "train")
+    assert row["plain/rollouts"] == 8
+    assert summary(run)["steps"] == 1

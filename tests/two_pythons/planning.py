@@ -16,7 +16,7 @@ from tests.two_pythons.environment import ROOT
 WHODUNIT = str(ROOT / "configs" / "whodunit.yaml")
 # What a machine may have set, and tests must not see.
 MACHINE = (
-    *("WANDB_API_KEY", "OPENREWARD_API_KEY", "OPENAI_API_KEY", "CUDA_DEVICE_MAX_CONNECTIONS", "RAY_ADDRESS"),
+    *("WANDB_API_KEY", "OPENREWARD_API_KEY", "OPENAI_API_KEY", "CUDA_DEVICE_MAX_CONNECTIONS", "TENSORBOARD_DIR"),
     *("ORL_TRAINER_PYTHON", "PYTHONPATH", "MASTER_ADDR", "MILES_HOST_IP"),
     *(name for proxy in ("no_proxy", "http_proxy", "https_proxy", "all_proxy") for name in (proxy, proxy.upper())),
 )
@@ -27,6 +27,8 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, *others: str) -> Path:
     monkeypatch.chdir(folder)
     for name in (*MACHINE, *others):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # a cluster of another test must not be joined
+    monkeypatch.setenv("NETRC", str(folder / "none"))
     return folder
 
 

@@ -80,7 +80,7 @@ def test_a_case_that_is_expressed_and_misread_is_refused(case: str, stated: Tool
         check(source.replace(old, new), stated)
 
 
-def test_a_stated_format_that_does_not_read_the_templates_calls_is_refused() -> None:
+def test_stated_format_that_cannot_read_calls_is_refused() -> None:
     with pytest.raises(RenderError, match="`glm45` parser reads"):
         Renderer(tokenizer(QWEN3), tool_format="glm45")
 
@@ -112,7 +112,7 @@ def test_template_without_calls_needs_a_stated_format() -> None:
 
 
 @pytest.mark.parametrize("name", ["lfm2_v2", "lfm2_2_5_vl"])
-def test_lfm2_is_read_with_dashes_in_names_and_strings_of_two_lines(name: str) -> None:
+def test_lfm2_reads_dashes_in_names_and_strings_of_two_lines(name: str) -> None:
     row = check(template(name))
     assert row.passed
     assert "cannot express" not in row.detail

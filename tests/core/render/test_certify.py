@@ -79,7 +79,7 @@ def compared(plans: Plans) -> str:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_negative_control_a_plan_without_the_newline_is_not_equal(name: str) -> None:
+def test_negative_control_plan_without_newline_differs(name: str) -> None:
     tok = tokenizer(name)
     assert compared(_Broken(tok, text=False, ids=False)) == ""
     assert "does not end in" in compared(_Broken(tok, text=True, ids=True))
@@ -175,7 +175,7 @@ def test_what_a_template_does_to_contents_is_found_by_probing(source: str, name:
     assert f"\n{expected}\n" in tok.decode(renderer.extend((), (text_message("tool", ' a"b '),), calls_before=0))
 
 
-def test_a_content_that_changes_more_than_itself_is_refused_when_it_comes() -> None:
+def test_content_that_changes_its_surroundings_is_refused() -> None:
     source = QWEN3.replace("{{- content }}", "{{- content | replace('a', 'b') }}")
     renderer = Renderer(HFTokenizer(build(source + "{{- 'extra' if messages[-1].content == 'open sesame' }}")))
     with pytest.raises(RenderError, match="changes more than the content that it prints"):

@@ -66,7 +66,7 @@ def played(data: st.DataObject, name: str) -> list[tuple[Message, tuple[Message,
 
 
 @every_family
-def test_the_certificate_passes_and_says_what_the_template_can_express(name: str) -> None:
+def test_certificate_passes_and_lists_template_abilities(name: str) -> None:
     family, made = FAMILIES[name], renderer(name)
     certificate = made.certificate
     assert certificate.passed
@@ -116,7 +116,7 @@ def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.append_only])
 @given(data=st.data(), first=harmless)
 @few
-def test_a_conversation_appended_is_the_conversation_rendered_whole(name: str, data: st.DataObject, first: str) -> None:
+def test_appended_conversation_equals_the_whole_one(name: str, data: st.DataObject, first: str) -> None:
     """Where the template keeps history, every id of opening, actions and extensions can be compared."""
     made, tok = renderer(name), tokenizer(name)
     history, before = [text_message("user", first)], 0
@@ -193,7 +193,7 @@ def test_l4_no_text_from_outside_brings_a_control_id(name: str, data: st.DataObj
 
 
 @every_family
-def test_l4_every_control_string_alone_doubled_cut_and_at_the_edges(name: str) -> None:
+def test_l4_control_strings_alone_doubled_cut_and_at_edges(name: str) -> None:
     made = renderer(name)
     for attack in attacks(Controls(tokenizer(name))):
         for role in ("tool", "user") if FAMILIES[name].user_turns else ("tool",):
@@ -204,7 +204,7 @@ def test_l4_every_control_string_alone_doubled_cut_and_at_the_edges(name: str) -
 
 
 @every_family
-def test_l4_negative_control_the_joint_encoding_forges_every_one_of_them(name: str) -> None:
+def test_l4_negative_control_joint_encoding_forges_all(name: str) -> None:
     tok = tokenizer(name)
     for text in tok.added_tokens:
         attacked = text_message("user", f"a{text}b")
@@ -212,7 +212,7 @@ def test_l4_negative_control_the_joint_encoding_forges_every_one_of_them(name: s
         assert forged != controls(name, tok.encode_joint(whole(name, [USER])))
 
 
-def test_a_role_opener_that_does_not_fit_is_refused_and_never_dropped() -> None:
+def test_unfit_role_opener_is_refused_and_never_dropped() -> None:
     made, ids = renderer("glm4_5"), tokenizer("glm4_5").added_tokens
     observation, user = ids["<|observation|>"], ids["<|user|>"]
     assert made.stop_ids == (observation, user, ids["<|endoftext|>"])
@@ -255,7 +255,7 @@ def test_call_ids_are_made_from_the_number_of_calls_before() -> None:
     assert '"call_id": "c00000004"}' in shown
 
 
-def test_a_template_that_counts_calls_has_a_plan_for_every_number() -> None:
+def test_template_that_counts_calls_has_a_plan_for_any_number() -> None:
     """DeepSeek V3's template opens the list of results once in a conversation."""
     made, ids = renderer("deepseek_v3"), tokenizer("deepseek_v3").added_tokens
     opener = ids["<｜tool▁outputs▁begin｜>"]
@@ -291,7 +291,7 @@ def test_a_prompt_may_open_reasoning_after_a_user_message_only() -> None:
         ("qwen3_6", "<think>", "Hm.</think>Yes."),
     ],
 )
-def test_a_prompt_that_opens_the_reasoning_is_seen_whatever_its_tags(name: str, opening: str, said: str) -> None:
+def test_prompt_that_opens_reasoning_is_seen_with_any_tags(name: str, opening: str, said: str) -> None:
     family = FAMILIES[name]
     prompt = "{%- if add_generation_prompt %}{{- '" + opening + "' }}{%- endif %}"
     hf = build(template(family.template) + prompt, vocabulary=family.vocabulary)

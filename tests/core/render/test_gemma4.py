@@ -76,14 +76,14 @@ def test_the_models_own_calls_are_read(name: str) -> None:
     assert action.calls == (ToolCall(name="look", arguments={"who": 'it\'s "him"'}),)
 
 
-def test_the_prompt_behind_a_result_opens_reasoning_where_the_model_thinks() -> None:
+def test_prompt_after_a_result_opens_reasoning_if_it_thinks() -> None:
     made, tok = renderer("gemma4_think"), tokenizer("gemma4_think")
     said = tok.encode_joint("Hm.<channel|>Done.")
     assert made.parse(said, after="tool").reasoning == "Hm."
     assert made.parse(said, after="user").reasoning == ""
 
 
-def test_a_call_ends_with_what_opens_its_result_and_an_answer_otherwise() -> None:
+def test_call_ends_with_the_opener_of_its_result() -> None:
     made, ids = renderer("gemma4"), tokenizer("gemma4").added_tokens
     result = made.extend((7,), (KNIFE,), calls_before=0)
     assert result[0] == ids["<|tool_response>"]

@@ -76,7 +76,7 @@ def test_what_cannot_be_used_is_refused_by_name(tmp_path: Path) -> None:
         HFTokenizer(build("{% if %}"))
 
 
-def test_a_sentence_piece_tokenizer_has_no_mark_behind_a_control_token() -> None:
+def test_sentence_piece_has_no_mark_after_a_control_token() -> None:
     tok = family_tokenizer("mistral_v0_3")
     end = tok.added_tokens["</s>"]
     for text in ("a", " a", " ", "The door", " The door "):

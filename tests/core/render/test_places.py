@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.render.places import Places
 
-from tests.core.render.test_renderer import RENDERERS
 from tests.kit import families
-from tests.kit.tokenizers import tokenizer
+from tests.kit.tokenizers import renderer_of, tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,9 +75,9 @@ def test_twice_the_places_cost_twice_as_much(unit: str) -> None:
     assert counted(400, unit) < 2.5 * counted(200, unit)
 
 
-def test_a_character_said_by_halves_stays_in_the_part_that_it_ends() -> None:
+def test_split_character_stays_in_the_part_that_it_ends() -> None:
     """Qwen2.5 has no token for `<think>`: what stands beside it may be three ids of one character."""
-    tok, renderer = BY_BYTES, RENDERERS["qwen2_5"]
+    tok, renderer = BY_BYTES, renderer_of("qwen2_5")
     assert len(BYTES["😀"]) > 1
     said = [*BYTES["😀"], *BYTES["<think>"], *BYTES["😀"], *BYTES["</think>"], *BYTES["\u3000"], *BYTES["x"]]
     _, (span,) = renderer.read(said)

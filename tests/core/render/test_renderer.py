@@ -16,11 +16,9 @@ from orl_core.render.conversation import for_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, harmless, rounds
-from tests.kit.tokenizers import build, tokenizer
+from tests.kit.tokenizers import build, renderer_of, tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-RENDERERS = {name: Renderer(tokenizer(name)) for name in TEMPLATES}
-THINKING = Renderer(tokenizer("qwen3", thinking=True))
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"who": {"type": "string", "description": "a <name>"}}}
 TOOLS = (ToolSpec(name="accuse", description="Name the culprit.", parameters=SCHEMA), ToolSpec(name="look"))
 USER = text_message("user", "Who did it?")
@@ -38,7 +36,7 @@ def text(tok: HFTokenizer, messages: list[Message], *, prompt: bool, tools: Any 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_golden_opening_and_extensions(name: str) -> None:
     """The wire format of every family, as text, in tests/golden."""
-    renderer, tok = RENDERERS[name], tokenizer(name)
+    renderer, tok = renderer_of(name), tokenizer(name)
     closed = ids_of(name, "<|im_end|>")
     shown = {
         "open": renderer.open((text_message("system", "Be brief."), USER), TOOLS),
@@ -54,11 +52,11 @@ def test_golden_opening_and_extensions(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3_instruct_2507"])
 @given(first=harmless, system=st.none() | harmless, played=st.lists(rounds(), min_size=1, max_size=4))
-def test_a_conversation_appended_is_the_conversation_rendered_whole(
+def test_appended_conversation_equals_the_whole_one(
     name: str, first: str, system: str | None, played: list[tuple[Message, tuple[Message, ...]]]
 ) -> None:
     """These templates keep history as it is, so every id of opening, actions and extensions can be compared."""
-    renderer, tok = RENDERERS[name], tokenizer(name)
+    renderer, tok = renderer_of(name), tokenizer(name)
     history = [*([text_message("system", system)] if system is not None else []), text_message("user", first)]
     ids = list(renderer.open(tuple(history), ()))
     for action, answers in played:
@@ -75,7 +73,7 @@ def test_extension_is_suffix_of_rendering_with_rewritten_history(
     thinking: bool, played: list[tuple[Message, tuple[Message, ...]]]
 ) -> None:
     tok = tokenizer("qwen3", thinking=thinking)
-    renderer = THINKING if thinking else RENDERERS["qwen3"]
+    renderer = renderer_of("qwen3", thinking=True) if thinking else renderer_of("qwen3")
     history = [USER]
     for action, answers in played:
         history += [action, *answers]
@@ -93,11 +91,11 @@ def test_an_opening_of_harmless_text_is_the_templates_own(
     tools = [{"type": "function", "function": {"name": "f", "description": description, "parameters": SCHEMA}}]
     expected = tok.encode_joint(text(tok, messages, prompt=True, tools=tools))
     spec = ToolSpec(name="f", description=description, parameters=SCHEMA)
-    assert RENDERERS[name].open(tuple(messages), (spec,)) == tuple(expected)
+    assert renderer_of(name).open(tuple(messages), (spec,)) == tuple(expected)
 
 
 def test_the_closing_is_dropped_once_where_the_action_has_it() -> None:
-    renderer, tok = RENDERERS["qwen3"], tokenizer("qwen3")
+    renderer, tok = renderer_of("qwen3"), tokenizer("qwen3")
     end, eot = renderer.stop_ids
     assert (end, eot) == (tok.added_tokens["<|im_end|>"], tok.added_tokens["<|endoftext|>"])
     whole = renderer.extend((), RESULTS, calls_before=0)
@@ -111,24 +109,24 @@ def test_an_image_is_refused_by_its_place() -> None:
     image = ImageBlock(data="aGk=", mime_type="image/png")
     shown = Message(role="tool", name="look", content=(TextBlock(text="See:"), image))
     with pytest.raises(RenderError, match=r"block 1 of message 0 \(tool `look`\) is an image \(image/png\)"):
-        RENDERERS["qwen3"].extend((), (shown,), calls_before=0)
+        renderer_of("qwen3").extend((), (shown,), calls_before=0)
     with pytest.raises(RenderError, match=r"block 0 of message 1 \(user\) is an image"):
-        RENDERERS["qwen3"].open((USER, Message(role="user", content=(image,))), ())
+        renderer_of("qwen3").open((USER, Message(role="user", content=(image,))), ())
 
 
 @pytest.mark.parametrize("messages", [(), (text_message("system", "x"),), (text_message("assistant", "x"),)])
 def test_what_cannot_follow_an_action_is_refused(messages: tuple[Message, ...]) -> None:
     with pytest.raises(RenderError, match="an action is followed by tool and user messages, not by"):
-        RENDERERS["qwen3"].extend((), messages, calls_before=0)
+        renderer_of("qwen3").extend((), messages, calls_before=0)
 
 
 def test_an_opening_without_messages_is_refused() -> None:
     with pytest.raises(RenderError, match="at least one message"):
-        RENDERERS["qwen3"].open((), TOOLS)
+        renderer_of("qwen3").open((), TOOLS)
 
 
 def test_lone_surrogates_are_replaced() -> None:
-    renderer, tok = RENDERERS["qwen3"], tokenizer("qwen3")
+    renderer, tok = renderer_of("qwen3"), tokenizer("qwen3")
     bad = ToolSpec(name="f", description="\ud800", parameters={"type": "object", "properties": {"\udfff": {}}})
     assert "a\ufffdb" in tok.decode(renderer.open((text_message("user", "a\ud800b"),), (bad,)))
     assert "a\ufffdb" in tok.decode(renderer.extend((), (text_message("tool", "a\udc00b"),), calls_before=0))
@@ -153,8 +151,8 @@ def test_a_system_prompt_template_replaces_the_templates_tools() -> None:
 
 def test_an_empty_think_block_belongs_to_the_prompt() -> None:
     tok = tokenizer("qwen3")
-    assert tok.decode(RENDERERS["qwen3"].open((USER,), ())).endswith("<think>\n\n</think>\n\n")
-    assert tok.decode(THINKING.open((USER,), ())).endswith("<|im_start|>assistant\n")
+    assert tok.decode(renderer_of("qwen3").open((USER,), ())).endswith("<think>\n\n</think>\n\n")
+    assert tok.decode(renderer_of("qwen3", thinking=True).open((USER,), ())).endswith("<|im_start|>assistant\n")
 
 
 def test_parse_reads_calls_text_and_reasoning() -> None:
@@ -163,14 +161,14 @@ def test_parse_reads_calls_text_and_reasoning() -> None:
     )
     for name in TEMPLATES:
         for stop in ("", "<|im_end|>", "<|endoftext|>"):
-            action = RENDERERS[name].parse(ids_of(name, said + stop))
+            action = renderer_of(name).parse(ids_of(name, said + stop))
             assert (action.text, action.reasoning) == ("So:", "Hm.")
             call, failure = action.calls
             assert call == ToolCall(name="look", arguments={"x": 1})
             assert isinstance(failure, ParseFailure)
 
 
-def test_parse_starts_inside_reasoning_where_the_prompt_opened_it() -> None:
+def test_parse_starts_in_reasoning_that_the_prompt_opened() -> None:
     tok = HFTokenizer(build((GOLDEN / "opens_think.jinja").read_text(encoding="utf-8")))
     renderer = Renderer(tok, system_prompt_template="{tools}")
     assert tok.decode(renderer.open((USER,), TOOLS)).endswith("<|im_start|>assistant\n<think>\n")
@@ -181,8 +179,8 @@ def test_parse_starts_inside_reasoning_where_the_prompt_opened_it() -> None:
 def parts_of(name: str, said: str) -> list[tuple[str, str]]:
     """The parts that `read` finds in a text, and what their ids say."""
     ids = ids_of(name, said)
-    action, spans = RENDERERS[name].read(ids)
-    assert action == RENDERERS[name].parse(ids)
+    action, spans = renderer_of(name).read(ids)
+    assert action == renderer_of(name).parse(ids)
     return [(span.part, tokenizer(name).decode(ids[span.start : span.end])) for span in spans or ()]
 
 
@@ -204,17 +202,17 @@ def test_an_id_in_two_parts_belongs_to_the_first() -> None:
     """Qwen2.5 has no token for `</think>`: its text may end in the middle of an id."""
     tok = tokenizer("qwen2_5")
     ids = ids_of("qwen2_5", "<think>a</think>>>.")
-    _, (span,) = RENDERERS["qwen2_5"].read(ids)  # type: ignore[misc]
+    _, (span,) = renderer_of("qwen2_5").read(ids)  # type: ignore[misc]
     assert tok.decode(ids[: span.end]).startswith("<think>a</think>")
     assert not tok.decode(ids[: span.end - 1]).startswith("<think>a</think>")
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @given(pieces=st.lists(st.sampled_from([*CONTROL_STRINGS, '{"name": "a"}', "\n", "é", "x"]) | harmless, max_size=8))
-def test_spans_lie_in_order_and_hold_every_delimiter_that_opens_a_part(name: str, pieces: list[str]) -> None:
+def test_spans_are_ordered_and_hold_every_opening_delimiter(name: str, pieces: list[str]) -> None:
     tok = tokenizer(name)
     ids = ids_of(name, "".join(pieces))
-    _, spans = RENDERERS[name].read(ids)
+    _, spans = renderer_of(name).read(ids)
     assert spans is not None
     borders = [place for span in spans for place in (span.start, span.end)]
     assert borders == sorted(borders)
@@ -228,7 +226,7 @@ def test_hide_takes_reasoning_and_its_opening_out_of_a_turn() -> None:
     tok = HFTokenizer(build((GOLDEN / "opens_think.jinja").read_text(encoding="utf-8")))
     renderer = Renderer(tok, system_prompt_template="{tools}")
     assert renderer.strips
-    assert not RENDERERS["qwen2_5"].strips
+    assert not renderer_of("qwen2_5").strips
     observation = renderer.open((USER,), TOOLS)
     action_ids = tok.encode_joint("Hm.\n</think>\n\nYes.<think>Or no.<|im_end|>")
     _, spans = renderer.read(action_ids)
@@ -241,12 +239,12 @@ def test_hide_takes_reasoning_and_its_opening_out_of_a_turn() -> None:
 
 @given(st.lists(st.integers(0, 2**20)))
 def test_parse_is_total(ids: list[int]) -> None:
-    RENDERERS["qwen3"].parse(ids)
+    renderer_of("qwen3").parse(ids)
 
 
 @given(st.text(max_size=300), st.integers(1, 120))
 def test_cut_keeps_what_fits_and_marks_what_does_not(said: str, budget: int) -> None:
-    renderer, tok = RENDERERS["qwen3"], tokenizer("qwen3")
+    renderer, tok = renderer_of("qwen3"), tokenizer("qwen3")
     kept = renderer.cut(said, budget)
     if len(tok.encode([said])[0]) <= budget:
         assert kept == said
@@ -258,4 +256,4 @@ def test_cut_keeps_what_fits_and_marks_what_does_not(said: str, budget: int) -> 
 
 
 def test_cut_is_bounded_by_the_budget_not_by_the_text() -> None:
-    assert len(RENDERERS["qwen3"].cut("word " * 1_000_000, 100)) < 1000
+    assert len(renderer_of("qwen3").cut("word " * 1_000_000, 100)) < 1000

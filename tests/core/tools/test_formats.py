@@ -22,8 +22,8 @@ from orl_core.tools import (
     delimiters,
     parse,
     parse_marked,
-    read_marked,
     thinking,
+    wire_format,
 )
 from orl_core.tools.marked import mark
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
@@ -164,7 +164,7 @@ def within_delimiters(text: str, tool_format: ToolFormat) -> set[int]:
 
 
 @given(any_calls, quiet_calls, st.integers(0, 10**6))
-def test_a_text_cut_anywhere_gives_the_complete_calls_before_the_cut(
+def test_cut_text_gives_the_complete_calls_before_the_cut(
     escaped: list[ToolCall], quiet: list[ToolCall], seed: int
 ) -> None:
     for wire, calls in (*((wire, escaped) for wire in ESCAPING), *((wire, quiet) for wire in LITERAL)):
@@ -247,13 +247,14 @@ VALUE_ENDS = {
 
 
 @given(text=SOUP, opened=st.booleans())
-def test_parts_stand_in_order_and_what_they_leave_out_is_the_text(text: str, *, opened: bool) -> None:
+def test_parts_are_ordered_and_the_rest_is_text(text: str, *, opened: bool) -> None:
     for tool_format in TOOL_FORMATS:
         _check_parts(tool_format, text, opened=opened)
 
 
 def _check_parts(tool_format: ToolFormat, text: str, *, opened: bool) -> None:
-    action, spans = read_marked(mark(text, delimiters(tool_format)), tool_format, reasoning_opened=opened)
+    marked = mark(text, delimiters(tool_format))
+    action, spans = wire_format(tool_format, tool_format).read(marked, (), reasoning_opened=opened)
     borders = [0, *(place for span in spans for place in (span.start, span.end)), len(text)]
     assert borders == sorted(borders)
     parts = {span.part for span in spans}

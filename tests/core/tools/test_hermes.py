@@ -68,7 +68,7 @@ def test_every_opening_tag_outside_reasoning_counts_once_at_most(text: str, open
 
 
 @given(st.lists(CALLS, min_size=1, max_size=3), st.integers(min_value=0))
-def test_a_text_cut_anywhere_gives_the_complete_calls_before_the_cut(calls: list[ToolCall], seed: int) -> None:
+def test_cut_text_gives_the_complete_calls_before_the_cut(calls: list[ToolCall], seed: int) -> None:
     text = "\n".join(map(block, calls))
     cut = seed % (len(text) + 1)
     found = parse(text[:cut]).calls

@@ -156,7 +156,7 @@ def test_any_schema_gives_a_value_or_the_text(schema: dict[str, Any], text: str)
         assert value == text or not isinstance(value, str)
 
 
-def test_a_schema_that_branches_without_end_is_followed_in_no_time() -> None:
+def test_schema_that_branches_without_end_is_followed_fast() -> None:
     defs: dict[str, Any] = {f"D{n}": {"anyOf": [{"$ref": f"#/$defs/D{n + 1}"}] * 4} for n in range(200)}
     started = time.monotonic()
     assert read("1", {"$ref": "#/$defs/D0"}, {"$defs": defs}) == 1

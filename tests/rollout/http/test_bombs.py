@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from pathlib import Path
 
 import pytest
-from msgspec import structs
 from orl_core.errors import EngineError, OrlError, SessionError, boundary
 from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_core.trajectory import StopReason
 from orl_launcher.doctor.engine import _ask
 from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.http.safe_json import check, decode
-from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
+from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import open_listing
 from orl_rollout.secrets.secrets import Scrubber
-from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.upload import sender as delivery
 from orl_testing import ScriptedEngine
 
-from tests.kit.episodes import config_of, task_of
+from tests.kit.episodes import config_of
+from tests.kit.growth import PATIENCE, engine, growth_of, session
 from tests.kit.heartbeat import MAX_STOP, heartbeat
 from tests.rollout.http.hostile import KINDS, hostile
 from tests.rollout.loop.loop_play import call, play, result, say, session_of
 
 MEGABYTES = 300
-PATIENCE = 0.5  # seconds, for what never ends
-NEVER_END = ("drip",)
 
 
 @pytest.fixture(scope="module")
@@ -37,41 +33,14 @@ def server() -> Generator[str]:
         yield url
 
 
-async def session(url: str) -> None:
-    task = task_of("Echo")
-    async with OpenRewardClient(config_of("Echo", url)) as client:
-        made = client.session(task)
-        patient = structs.replace(made._options, open_seconds=PATIENCE if url.endswith(NEVER_END) else 30.0)
-        await OpenRewardSession(patient, made._reach).open(task)
-
-
 async def listing(url: str) -> None:
     async with OpenRewardClient(config_of("Echo", url)) as client:
         await open_listing(client, "gallery/Echo", "train")
 
 
-async def engine(url: str) -> None:
-    async with SglangEngine(url, context_tokens=32768, timeouts=Timeouts(total=PATIENCE, retry=0.01)) as asked:
-        await asked.generate([1, 2, 3], {"max_new_tokens": 4096}, key="a")
-
-
 async def doctor(url: str) -> None:
     with boundary(EngineError, "doctor"):
         await _ask(url)
-
-
-def resident(field: str) -> float:
-    """A field of this process's memory, in megabytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
-
-
-def growth_of(work: Callable[[], object]) -> float:
-    """By how many megabytes the peak of this process's memory is above its start."""
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    start = resident("VmRSS:")
-    work()
-    return resident("VmHWM:") - start
 
 
 CASES = [

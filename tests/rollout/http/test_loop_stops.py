@@ -8,9 +8,9 @@ import pytest
 from orl_core.errors import EngineError, OrlError, SessionError
 from orl_rollout.openreward.sdk import prepare_sdk
 
+from tests.kit.growth import engine, session
 from tests.kit.heartbeat import MAX_STOP, heartbeat
 from tests.rollout.http.hostile import hostile
-from tests.rollout.http.test_bombs import engine, session
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from orl_rollout.tasks.prepare import prepare
 from orl_rollout.upload import sender as delivery
 from orl_testing import environments as envs
 
+from tests.kit.answering import Answering
 from tests.kit.episodes import Playing, config_of, task_of
-from tests.rollout.openreward.test_servers import Answering
 
 KEY = "or-key-0123456789"
 STRANGE = ("/evil:8000/x", "//evil", "..", ".", "a/b", "a?b", "a#b", "a b", "a\n", "a%2e", "@evil", "é", "x" * 300)
@@ -132,7 +132,7 @@ async def test_a_client_has_a_plain_http_url(url: str) -> None:
 
 
 @pytest.mark.parametrize("login", ["user:hidden", ":hidden", "hidden"])
-async def test_login_in_the_address_of_an_engine_is_refused_and_not_shown(login: str) -> None:
+async def test_login_in_engine_address_is_refused_and_not_shown(login: str) -> None:
     with pytest.raises(EngineError, match="has a login") as caught:
         async with SglangEngine(f"http://{login}@127.0.0.1:1", context_tokens=100):
             pass

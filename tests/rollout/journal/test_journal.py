@@ -164,7 +164,7 @@ def test_a_foreign_record_is_skipped(tmp_path, caplog, line):
     assert "is skipped" in caplog.text
 
 
-async def test_the_event_loop_runs_on_while_long_trajectories_are_written(tmp_path):
+async def test_event_loop_runs_while_long_trajectories_are_written(tmp_path):
     """Not a measure of time: between the first and the last of the records the loop has taken many turns."""
     long = outcome(ids=tuple(range(40_000)))
     turns = 0

@@ -6,17 +6,16 @@ from typing import Any
 
 from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
-from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, Trajectory
 from orl_rollout.loop import loop
 from orl_rollout.loop.loop import rollout
 from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.kit.tokenizers import tokenizer
+from tests.kit.tokenizers import renderer_of, tokenizer
 
 TOKENIZER = tokenizer()
-RENDERER = Renderer(TOKENIZER)
+RENDERER = renderer_of()
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 TOOLS = (ToolSpec(name="act", parameters=SCHEMA), ToolSpec(name="look"))
 TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})

@@ -3,11 +3,12 @@
 Those of 7 to 10, how a rollout ends before its time, stand in test_loop_endings.py.
 
  1. A prompt over budget: no turn, MAX_TOKENS, the engine is not called.
- 2. An action cut by length is kept and trained, not acted on: MAX_TOKENS.
+ 2. An action cut by length is kept and trained, not acted on: MAX_TOKENS. With `retry_cut_actions`, one that the budget
+    of its turn cut goes back to the model as a mistake.
  3. A parse failure, unknown tool or invalid argument is answered with the smallest helpful message; `max_invalid` in a
-    row end the rollout.
+    row end the rollout. Each way to end early has a StopDetail of its own.
  4. Several calls run in order, side by side only on request; the first `finished` ends the episode.
- 5. Plain text: the terminal tool where there is one, otherwise a nudge, `max_nudges` times.
+ 5. Plain text: the terminal tool where there is one, otherwise a nudge, `max_nudges` times or until `max_turns`.
  6. `finished` keeps that turn's reward. A null reward is not 0.
  7. An engine's abort while the host's flag is set: ABORTED. The flag is read before every turn and call.
  8. Faults end in ERROR with the turns so far, never repeating a tool call, never trained.
@@ -25,8 +26,9 @@ import asyncio
 import pytest
 from orl_core.datum import to_data
 from orl_core.errors import SessionError
+from orl_core.limits import Limits
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, text_of
-from orl_core.trajectory import Generation, RolloutSpec, StopReason
+from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason
 from orl_rollout.loop.loop import rollout
 from orl_testing import ScriptedEngine, ScriptedSession
 
@@ -53,7 +55,7 @@ async def test_1_the_three_budgets_are_separate():
     assert engine.requests[0].sampling["max_new_tokens"] == size + 1
 
 
-async def test_1_a_context_that_fills_up_ends_the_rollout_with_its_turns():
+async def test_1_full_context_ends_the_rollout_with_its_turns():
     engine = ScriptedEngine([say(call()), say(call())])
     await play(engine, session_of(result(), result(finished=True)))
     full = len(engine.requests[1].token_ids)
@@ -62,7 +64,7 @@ async def test_1_a_context_that_fills_up_ends_the_rollout_with_its_turns():
     assert trajectory.trainable
 
 
-async def test_2_an_action_cut_by_length_is_kept_and_trained_but_not_acted_on():
+async def test_2_action_cut_by_length_trains_and_is_not_acted_on():
     session = session_of()
     trajectory = await play(ScriptedEngine([say(call(), reason="length")]), session)
     assert trajectory.stop_reason is StopReason.MAX_TOKENS
@@ -70,6 +72,39 @@ async def test_2_an_action_cut_by_length_is_kept_and_trained_but_not_acted_on():
     (datum,) = to_data(trajectory, reward=0.0)
     assert datum.trainable
     assert sum(datum.loss_mask) == len(datum.response)
+
+
+async def test_2_cut_by_a_full_context_is_no_cut_by_the_turn():
+    size = len(say(call(), reason="length").token_ids)
+    engine = ScriptedEngine([say(call(), reason="length")])
+    trajectory = await play(engine, session_of(), turn_tokens=size)
+    assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TOKENS, StopDetail.CUT_ACTION)
+    engine = ScriptedEngine([say(call(), reason="length")])
+    trajectory = await play(engine, session_of(), turn_tokens=size + 1, rollout_tokens=size)
+    assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TOKENS, None)
+
+
+async def test_2_a_cut_action_goes_back_to_the_model_on_request():
+    cut, whole = say("<think>\nHm " + "and " * 20, reason="length"), say(call())
+    size = len(cut.token_ids)
+    engine, session = ScriptedEngine([cut, whole]), session_of(result(finished=True, reward=1.0))
+    trajectory = await play(engine, session, turn_tokens=size, retry_cut_actions=True)
+    assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.FINISHED, None)
+    assert f"cut after {size} tokens" in shown(engine, 1)
+    assert engine.requests[1].token_ids[: len(engine.requests[0].token_ids) + size] == (
+        engine.requests[0].token_ids + cut.token_ids
+    )
+    (datum,) = to_data(trajectory, reward=1.0)
+    assert sum(datum.loss_mask) == size + len(whole.token_ids)
+
+
+async def test_2_cut_actions_in_a_row_end_the_rollout():
+    cut = say("Hm " * 20, reason="length")
+    limits = {"turn_tokens": len(cut.token_ids), "retry_cut_actions": True}
+    trajectory = await play(ScriptedEngine([cut] * 4), session_of(), max_invalid=3, **limits)
+    assert (trajectory.stop_detail, len(trajectory.turns)) == (StopDetail.CUT_ACTION, 3)
+    trajectory = await play(ScriptedEngine([cut] * 4), session_of(), max_invalid=None, max_turns=4, **limits)
+    assert (trajectory.stop_reason, trajectory.ending, len(trajectory.turns)) == (StopReason.MAX_TURNS, "max_turns", 4)
 
 
 async def test_2_a_stop_token_at_the_very_limit_is_a_complete_action():
@@ -103,12 +138,18 @@ async def test_3_max_invalid_in_a_row_end_the_rollout():
     script = [say(call(name="fly")), say(call(name="fly")), say(call()), *[say(call(name="fly"))] * 3]
     session = session_of(result())
     trajectory = await play(ScriptedEngine(script), session, max_invalid=3)
-    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, StopDetail.INVALID_CALLS)
     assert len(trajectory.turns) == 6
     assert trajectory.trainable
 
 
-async def test_4_calls_run_in_order_and_the_first_finished_ends_the_episode():
+async def test_3_without_max_invalid_refusals_last_until_max_turns():
+    trajectory = await play(ScriptedEngine([say(call(name="fly"))] * 5), session_of(), max_invalid=None, max_turns=5)
+    assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, None)
+    assert len(trajectory.turns) == 5
+
+
+async def test_4_calls_run_in_order_until_the_first_finished():
     session = session_of(result("one"), result("two", finished=True, reward=1.0))
     trajectory = await play(ScriptedEngine([say(call(1) + "\n" + call(2) + "\n" + call(3))]), session)
     assert trajectory.stop_reason is StopReason.FINISHED
@@ -163,7 +204,7 @@ async def test_4_a_fault_beside_a_finished_call_does_not_undo_the_end():
     assert text_of(won.content) == "won"
 
 
-async def test_stripped_reasoning_is_not_shown_again_and_splits_the_data():
+async def test_stripped_reasoning_is_hidden_and_splits_the_data():
     """Cut at its control ids, with the white space after it; all else is what was sampled, id for id."""
     engine = ScriptedEngine(
         [say(f"<think>\nHm {n}.\n</think>\n\nSo:\n{call()}") for n in (1, 2)] + [say(call()), say("<think>\nEnd")]
@@ -197,9 +238,17 @@ async def test_5_plain_text_answers_where_there_is_a_terminal_tool():
 async def test_5_plain_text_is_nudged_and_then_ends_the_rollout():
     engine = ScriptedEngine([say("Hm."), say("Well."), say("So.")])
     trajectory = await play(engine, session_of(), max_nudges=2)
-    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, StopDetail.NO_CALL)
     assert len(trajectory.turns) == 3
     assert "calling a tool" in shown(engine, 1)
+    assert ["calling a tool" in turn.nudge for turn in trajectory.turns] == [True, True, False]
+
+
+async def test_5_every_turn_without_a_call_is_nudged_by_default():
+    engine = ScriptedEngine([say("Hm.")] * 4)
+    trajectory = await play(engine, session_of(), max_turns=4)
+    assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, None)
+    assert shown(engine, 3).count("calling a tool") == 3
 
 
 async def test_6_finished_keeps_its_reward_and_null_is_not_zero():
@@ -231,7 +280,7 @@ async def test_11_an_image_is_refused_loudly():
     assert "image" in trajectory.error
 
 
-async def test_12_the_given_sampling_parameters_are_used_and_not_changed():
+async def test_12_sampling_parameters_are_used_and_not_changed():
     job = RolloutSpec(
         task=TASK, rollout_id="k", sampling={"temperature": 0.1, "top_p": 0.5, "max_new_tokens": 7}, evaluation=True
     )
@@ -244,6 +293,14 @@ async def test_12_the_given_sampling_parameters_are_used_and_not_changed():
     assert sampling["no_stop_trim"] is True
     assert sampling["skip_special_tokens"] is False
     assert job.sampling == before
+
+
+async def test_the_trainers_budget_of_a_turn_reaches_the_engine():
+    limits = Limits(turn_tokens=5, context_tokens=40_000, rollout_tokens=40_000)
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=limits, sampling={"max_new_tokens": 16384})
+    engine = ScriptedEngine([say(call())])
+    await rollout(job, session=session_of(result(finished=True)), renderer=RENDERER, engine=engine)
+    assert engine.requests[0].sampling["max_new_tokens"] == 16384
 
 
 @pytest.mark.parametrize("token", [RENDERER.vocabulary_size, 1 << 30])

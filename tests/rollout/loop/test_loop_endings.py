@@ -17,7 +17,7 @@ from orl_testing.scripted import Hang
 from tests.rollout.loop.loop_play import TOOLS, call, play, result, say, session_of
 
 
-async def test_7_an_abort_under_the_hosts_flag_is_aborted_and_does_not_train():
+async def test_7_abort_under_the_hosts_flag_does_not_train():
     flag = iter([False, True])
     partial = Generation(token_ids=(5, 6), logprobs=(-1.0, -1.0), finish_reason="abort")
     trajectory = await play(ScriptedEngine([partial]), session_of(), stopped=lambda: next(flag))
@@ -26,7 +26,7 @@ async def test_7_an_abort_under_the_hosts_flag_is_aborted_and_does_not_train():
     assert not trajectory.trainable
 
 
-async def test_7_an_abort_that_nobody_asked_for_is_continued_in_the_same_turn():
+async def test_7_unrequested_abort_continues_in_the_same_turn():
     whole = say(call())
     first = Generation(token_ids=whole.token_ids[:3], logprobs=(-1.0,) * 3, finish_reason="abort", weight_version="1")
     empty = Generation(token_ids=(), logprobs=(), finish_reason="abort")
@@ -106,7 +106,7 @@ async def test_9_a_call_past_its_deadline_is_a_fault():
 
 
 @pytest.mark.parametrize(("engine", "session", "words"), [(Hang, 0.0, "generating"), (0.0, Hang, "calling tool `act`")])
-async def test_9_a_turn_past_its_deadline_is_a_fault_of_whom_it_waits_for(engine: float, session: float, words: str):
+async def test_9_late_turn_is_a_fault_of_whom_it_waits_for(engine: float, session: float, words: str):
     async with asyncio.timeout(10):
         trajectory = await play(
             ScriptedEngine([say(call())], pause=engine), session_of(result(), pause=session), turn_timeout=0.05
@@ -116,7 +116,7 @@ async def test_9_a_turn_past_its_deadline_is_a_fault_of_whom_it_waits_for(engine
 
 
 @pytest.mark.parametrize("train", [False, True])
-async def test_9_a_rollout_past_its_deadline_is_a_timeout_with_its_turns(train: bool):
+async def test_9_late_rollout_is_a_timeout_with_its_turns(train: bool):
     engine, session = ScriptedEngine([say(call())]), session_of(result(), pause=Hang)
     trajectory = await play(engine, session, rollout_timeout=0.05, train_timeouts=train)
     assert trajectory.stop_reason is StopReason.TIMEOUT

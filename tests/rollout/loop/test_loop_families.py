@@ -8,7 +8,7 @@ from orl_core.datum import to_data
 from orl_core.limits import Limits
 from orl_core.messages import FailureKind, TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
-from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
 from orl_testing import ScriptedEngine, ScriptedSession
 
@@ -36,7 +36,7 @@ async def play(
 
 async def test_no_nudge_where_a_user_message_cannot_follow():
     trajectory, engine, _ = await play("mistral_nemo", ["Hm.</s>"])
-    assert (trajectory.stop_reason, len(engine.requests)) == (StopReason.MAX_TURNS, 1)
+    assert (trajectory.stop_detail, len(engine.requests)) == (StopDetail.NO_CALL, 1)
     assert trajectory.trainable
     trajectory, engine, _ = await play("ministral_3", ["Hm.</s>", "Hm.</s>"], max_nudges=1)
     assert (trajectory.stop_reason, len(engine.requests)) == (StopReason.MAX_TURNS, 2)
@@ -55,7 +55,8 @@ async def test_excess_calls_get_one_failure_and_none_runs():
 
 async def test_an_action_that_has_opened_another_role_ends_the_rollout():
     trajectory, _, session = await play("glm4_5", [GLM_CALL + "<|user|>"], results=1)
-    assert (trajectory.stop_reason, trajectory.error) == (StopReason.MAX_TURNS, "")
+    assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TURNS, StopDetail.ROLE_OPENED)
+    assert trajectory.error == ""
     assert len(session.calls) == 1
     (datum,) = to_data(trajectory, reward=0.0)
     assert datum.trainable
@@ -85,7 +86,7 @@ async def test_calls_are_numbered_over_the_whole_rollout():
     assert "## Return of functions.act:1\nok" in shown
 
 
-async def test_reasoning_that_a_user_message_opens_is_not_open_after_a_result():
+async def test_reasoning_opened_by_user_is_closed_after_a_result():
     call = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>act<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     end = "<｜end▁of▁sentence｜>"
     said = [f"Hm.</think>{call}{end}", f"{call}{end}", f"Done.{end}"]
@@ -94,7 +95,7 @@ async def test_reasoning_that_a_user_message_opens_is_not_open_after_a_result():
     assert len(session.calls) == 2
 
 
-async def test_texts_in_a_call_get_the_types_of_the_tools_that_were_shown():
+async def test_texts_in_a_call_get_the_types_of_shown_tools():
     text = GLM_CALL.replace(">go<", ">3<") + "<|observation|>"
     number = ToolSpec(name="act", parameters={"type": "object", "properties": {"x": {"type": "integer"}}})
     for tool, expected in ((number, 3), (ToolSpec(name="act", parameters=TEXT), "3")):

@@ -12,6 +12,8 @@ from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
 from orl_rollout.loop.tool_check import Toolbox
 
+from tests.kit.strategies import JSON
+
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -58,19 +60,12 @@ def test_what_fits_can_be_made_and_what_is_not_listed_cannot():
     assert failure.message == "unknown tool `fly`; the tools are: act, look"
 
 
-def test_an_unknown_tool_of_any_name_is_answered_in_one_short_line():
+def test_unknown_tool_is_answered_in_one_short_line():
     failure = toolbox(SCHEMA).check(ToolCall(name="fly\n" * 10_000))
     assert failure is not None
     assert "\n" not in failure.message
     assert len(failure.message) <= 500
     assert failure.message.endswith("the tools are: act, look")
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
 
 
 @given(st.dictionaries(st.sampled_from(["count", "kind", "where", "at"]) | st.text(max_size=5), JSON, max_size=4))
@@ -84,12 +79,12 @@ def test_any_arguments_are_judged_in_one_line(arguments: dict[str, Any]):
     [{"type": "no such type"}, {"properties": 1}],
     ids=["type", "properties"],
 )
-def test_parameters_that_are_no_schema_are_the_environments_fault(schema: dict[str, Any]):
+def test_parameters_without_schema_are_the_environments_fault(schema: dict[str, Any]):
     with pytest.raises(SessionError, match="tool `act` has parameters that are no JSON schema"):
         toolbox(schema)
 
 
-def test_a_schema_that_cannot_be_applied_is_the_environments_fault():
+def test_inapplicable_schema_is_the_environments_fault():
     with pytest.raises(SessionError, match="reading the schema of tool `act`"):
         check({"type": "object", "properties": {"x": {"$ref": "#/nowhere"}}}, x="text")
 

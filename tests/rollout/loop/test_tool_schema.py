@@ -16,9 +16,9 @@ from orl_rollout.loop.schema_keywords import KEYWORDS
 from orl_rollout.loop.tool_check import Toolbox
 from orl_testing import ScriptedEngine, ScriptedSession
 
+from tests.kit.strategies import JSON
 from tests.rollout.loop.hostile_tools import ARGUMENTS, SCHEMAS, Verdict, called, field, nested, tool
 from tests.rollout.loop.loop_play import call, play, result, say
-from tests.rollout.loop.test_tool_check import JSON
 
 
 async def judged(schema: Any, arguments: dict[str, Any]) -> tuple[Verdict, str]:

@@ -34,10 +34,12 @@ async def test_indented_output_arrives_whole(gallery):
             assert text_of((await play.call("show", size=size)).content) == f"{'x':>{size}}"
 
 
-def test_text_becomes_valid_unicode_and_unknown_blocks_are_refused():
+def test_text_is_valid_unicode_and_unknown_blocks_are_refused():
     text = {"type": "text", "text": "a \ud800 \U0001f600"}
     result = result_of("look", {"ok": True, "output": {"blocks": [text], "newer": 1}}, 0.0)
     assert text_of(result.content) == "a \ufffd \U0001f600"
+    for sent, kept in (({"a": "\ud800"}, {"a": "\ufffd"}), (None, {}), ([1], {"value": [1]})):
+        assert result_of("look", {"ok": True, "output": {"metadata": sent}}, 0.0).metadata == kept
     with pytest.raises(msgspec.ValidationError):
         result_of("look", {"ok": True, "output": {"blocks": [{"type": "video", "data": ""}]}}, 0.0)
 

@@ -74,6 +74,40 @@ async def test_control_and_binary_outputs_are_shown_as_they_are(gallery: envs.Se
 
 
 @pytest.mark.parametrize("parallel", [False, True])
+async def test_unusable_answer_is_kept(gallery: envs.Served, parallel: bool):
+    """Every call that the server answered has a result, with the answer's own text."""
+    spec = {"at": "tool", "call": 1, "does": "nan"}
+    trajectory = await play("Trouble", gallery.url, model(("step",), ("step",)), spec, parallel_calls=parallel)
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert [len(turn.results) for turn in trajectory.turns] == [1, 1]
+    error, answer = trajectory.turns[1].results[0].content
+    assert "not finite" in text_of((error,))
+    assert '"text": "paid"' in text_of((answer,))
+    assert trajectory.rewards == ()
+
+
+@pytest.mark.parametrize("body", [b"<html>no JSON</html>", b"[" * 500, b'{"ok": 7}'])
+async def test_answer_of_another_form_is_kept(body: bytes):
+    class Other:
+        def __init__(self, app: Any) -> None:
+            self.app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if not scope.get("path", "").endswith("/call"):
+                await self.app(scope, receive, send)
+                return
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    with envs.serve(envs.Trouble, wrap=Other) as served:
+        trajectory = await play("Trouble", served.url, model(("step",)))
+    assert trajectory.stop_reason is StopReason.ERROR
+    _, answer = trajectory.turns[0].results[0].content
+    assert text_of((answer,)) == body.decode()
+
+
+@pytest.mark.parametrize("parallel", [False, True])
 async def test_an_episode_finishes_once(gallery: envs.Served, parallel: bool):
     """Of two calls that both end it, one after the other the second is not made, side by side the server refuses it."""
     trajectory = await play("Trouble", gallery.url, model(("finish", "finish")), parallel_calls=parallel)

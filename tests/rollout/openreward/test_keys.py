@@ -11,6 +11,7 @@ from orl_rollout.openreward import OpenRewardClient
 from orl_testing import environments as envs
 
 from tests.kit.episodes import Playing, config_of, task_of
+from tests.launcher.platform_api import platform_api
 
 KEY = "or-key-0123456789"
 
@@ -67,13 +68,40 @@ async def test_an_environment_whose_tools_tell_a_secret_is_not_played(gallery, m
     assert gallery.sessions == before
 
 
-async def test_secrets_without_a_value_or_hosts_are_refused(gallery, monkeypatch):
+async def test_a_secret_without_a_value_is_not_sent(gallery, monkeypatch):
+    monkeypatch.delenv("MISSING", raising=False)
+    before = len(gallery.requests)
+    async with Playing("Echo", gallery.url, secrets={"missing": None}):
+        pass
+    sent = next(headers["x-secrets"] for path, headers in gallery.requests[before:] if path == "/create")
+    assert "missing" not in json.loads(base64.b64decode(sent))
+
+
+async def test_a_secret_that_the_platform_needs_is_asked_for_once(gallery, monkeypatch):
+    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+    monkeypatch.setenv("OPENREWARD_SESSION_URL", gallery.url)
+    monkeypatch.delenv("MISSING", raising=False)
+    config = config_of("Echo", None, secrets={"missing": None})
+    with platform_api() as platform:
+        monkeypatch.setenv("OPENREWARD_API_URL", platform.url)
+        platform.needed = ["MISSING"]
+        async with OpenRewardClient(config) as client:
+            with pytest.raises(ConfigError, match=r"gallery/Echo.*missing or MISSING"):
+                await client.environment("gallery/Echo")
+            platform.needed = ["OTHER"]
+            await asyncio.gather(*(client.environment("gallery/Echo") for _ in range(5)))
+        platform.needed = None
+        async with OpenRewardClient(config) as client:
+            await client.environment("gallery/Echo")
+        async with OpenRewardClient(config_of("Echo", None)) as client:
+            await client.environment("gallery/Echo")
+        assert len(platform.asked) == 3
+
+
+async def test_secrets_without_hosts_or_of_others_are_refused(gallery, monkeypatch):
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
     monkeypatch.setenv("HAS_VALUE", "something-secret")
     monkeypatch.setenv("STOLEN", KEY)
-    async with OpenRewardClient(config_of("Echo", gallery.url, secrets={"missing": None})) as client:
-        with pytest.raises(ConfigError, match=r"gallery/Echo.*missing or MISSING"):
-            client.session(task_of("Echo"))
     async with OpenRewardClient(config_of("Echo", None, secrets={"has_value": None})) as client:
         with pytest.raises(ConfigError, match="hosts"):
             client.session(task_of("Echo"))
@@ -150,7 +178,7 @@ class _Impatient:
         await writer.wait_closed()
 
 
-async def test_a_pause_between_calls_does_not_run_into_a_closing_connection():
+async def test_pause_between_calls_meets_no_closing_connection():
     with envs.serve(envs.Echo) as served:
         async with _Impatient(served.url, idle=1.5) as way, Playing("Echo", way.url) as playing:
             await asyncio.sleep(2.0)

@@ -1,15 +1,19 @@
 """Episodes open and close on a real OpenReward server: reading, retries, and nothing left behind."""
 
 import asyncio
+import json
 import socket
 import time
+from importlib.metadata import version
 
 import pytest
-from orl_core.errors import SessionError
+from orl_core.config import decode_config
+from orl_core.errors import ConfigError, SessionError
 from orl_core.messages import ToolCall, text_of
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.wire import decode_listing
+from orl_rollout.run_folder.environments import record_versions
 from orl_testing import environments as envs
 
 from tests.kit.episodes import Playing, config_of, task_of
@@ -45,7 +49,7 @@ async def test_a_terminal_tool_is_hidden_and_takes_the_answer(gallery):
             await play.session.answer("right")
 
 
-def test_a_terminal_tool_is_hidden_also_where_the_server_lists_it():
+def test_terminal_tool_is_hidden_though_the_server_lists_it():
     tools = [{"name": "look", "input_schema": None}, {"name": "submit"}]
     listing = decode_listing({"tools": tools, "terminal_tool": {"name": "submit", "arg": "answer"}})
     assert [tool.name for tool in listing.specs()] == ["look"]
@@ -142,3 +146,55 @@ async def test_close_is_idempotent_and_needs_no_open(gallery):
         await session.close()
         with pytest.raises(SessionError, match="not open"):
             await session.call(ToolCall(name="echo"))
+
+
+class Bodies:
+    """Keeps the bodies of requests for a session."""
+
+    def __init__(self, app):
+        self.app = app
+        self.seen = []
+
+    async def __call__(self, scope, receive, send):
+        async def kept():
+            message = await receive()
+            if scope.get("path") == "/create_session" and message.get("body"):
+                self.seen.append(json.loads(message["body"]))
+            return message
+
+        await self.app(scope, kept, send)
+
+
+async def test_env_overrides_reach_the_session_with_secrets(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-container")
+    wraps = []
+    with envs.serve(envs.Echo, wrap=lambda app: wraps.append(Bodies(app)) or wraps[0]) as served:
+        settings = {
+            "base_url": served.url,
+            "secrets": {"OPENAI_API_KEY": None},
+            "env_overrides": {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": None},
+        }
+        config = decode_config({"environments": {"gallery/Echo": settings}}, "test")
+        async with OpenRewardClient(config) as client:
+            session = client.session(task_of("Echo", 1))
+            await session.open(task_of("Echo", 1))
+            await session.close()
+    asked = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "sk-of-the-container"}
+    assert wraps[0].seen == [{"env": asked}]
+    assert "sk-of-the-container" not in json.dumps(config.public())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "variable"),
+    [({"OPENAI_API_KEY": "sk-1"}, "OPENAI_API_KEY"), ({"URL": "http://a:b@c"}, "URL"), ({"OTHER": None}, "OTHER")],
+)
+def test_env_overrides_hold_no_secret(overrides, variable):
+    with pytest.raises(ConfigError, match=f"env_overrides.{variable}"):
+        decode_config({"environments": {"A/B": {"env_overrides": overrides}}}, "test")
+
+
+async def test_version_of_a_server_is_recorded_if_it_answers(gallery, tmp_path):
+    tree = {"gallery/Echo": {"base_url": gallery.url}, "gone/Gone": {"base_url": "http://127.0.0.1:9"}}
+    await record_versions(decode_config({"environments": tree}, "test"), tmp_path)
+    recorded = json.loads((tmp_path / "environments.json").read_text())
+    assert recorded == {"gallery/Echo": {"version": version("openreward"), "build_sha": None}, "gone/Gone": None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -15,26 +14,10 @@ from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
 from orl_testing import environments as envs
 from orl_testing.proxy import Mishap, MishapKind, Proxy
 
+from tests.kit.answering import Answering
 from tests.kit.episodes import Playing, config_of, task_of
 
 UNNAMED = Task(env_name="gallery/Echo", deployment_name="gallery/Echo", task_spec={"number": 1})
-
-
-class Answering:
-    """Answers some paths itself: `answers` holds status, headers and body by the path's end."""
-
-    answers: dict[str, tuple[int, list[tuple[bytes, bytes]], bytes]] = {}
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        for path, (status, headers, body) in self.answers.items():
-            if scope.get("path", "").endswith(path):
-                await send({"type": "http.response.start", "status": status, "headers": headers})
-                await send({"type": "http.response.body", "body": body})
-                return
-        await self.app(scope, receive, send)
 
 
 class Old(Answering):
@@ -53,7 +36,7 @@ async def test_older_server_falls_back_to_prompt_and_tools():
             assert (await play.call("finish")).finished
 
 
-async def test_a_server_that_redirects_what_names_no_variant_is_followed():
+async def test_redirect_of_a_path_without_variant_is_followed():
     """Without a variant the SDK's server answers every request with 308 to its first environment."""
     with envs.serve(envs.Echo, envs.Terminal, wrap=Old) as served:
         async with OpenRewardClient(config_of("Echo", served.url)) as client:
@@ -185,6 +168,14 @@ def test_every_event_loop_has_its_own_client(gallery: envs.Served):
     for thread in threads:
         thread.join(30)
     assert sorted(said) == sorted("01234" * 4)
+
+
+async def test_closed_client_opens_no_connection(gallery: envs.Served):
+    task = task_of("Echo", number=1)
+    async with OpenRewardClient(config_of("Echo", gallery.url)) as client:
+        session = client.session(task)
+    with pytest.raises(SessionError, match="closed"):
+        await session.open(task)
 
 
 async def test_one_client_holds_many_sessions_and_leaves_none(gallery: envs.Served):

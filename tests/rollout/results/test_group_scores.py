@@ -65,7 +65,7 @@ def test_a_server_that_takes_text_only_is_shown_what_was_said():
     ]
 
 
-async def test_the_environment_compares_whole_groups_on_one_fresh_session_each(gallery: envs.Served):
+async def test_each_group_is_compared_on_one_fresh_session(gallery: envs.Served):
     envs.Compared.seen.clear()
     async with OpenRewardClient(config_of("Compared", gallery.url)) as client:
         outcomes = [ended("a"), ended("four", number=4), ended("bbb"), ended("failed", stop=StopReason.ERROR)]
@@ -84,7 +84,7 @@ async def test_the_environment_compares_whole_groups_on_one_fresh_session_each(g
     assert called.id == told.tool_call_id  # type: ignore[union-attr]
 
 
-async def test_a_group_that_cannot_be_scored_keeps_its_rewards_and_is_counted(gallery: envs.Served):
+async def test_unscored_group_keeps_its_rewards_and_is_counted(gallery: envs.Served):
     async with OpenRewardClient(config_of("Compared", gallery.url)) as client:
         outcomes = [ended("a", number=2), ended("slow", number=3), ended("four", number=4)]
         started = time.monotonic()

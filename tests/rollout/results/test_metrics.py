@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.messages import Action, FailureKind, ToolResult
-from orl_core.trajectory import Generation, StopReason, Trajectory, Turn
-from orl_rollout.results.metrics import RolloutStats, metrics_of, stats_of
+from orl_core.trajectory import Generation, StopDetail, StopReason, Trajectory, Turn
+from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
 
 from tests.kit.strategies import trajectories
 from tests.kit.trajectories import environment, played
 
-RATES = ("success", "valid_calls", "failed_calls", "cache_hits", *(f"stop/{reason.value}" for reason in StopReason))
+ENDINGS = tuple(f"stop/{ending.value}" for ending in (*StopReason, *StopDetail))
+RATES = ("success", "valid_calls", "failed_calls", "cache_hits", *ENDINGS)
 
 
 def measured(trajectory: Trajectory) -> RolloutStats:
@@ -28,9 +30,17 @@ def test_every_rate_is_a_share_and_a_measure_survives_json(batch: list[Trajector
     metrics = metrics_of(measures)
     for name in {one.environment for one in measures}:
         assert metrics[f"{name}/rollouts"] == sum(one.environment == name for one in measures)
-        assert abs(sum(metrics[f"{name}/stop/{reason.value}"] for reason in StopReason) - 1) < 1e-9
+        assert abs(sum(metrics[f"{name}/{ending}"] for ending in ENDINGS) - 1) < 1e-9
         assert all(metrics.get(f"{name}/{rate}", 0.0) >= 0 for rate in RATES)
         assert all(metrics.get(f"{name}/{rate}", 0.0) <= 1 for rate in RATES if rate != "cache_hits")
+
+
+@pytest.mark.parametrize("detail", StopDetail)
+def test_endings_of_the_model_are_counted_apart(detail: StopDetail):
+    early = structs.replace(played([0.0], detail.reason), stop_detail=detail)
+    metrics = metrics_of([measured(early), measured(played([0.0], detail.reason))])
+    (name,) = {key.partition("/stop/")[0] for key in metrics if "/stop/" in key}
+    assert metrics[f"{name}/stop/{detail.value}"] == metrics[f"{name}/stop/{detail.reason.value}"] == 0.5
 
 
 def test_cache_hits_are_a_share_of_all_that_was_sent_in_prompts():
@@ -63,3 +73,30 @@ def test_faults_are_excluded_and_environments_are_totalled():
     assert (metrics["C/D/success"], metrics["all/success"], metrics["all/rollouts"]) == (0.0, 0.5, 3.0)
     assert "all/success" not in metrics_of([won, failed])
     assert not {"A/B/reward", "A/B/success", "A/B/turns"} & metrics_of([failed]).keys()
+
+
+def test_evaluation_has_pass_at_k_by_set_and_in_all():
+    won, lost = measured(played([1.0])), measured(played([0.0]))
+    broken = measured(played([1.0], StopReason.ERROR))
+
+    def of(stats: RolloutStats, environment: str, split: str, task: str) -> RolloutStats:
+        return structs.replace(stats, environment=environment, split=split, task=task)
+
+    metrics = evaluation_metrics(
+        [
+            of(won, "A/B", "test", "1"),
+            of(lost, "A/B", "test", "1"),
+            of(lost, "A/B", "hard", "2"),
+            of(lost, "A/B", "hard", "2"),
+            of(broken, "A/B", "hard", "3"),
+            of(won, "C/D", "test", "4"),
+            of(won, "C/D", "test", "4"),
+        ]
+    )
+    assert (metrics["A/B/pass@1"], metrics["A/B/pass@2"], metrics["A/B/tasks"]) == (0.25, 0.5, 2.0)
+    assert (metrics["A/B/test/pass@2"], metrics["A/B/hard/pass@2"]) == (1.0, 0.0)
+    assert (metrics["A/B/hard/rollouts"], metrics["A/B/hard/judged"], metrics["A/B/hard/success"]) == (3.0, 2.0, 0.0)
+    assert (metrics["all/pass@1"], metrics["all/tasks"]) == (0.5, 3.0)
+    assert "C/D/test/success" not in metrics  # its only split is the environment itself
+    assert evaluation_metrics([broken]).keys() >= {"A/B/tasks"}
+    assert "A/B/pass@1" not in evaluation_metrics([broken])

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from orl_core.config import EnvironmentConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_core.reward import reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
-from orl_rollout.results.outcome import load_reward, outcome_of
+from orl_rollout.results.outcome import outcome_of
+from orl_rollout.results.reward_function import RewardFunction, load_reward
 
 from tests.kit.strategies import trajectories
 from tests.kit.trajectories import environment, played
@@ -32,13 +38,58 @@ def two(trajectory: Trajectory, other: Trajectory) -> float:
     return len(trajectory.turns) + len(other.turns)
 
 
+def settled(trajectory: Trajectory, environment: EnvironmentConfig) -> float:
+    assert environment.secrets == {}
+    return environment.success_reward
+
+
+def named(reward: str, mode: str = "replace") -> RewardFunction:
+    """Return the function that a configuration names."""
+    loaded = load_reward(decode_config({"environments": {"A/B": {}}, "reward": reward, "reward_mode": mode}, "test"))
+    assert loaded is not None
+    return loaded
+
+
+def of(function: Callable[..., object]) -> RewardFunction:
+    return RewardFunction(function=cast("Callable[..., float]", function))
+
+
 def test_reward_function_replaces_reduction_and_is_clamped():
-    function = load_reward(f"{HERE}:turns")
-    assert function is turns
+    function = named(f"{HERE}:turns")
+    assert function.function is turns
     outcome = outcome_of(played([5.0, 5.0]), environment(success_reward=2.0, nonterminal_reward=-9.0), function)
     assert (outcome.reward, outcome.success) == (2.0, True)
     assert {datum.reward for datum in outcome.datums} <= {2.0}
     assert outcome_of(played([5.0, 5.0]), environment(max_reward=0.5), function).reward == 0.5
+
+
+@pytest.mark.parametrize(("mode", "reward"), [("replace", 2.0), ("add", 2.75), ("scale", 1.5)])
+def test_function_and_environment_reward_are_combined(mode: str, reward: float):
+    function = named(f"{HERE}:turns", mode)
+    assert outcome_of(played([0.5, 0.25]), environment(), function).reward == reward
+    assert outcome_of(played([0.5, 0.25]), environment(max_reward=0.7), function).reward == 0.7
+    failed = structs.replace(played([0.5]), stop_reason=StopReason.ERROR)
+    assert outcome_of(failed, environment(), function).reward == 0.0
+
+
+def test_function_gets_settings_without_secrets():
+    config = environment(success_reward=3.0, secrets={"token": "value-of-token"})
+    assert outcome_of(played([0.5]), config, named(f"{HERE}:settled")).reward == 3.0
+
+
+def test_function_is_found_in_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "my_own_rewards.py").write_text("def score(trajectory):\n    return 4\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(ConfigError, match="my_own_rewards"):
+        named("my_own_rewards:score")
+    monkeypatch.chdir(tmp_path)
+    assert outcome_of(played([1.0]), environment(), named("my_own_rewards:score")).reward == 4.0
+    monkeypatch.delitem(sys.modules, "my_own_rewards")
+
+
+def test_mode_without_function_is_refused():
+    with pytest.raises(ConfigError, match="`reward_mode` is add"):
+        decode_config({"environments": {"A/B": {}}, "reward_mode": "add"}, "test")
 
 
 @pytest.mark.parametrize("reason", StopReason)
@@ -58,16 +109,16 @@ def test_what_ended_in_error_is_no_success_whatever_the_bar(reason: StopReason):
         (f"{HERE}:two", "missing a required argument"),
     ],
 )
-def test_a_reward_function_that_cannot_be_used_is_refused_by_name(name: str, why: str):
+def test_unusable_reward_function_is_refused_by_name(name: str, why: str):
     module, _, attribute = name.partition(":")
     with pytest.raises(ConfigError) as refusal:
-        load_reward(name)
+        named(name)
     assert all(said in str(refusal.value) for said in (f"`{module}`", f"`{attribute}`", why))
 
 
 @given(given_back=st.none() | st.text() | st.floats() | st.integers() | st.fractions() | st.just([1.0]))
-def test_whatever_a_function_returns_the_outcome_is_finite_or_an_error(given_back: object):
-    outcome = outcome_of(played([1.0]), environment(), lambda _: given_back)  # type: ignore[arg-type,return-value]
+def test_outcome_of_any_return_value_is_finite_or_an_error(given_back: object):
+    outcome = outcome_of(played([1.0]), environment(), of(lambda _: given_back))
     finite = isinstance(given_back, int | float | Fraction) and -1e18 < given_back < 1e18
     assert math.isfinite(outcome.reward)
     if finite:
@@ -80,11 +131,11 @@ def test_whatever_a_function_returns_the_outcome_is_finite_or_an_error(given_bac
 
 
 @given(trajectory=trajectories)
-def test_a_function_that_raises_makes_an_error_that_does_not_train(trajectory: Trajectory):
+def test_error_of_raising_function_does_not_train(trajectory: Trajectory):
     def broken(_: Trajectory) -> float:
         raise KeyError("answer")
 
-    outcome = outcome_of(trajectory, environment(), broken)
+    outcome = outcome_of(trajectory, environment(), of(broken))
     if trajectory.stop_reason is StopReason.ABORTED:
         assert (outcome.trajectory, outcome.reward) == (trajectory, reduce_reward(trajectory, environment()))
         return

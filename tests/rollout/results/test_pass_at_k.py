@@ -33,7 +33,7 @@ def test_it_is_not_defined_for_other_numbers(n: int, c: int, k: int) -> None:
         pass_at_k(n, c, k)
 
 
-def test_the_mean_is_over_tasks_for_doubling_k_up_to_what_every_task_has() -> None:
+def test_mean_over_tasks_for_doubling_k_all_tasks_have() -> None:
     means = mean_pass_at_k({"a": [True, False, False, False, False], "b": [True] * 6, "c": []})
     assert means == {1: pytest.approx(0.6), 2: pytest.approx(0.7), 4: pytest.approx(0.9), 5: pytest.approx(1.0)}
     assert mean_pass_at_k({}) == {}

@@ -80,7 +80,7 @@ async def test_a_burst_halves_the_limit_once():
     entering[4].cancel()
 
 
-async def test_the_limit_grows_back_to_the_configured_one_and_not_past_it():
+async def test_limit_grows_back_to_the_configured_one_at_most():
     limiter = AdaptiveLimiter(8)
     tickets = [limiter.ticket() for _ in range(8)]
     for ticket in tickets:
@@ -177,7 +177,7 @@ STEPS = st.tuples(st.sampled_from(["come", "leave", "open", "refuse", "cancel"])
 
 
 @given(st.one_of(st.none(), st.integers(1, 6)), st.lists(STEPS, max_size=60))
-def test_never_more_than_the_limit_and_none_waits_beside_a_free_slot(most: int | None, steps: list[tuple[str, int]]):
+def test_limit_holds_and_no_free_slot_is_left(most: int | None, steps: list[tuple[str, int]]):
     asyncio.run(Crowd(most).play(steps))
 
 

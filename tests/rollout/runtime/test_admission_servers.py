@@ -13,7 +13,7 @@ from orl_core.trajectory import StopReason
 from orl_rollout.loop.session import Opening, Overloaded, Session
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_testing import ScriptedSession
 from orl_testing import environments as envs
 
@@ -70,7 +70,7 @@ async def test_rollouts_that_find_no_room_wait_and_lose_nothing():
     task = task_of("Full")
     async with asyncio.timeout(60):
         outcomes = await asyncio.gather(
-            *(playing.play(task, key=str(n), engine=model(("act",)), sampling={}) for n in range(24))
+            *(playing.play(RolloutRequest(task=task, rollout_id=str(n)), model(("act",))) for n in range(24))
         )
     assert Counter(outcome.trajectory.stop_reason for outcome in outcomes) == {StopReason.FINISHED: 24}
     assert server.most == 3
@@ -81,7 +81,7 @@ async def test_the_configured_limit_holds():
     server = Choosy(100)
     playing = runtime(server, max_concurrency=2)
     await asyncio.gather(
-        *(playing.play(task_of("Full"), key=str(n), engine=model(("act",)), sampling={}) for n in range(8))
+        *(playing.play(RolloutRequest(task=task_of("Full"), rollout_id=str(n)), model(("act",))) for n in range(8))
     )
     assert (server.most, server.refusals) == (2, 0)
 
@@ -100,7 +100,7 @@ async def test_waiting_for_a_slot_counts_against_no_deadline():
         config, renderer=RENDERER, client=server, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1)
     )
     outcomes = await asyncio.gather(
-        *(playing.play(task_of("Full"), key=str(n), engine=model(("act",)), sampling={}) for n in range(10))
+        *(playing.play(RolloutRequest(task=task_of("Full"), rollout_id=str(n)), model(("act",))) for n in range(10))
     )
     assert Counter(outcome.trajectory.stop_reason for outcome in outcomes) == {StopReason.FINISHED: 10}
     assert server.most == 1
@@ -111,7 +111,9 @@ async def test_an_abort_while_waiting_begins_nothing():
     flag = asyncio.Event()
     asyncio.get_running_loop().call_later(0.1, flag.set)
     async with asyncio.timeout(20):
-        outcome = await runtime(server).play(task_of("Full"), key="k", engine=model(), sampling={}, stopped=flag.is_set)
+        outcome = await runtime(server).play(
+            RolloutRequest(task=task_of("Full"), rollout_id="k"), model(), stopped=flag.is_set
+        )
     assert outcome.trajectory.stop_reason is StopReason.ABORTED
     assert server.open == 0
 
@@ -159,10 +161,8 @@ async def test_server_for_three_sessions_serves_twenty_rollouts():
             outcomes = await asyncio.gather(
                 *(
                     playing.play(
-                        task_of("Trouble", number=n, name=f"full {n}"),
-                        key=str(n),
-                        engine=model(("step",), ("finish",)),
-                        sampling={},
+                        RolloutRequest(task=task_of("Trouble", number=n, name=f"full {n}"), rollout_id=str(n)),
+                        model(("step",), ("finish",)),
                     )
                     for n in range(20)
                 )

@@ -15,7 +15,7 @@ from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason, Trajectory
 from orl_rollout.loop.session import Session
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
-from orl_rollout.runtime.runtime import Runtime, limits_of
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_testing import ScriptedEngine, ScriptedSession
 
 from tests.kit.tokenizers import tokenizer
@@ -55,26 +55,26 @@ def broken(_: Trajectory) -> float:
 
 async def test_the_users_reward_function_judges():
     config = config_of(reward="tests.rollout.runtime.test_runtime:on_a_thread")
-    outcome = await runtime(config).play(TASK, key="k", engine=engine(1), sampling={})
+    outcome = await runtime(config).play(RolloutRequest(task=TASK, rollout_id="k"), engine(1))
     assert (outcome.reward, outcome.success) == (1.5, True)
 
 
-async def test_a_broken_reward_function_is_an_error_each_time_and_ends_the_run():
+async def test_broken_reward_function_is_an_error_and_ends_the_run():
     playing = runtime(config_of(reward="tests.rollout.runtime.test_runtime:broken"))
     model = engine(200)
-    outcome = await playing.play(TASK, key="k", engine=model, sampling={})
+    outcome = await playing.play(RolloutRequest(task=TASK, rollout_id="k"), model)
     assert outcome.trajectory.stop_reason is StopReason.ERROR
     for number in range(62):
-        await playing.play(TASK, key=str(number), engine=model, sampling={})
+        await playing.play(RolloutRequest(task=TASK, rollout_id=str(number)), model)
     with pytest.raises(RunAborted, match="no judge"):
-        await playing.play(TASK, key="last", engine=model, sampling={})
+        await playing.play(RolloutRequest(task=TASK, rollout_id="last"), model)
 
 
 async def test_a_rollout_that_echoes_a_secret_does_not_train():
     playing = runtime(config_of(secrets={"pass": "correct horse"}))
     for says, leaked in (("a horse", False), ("a correct horse", True)):
         task = structs.replace(TASK, task_spec={"says": says})
-        outcome = await playing.play(task, key="k", engine=engine(1), sampling={})
+        outcome = await playing.play(RolloutRequest(task=task, rollout_id="k"), engine(1))
         assert (outcome.trajectory.stop_reason, outcome.trajectory.contains_secret) == (StopReason.FINISHED, leaked)
         assert [(datum.trainable, any(datum.loss_mask)) for datum in outcome.datums] == [] if leaked else [(True, True)]
 
@@ -87,7 +87,7 @@ async def test_long_result_of_few_ids_is_searched_off_the_event_loop() -> None:
     before = sys.getprofile()
     sys.setprofile(lambda frame, event, _: seen.add(frame.f_code.co_qualname) if event == "call" else None)
     try:
-        outcome = await playing.play(task, key="k", engine=engine(1), sampling={})
+        outcome = await playing.play(RolloutRequest(task=task, rollout_id="k"), engine(1))
     finally:
         sys.setprofile(before)
     assert "Runtime._clear" in seen
@@ -95,27 +95,10 @@ async def test_long_result_of_few_ids_is_searched_off_the_event_loop() -> None:
     assert not outcome.trajectory.contains_secret
 
 
-def test_what_the_process_or_the_model_cannot_do_is_refused_at_the_start():
+def test_impossible_settings_are_refused_at_the_start():
     runtime(config_of(thinking="strip"))
     runtime(config_of(rollout={"train_on": {"reasoning": False}}), "qwen2_5")
     with pytest.raises(ConfigError, match="`thinking: strip` needs"):
         runtime(config_of(thinking="strip"), "qwen2_5")
     with pytest.raises(ConfigError, match="`score` from module `no_such_module`"):
         runtime(config_of(reward="no_such_module:score"))
-
-
-def test_limits_carry_what_the_configuration_says_of_reasoning_and_masks():
-    config = config_of(thinking="strip", rollout={"train_on": {"failed_turns": False}})
-    limits = limits_of(config, "A/B")
-    assert limits.strip_reasoning
-    assert limits.train_on == config.rollout.train_on
-    assert not limits_of(config_of(thinking="keep"), "A/B").strip_reasoning
-
-
-def test_the_trainers_context_wins_and_holds_the_rollout():
-    config = config_of(rollout={"context_tokens": 1000})
-    given, own = limits_of(config, "A/B", context_tokens=700), limits_of(config, "A/B")
-    assert (given.context_tokens, given.rollout_tokens) == (700, 700)
-    assert (own.context_tokens, own.rollout_tokens) == (1000, 1000)
-    config = config_of(rollout={"context_tokens": 1000, "rollout_tokens": 300})
-    assert limits_of(config, "A/B", context_tokens=700).rollout_tokens == 300

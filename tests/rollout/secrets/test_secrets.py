@@ -1,19 +1,18 @@
 """Secrets are resolved from the process environment, and their echoes are found in whatever form."""
 
 import base64
-import html
-import json
 import time
-from collections.abc import Callable
-from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.config import Secret, decode_config
 from orl_core.errors import ConfigError
+from orl_rollout.secrets.entries import resolve_secrets, unset_secrets
 from orl_rollout.secrets.readings import squeezed, unescaped
-from orl_rollout.secrets.secrets import PART, Scrubber, refuse_repeats, resolve_secrets
+from orl_rollout.secrets.secrets import PART, Scrubber, refuse_repeats
+
+from tests.kit.secret_forms import FORMS
 
 
 def config_of(secrets=None, own=None):
@@ -34,12 +33,26 @@ def test_values_come_from_the_configuration_or_the_process(monkeypatch):
     }
 
 
-def test_a_missing_value_names_variable_and_environment(monkeypatch):
+def test_a_secret_without_a_value_is_left_out(monkeypatch):
     monkeypatch.delenv("NOT_THERE", raising=False)
-    with pytest.raises(
-        ConfigError, match=r"`a/b` needs the secret `not_there`: set the variable not_there or NOT_THERE"
-    ):
-        resolve_secrets(config_of(own={"not_there": None}), "a/b")
+    config = config_of({"given": "four"}, {"not_there": None})
+    assert resolve_secrets(config, "a/b") == {"given": Secret(value="four")}
+    (entry,) = unset_secrets(config, "a/b")
+    assert (entry.name, entry.holder, entry.variables) == ("not_there", "a/b", ("not_there", "NOT_THERE"))
+
+
+@pytest.mark.parametrize("empty", ["", {"value": "", "hosts": ["x.example"]}])
+def test_an_empty_value_takes_a_secret_away(monkeypatch, empty):
+    monkeypatch.setenv("SHARED", "from-outside")
+    for config in (config_of({"shared": "four"}, {"shared": empty}), config_of({"shared": empty})):
+        assert resolve_secrets(config, "a/b") == {}
+        assert unset_secrets(config, "a/b") == []
+        assert resolve_secrets(decode_config(config.public(), "test"), "a/b") == {}
+
+
+def test_public_keeps_the_hosts_of_a_secret():
+    config = config_of({"k": {"value": "a-long-value", "hosts": ["x.example"]}})
+    assert decode_config(config.public(), "test").secrets == {"k": Secret(hosts=("x.example",))}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +64,7 @@ def test_a_missing_value_names_variable_and_environment(monkeypatch):
         {"environments": {"a/b": {"base_url": "http://host/the-hidden-value"}}},
     ],
 )
-def test_a_secret_that_stands_elsewhere_in_the_configuration_is_refused(monkeypatch, fields):
+def test_secret_elsewhere_in_the_configuration_is_refused(monkeypatch, fields):
     monkeypatch.setenv("FROM_OUTSIDE", "the-hidden-value")
     for secrets in ({"from_outside": None}, {"given": "the-hidden-value"}):
         refuse_repeats(decode_config({"environments": {"a/b": {}}, "secrets": secrets}, "test"))
@@ -75,34 +88,6 @@ def test_values_too_short_to_tell_apart_are_left_alone():
     assert not Scrubber(["", "yes"]).find("yes")
 
 
-FORMS: dict[str, Callable[[str], str]] = {
-    "as it is": str,
-    "JSON": json.dumps,
-    "JSON, not ASCII": lambda value: json.dumps(value, ensure_ascii=False),
-    "JSON in JSON": lambda value: json.dumps(json.dumps([value])),
-    "percent": lambda value: quote(value, safe=""),
-    "percent, lower case": lambda value: quote(value).lower() if value.islower() else quote(value),
-    "percent twice": lambda value: quote(quote(value)),
-    "form": quote_plus,
-    "HTML": html.escape,
-    "HTML, numbers": lambda value: "".join(f"&#{ord(character)};" for character in value),
-    "HTML, hex numbers": lambda value: "".join(f"&#x{ord(character):X};" for character in value),
-    "hex": lambda value: value.encode().hex(),
-    "hex, upper case": lambda value: "7" + value.encode().hex().upper(),
-    "hex dump": lambda value: value.encode().hex(" ", 2),
-    "repr": repr,
-    "bytes": lambda value: repr(value.encode()),
-    "base64": lambda value: base64.b64encode(value.encode()).decode(),
-    "base64, second": lambda value: base64.b64encode(f"k:{value}:".encode()).decode(),
-    "base64, third": lambda value: base64.urlsafe_b64encode(f":{value};;".encode()).decode().strip("="),
-    "base64 in lines": lambda value: base64.encodebytes((f"{'k' * 50}{value}").encode()).decode(),
-    "JSON in base64": lambda value: base64.b64encode(json.dumps({"key": value}).encode()).decode(),
-    "JSON in base64 in JSON": lambda value: json.dumps([base64.b64encode(json.dumps([value]).encode()).decode()]),
-    "base64 in a query": lambda value: quote(base64.b64encode(value.encode()).decode(), safe=""),
-    "folded": lambda value: " ".join(value.split()),
-    "wrapped": lambda value: "\n    ".join(value[at : at + 7] for at in range(0, len(value), 7)),
-    "without its ends": str.strip,
-}
 LETTERS = st.characters(exclude_categories=("C", "Z"), include_characters=" \n\r\t")
 VALUES = st.text(LETTERS, min_size=8, max_size=40).filter(lambda value: len(squeezed(unescaped(value.encode()))) >= 8)
 
@@ -118,7 +103,7 @@ def test_an_echo_is_found_and_scrubbed_in_every_form(form: str, value: str, befo
 
 
 @given(value=VALUES, data=st.data())
-def test_a_value_that_is_split_over_neighbours_is_found_and_scrubbed(value: str, data: st.DataObject):
+def test_value_split_over_neighbours_is_scrubbed(value: str, data: st.DataObject):
     at = data.draw(st.integers(1, len(value) - 1))
     scrubber = Scrubber([value])
     for tree in (

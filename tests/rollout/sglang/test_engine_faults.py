@@ -15,7 +15,6 @@ import pytest
 from orl_core.datum import to_data
 from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult
-from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
@@ -23,10 +22,10 @@ from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import Fault, FaultKind, ScriptedSession, SglangServer
 
 from tests.kit.serving import HANGS, leaving_no_task
-from tests.kit.tokenizers import tokenizer
+from tests.kit.tokenizers import renderer_of, tokenizer
 
 TOKENIZER = tokenizer()
-RENDERER = Renderer(TOKENIZER)
+RENDERER = renderer_of()
 TASK = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})
 TURNS = 3
 

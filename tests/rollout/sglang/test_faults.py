@@ -66,7 +66,7 @@ async def test_fault_has_the_class_of_its_cause(fault: Fault, cause: type[Engine
             await engine.generate(PROMPT, SAMPLING, key="a")
 
 
-async def test_a_refused_connection_is_retried_until_the_server_is_there() -> None:
+async def test_refused_connection_is_retried_until_it_works() -> None:
     port = free_port()
     async with asyncio.timeout(HANGS), SglangEngine(f"http://127.0.0.1:{port}", context_tokens=100) as engine:
         request = asyncio.ensure_future(engine.generate(PROMPT, SAMPLING, key="a"))
@@ -88,7 +88,7 @@ async def test_a_server_that_dies_and_comes_back_is_found_again() -> None:
             assert (await request).token_ids == tuple(ANSWER)
 
 
-async def test_a_connection_that_a_server_closed_while_idle_is_replaced() -> None:
+async def test_connection_closed_while_idle_is_replaced() -> None:
     """Two generations on a server that closes after each answer, without telling."""
     answers = 0
 
@@ -185,7 +185,7 @@ async def test_cancelling_ends_a_pause_between_attempts() -> None:
         assert time.monotonic() - cancelled < 10
 
 
-async def test_cancelling_while_a_long_body_is_sent_leaves_nothing_behind() -> None:
+async def test_cancelling_a_long_upload_leaves_nothing_behind() -> None:
     """A server that does not read: the body fills the sockets' buffers and no more."""
     asked, over = asyncio.Event(), asyncio.Event()
 
@@ -222,7 +222,7 @@ async def test_a_trickle_is_given_up_when_the_whole_takes_too_long() -> None:
             await engine.generate(PROMPT, {}, key="a")
 
 
-async def test_a_deadline_is_of_one_attempt_and_not_of_the_pauses_between() -> None:
+async def test_deadline_is_of_one_attempt_without_pauses() -> None:
     started = time.monotonic()
 
     async def handler(request: web.Request) -> web.Response:

@@ -35,7 +35,7 @@ async def test_the_prefix_of_earlier_requests_counts_as_cached() -> None:
     assert (first.cached_tokens, second.cached_tokens) == (0, 6)
 
 
-async def test_the_request_asks_for_exact_ids_and_never_for_prompt_logprobs() -> None:
+async def test_request_asks_for_ids_and_no_prompt_logprobs() -> None:
     async with serving() as (server, engine):
         await engine.generate(PROMPT, {"temperature": 0.7, "stop": None, "max_new_tokens": 4}, key="a")
     assert server.requests[0].body == {
@@ -69,7 +69,7 @@ async def test_what_a_trainer_replays_is_kept_as_it_came() -> None:
     assert list(experts) == [5, 6, 7, 3, 4]
 
 
-async def test_what_a_trainer_replays_or_counts_comes_along_and_nothing_else() -> None:
+async def test_only_what_a_trainer_replays_or_counts_comes_along() -> None:
     replayed = {"top_p_token_ids": "AA==", "top_p_token_offsets": "AQ==", "indexer_topk": "Ag==", "spec_verify_ct": 3}
     async with answering(replying(**replayed, spec_accept_rate=0.5, weight_version=4)) as engine:
         generation = await engine.generate(PROMPT, {}, key="a")

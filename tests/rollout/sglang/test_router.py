@@ -6,8 +6,6 @@ The router is a process of its own on a free port. Its patience is shortened by 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -19,7 +17,6 @@ from orl_core.datum import to_data
 from orl_core.errors import EngineError
 from orl_core.limits import Limits
 from orl_core.messages import ToolResult
-from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
@@ -27,17 +24,12 @@ from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import Fault, FaultKind, ScriptedSession, SglangServer
 from orl_testing.sglang.faults import scripted_faults
 
-from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, free_port, leaving_no_task
-from tests.kit.tokenizers import tokenizer
+from tests.kit.routing import router
+from tests.kit.serving import ANSWER, HANGS, PROMPT, SAMPLING, leaving_no_task
+from tests.kit.tokenizers import renderer_of, tokenizer
 
-ROUTER = """
-import json, sys
-from sglang_router.router import Router
-from sglang_router.router_args import RouterArgs
-Router.from_args(RouterArgs(**json.loads(sys.argv[1]))).start()
-"""
 TOKENIZER = tokenizer()
-RENDERER = Renderer(TOKENIZER)
+RENDERER = renderer_of()
 CALL = TOKENIZER.encode_joint('<tool_call>\n{"name": "act", "arguments": {}}\n</tool_call><|im_end|>')
 TURNS = 4
 
@@ -66,41 +58,6 @@ class Routed(NamedTuple):
         """No more faults."""
         for faults in self.faults:
             faults.clear()
-
-
-@asynccontextmanager
-async def router(urls: list[str], **options: Any) -> AsyncGenerator[str]:
-    """A running router over the workers at `urls`; its own address."""
-    port = free_port()
-    given = {"worker_urls": urls, "host": "127.0.0.1", "port": port, "prometheus_port": free_port(), **options}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", ROUTER, json.dumps(given)),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        await until_ready(url, len(urls), process)
-        yield url
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def until_ready(url: str, count: int, process: asyncio.subprocess.Process) -> None:
-    """Wait until the router says that all of its workers are healthy."""
-    async with aiohttp.ClientSession() as http:
-        while process.returncode is None:
-            try:
-                async with http.get(f"{url}/workers") as response:
-                    workers = (await response.json())["workers"]
-                if sum(worker["is_healthy"] for worker in workers) == count:
-                    return
-            except aiohttp.ClientConnectionError:
-                pass
-            await asyncio.sleep(0.02)
-    raise AssertionError(f"the router ended with {process.returncode}")
 
 
 @asynccontextmanager
@@ -151,7 +108,7 @@ def calls(ids: list[int], sampling: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["manual", "consistent_hashing"])
-async def test_all_turns_of_a_rollout_meet_the_same_worker_and_its_cache(policy: str) -> None:
+async def test_turns_of_a_rollout_meet_one_worker_and_its_cache(policy: str) -> None:
     async with routed(calls, policy=policy) as at:
         workers = set[int]()
         for number in range(24):
@@ -194,7 +151,7 @@ async def test_our_retries_outlive_open_breakers() -> None:
         assert sorted(at.received) == [2, 3]
 
 
-async def test_requests_that_waited_too_long_in_the_routers_queue_are_sent_again() -> None:
+async def test_requests_expired_in_the_routers_queue_are_resent() -> None:
     """One runs, five wait behind it for a second; the router may let one of them through, and gives the others up."""
     hang = [Fault(kind=FaultKind.HANG, at=0)]
     options: dict[str, Any] = {"max_concurrent_requests": 1, "queue_size": 8, "queue_timeout_secs": 1}
@@ -234,7 +191,7 @@ async def test_a_rollout_whose_worker_dies_ends_on_the_other() -> None:
         assert sorted(at.received) == [2, TURNS - 1]
 
 
-async def test_a_rollout_whose_workers_all_die_is_an_error_with_its_turns() -> None:
+async def test_rollout_without_workers_is_an_error_with_its_turns() -> None:
     hang = [Fault(kind=FaultKind.HANG, at=1)]
     options: dict[str, Any] = {"cb_failure_threshold": 2, "retry_initial_backoff_ms": 1}
     async with (
@@ -252,7 +209,7 @@ async def test_a_rollout_whose_workers_all_die_is_an_error_with_its_turns() -> N
         assert len(session.calls) == 1
 
 
-async def test_disconnecting_from_the_router_aborts_the_request_at_the_worker() -> None:
+async def test_disconnecting_from_the_router_aborts_at_the_worker() -> None:
     hang = [Fault(kind=FaultKind.HANG)]
     async with routed(calls, faults=(hang, hang)) as at:
         playing = asyncio.ensure_future(play(at, "a"))
@@ -264,7 +221,7 @@ async def test_disconnecting_from_the_router_aborts_the_request_at_the_worker() 
         assert worker.disconnected == 1
 
 
-async def test_a_rollout_past_its_deadline_leaves_nothing_at_the_worker() -> None:
+async def test_late_rollout_leaves_nothing_at_the_worker() -> None:
     hang = [Fault(kind=FaultKind.HANG, at=1)]
     async with routed(calls, faults=(hang, hang)) as at:
         trajectory, _ = await play(at, "a", rollout_timeout=1.0)

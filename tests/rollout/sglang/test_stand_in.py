@@ -128,7 +128,7 @@ async def test_requests_are_recorded_with_their_headers() -> None:
 # The prefix cache
 
 
-async def test_cached_tokens_are_the_longest_prefix_shared_with_any_request() -> None:
+async def test_cached_tokens_are_the_longest_shared_prefix() -> None:
     async with standing() as (_, client):
         cached = [
             (await client.generate(ids))["meta_info"]["cached_tokens"]
@@ -228,7 +228,7 @@ async def test_the_length_is_looked_at_before_any_stop() -> None:
     assert answer["text"] == "abc"
 
 
-async def test_a_prompt_close_to_the_context_is_refused_by_the_scheduler() -> None:
+async def test_prompt_close_to_the_context_is_refused() -> None:
     async with standing(context_tokens=50) as (_, client):
         statuses = [
             (await client.post("/generate", {"input_ids": [1] * size, "sampling_params": {"max_new_tokens": 1}}))[0]

@@ -101,7 +101,7 @@ async def test_a_pause_keeps_what_runs_and_holds_what_comes() -> None:
         assert (await coming)["output_ids"] == [5]
 
 
-async def test_a_pause_that_aborts_returns_what_was_sampled_and_holds_what_comes() -> None:
+async def test_aborting_pause_returns_samples_and_holds_requests() -> None:
     async with standing(faults=[Fault(kind=FaultKind.HANG, at=0, tokens=2)]) as (server, client):
         running = asyncio.ensure_future(client.generate())
         await server.until_running(1)
@@ -117,7 +117,7 @@ async def test_a_pause_that_aborts_returns_what_was_sampled_and_holds_what_comes
 # Weights
 
 
-async def test_an_update_waits_for_what_runs_and_what_comes_waits_for_it() -> None:
+async def test_update_waits_for_running_and_holds_new_requests() -> None:
     faults = [Fault(kind=FaultKind.HANG, at=0)]
     async with standing(faults=faults) as (server, client):
         running = asyncio.ensure_future(client.generate(rid="old"))
@@ -222,7 +222,7 @@ async def test_closing_does_not_wait_for_hanging_requests() -> None:
 # Faults
 
 
-async def test_a_status_fault_hits_its_request_and_takes_nothing_from_the_script() -> None:
+async def test_status_fault_takes_nothing_from_the_script() -> None:
     async with standing([[1]], faults=[Fault(kind=FaultKind.STATUS, at=0, status=503, message="full")]) as (_, client):
         status, body = await client.post("/generate", {"input_ids": PROMPT})
         assert (status, body["message"], body["code"]) == (503, "full", 503)
@@ -268,7 +268,7 @@ async def test_an_abort_fault_returns_as_many_ids_as_it_says() -> None:
     assert [answer["meta_info"]["finish_reason"]["type"] for answer in answers] == ["abort", "abort", "stop"]
 
 
-async def test_a_server_that_is_down_refuses_until_it_is_up_at_the_same_address() -> None:
+async def test_server_that_is_down_refuses_until_it_is_up() -> None:
     async with standing(faults=[Fault(kind=FaultKind.DOWN, at=0)]) as (server, client):
         url = server.url
         with pytest.raises(aiohttp.ClientConnectionError):

@@ -19,7 +19,7 @@ from orl_rollout.bounded_files import replace, write_new
 from orl_rollout.run_folder.summary import Summary, SummaryFile
 from orl_rollout.signals import children, interrupt
 
-from tests.rollout.http.test_bombs import growth_of
+from tests.kit.growth import growth_of
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -74,9 +74,19 @@ async def test_weights_share_out_a_capped_mix(gallery, tmp_path):
 
 async def test_eval_splits_are_prepared_apart(gallery, tmp_path):
     config = config_of(gallery.url, Echo={"eval_splits": ["test"]}, Terminal={})
-    prepared = await prepare(config, tmp_path / "eval.jsonl", splits="eval_splits")
+    prepared = await prepare(config, tmp_path / "eval.jsonl", splits=("eval_splits",))
     assert prepared.counts == {"gallery/Echo": 3, "gallery/Terminal": 0}
     assert {task.split for task in read_tasks(tmp_path / "eval.jsonl", config)} == {"test"}
+
+
+async def test_num_samples_caps_training_splits_alone(gallery, tmp_path):
+    output = tmp_path / "tasks.jsonl"
+    config = config_of(gallery.url, Echo={"num_samples": 2, "eval_splits": ["test"]})
+    assert (await prepare(config, output)).total == 2
+    assert (await prepare(config, output, splits=("eval_splits",))).total == 3
+    assert (await prepare(config, output, splits=("test", "splits"))).total == 3 + 2
+    with pytest.raises(ConfigError, match="no split `none`"):
+        await prepare(config, output, splits=("none",))
 
 
 async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):
@@ -186,7 +196,7 @@ async def test_an_environment_that_lists_nothing_leaves_the_others(tmp_path):
 
 async def test_no_task_at_all_is_refused(gallery, tmp_path):
     with pytest.raises(ConfigError, match="`eval_splits` name none"):
-        await prepare(config_of(gallery.url, Echo={}), tmp_path / "eval.jsonl", splits="eval_splits")
+        await prepare(config_of(gallery.url, Echo={}), tmp_path / "eval.jsonl", splits=("eval_splits",))
 
 
 def test_a_bad_row_is_named_by_file_and_line(tmp_path):

@@ -22,7 +22,7 @@ from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.kit.families import FAMILIES, renderer
 from tests.kit.families import tokenizer as family_tokenizer
-from tests.kit.tokenizers import build, template
+from tests.kit.tokenizers import build, made, template
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,10 +42,6 @@ CONVERSATIONS = {
     "history": (USER, THOUGHT, RESULT),
     "two questions": (USER, MUSED, USER),
 }
-
-
-def made(text: str, **settings: Any) -> ChatTemplate:
-    return ChatTemplate(text, special_tokens={"bos_token": "<s>"}, **settings)
 
 
 def prompt(chat_template: ChatTemplate) -> str:
@@ -93,7 +89,7 @@ def test_the_clock_is_the_runs_and_stands_still() -> None:
     assert prompt(made(text, clock=datetime(2026, 2, 28, 23, 59, 59))) == "2026-02-28 23:59:59.000000"
 
 
-def test_a_runs_date_is_its_own_then_that_of_its_checkpoint_then_today(tmp_path: Path) -> None:
+def test_date_is_the_runs_then_the_checkpoints_then_today(tmp_path: Path) -> None:
     other = config_of(chat_template_date="2026-02-27")
     (tmp_path / "config.json").write_text(json.dumps(other.public()))
     (tmp_path / "checkpoint").mkdir()
@@ -154,7 +150,7 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("condition", SWITCHES)
-def test_the_switch_is_set_under_the_name_that_the_template_reads(condition: str) -> None:
+def test_switch_has_the_name_that_the_template_reads(condition: str) -> None:
     text = READ.replace("VARIABLE", condition)
     off, on = made(text, thinking=False), made(text, thinking="keep")
     assert (off.variables, on.variables) == SWITCHES[condition]
@@ -166,7 +162,7 @@ def test_the_switch_is_set_under_the_name_that_the_template_reads(condition: str
     ("variable", "keep"),
     [("preserve_thinking", True), ("keep_past_thinking", True), ("clear_thinking", False), ("drop_thinking", False)],
 )
-def test_reasoning_that_is_kept_is_kept_in_a_rendered_history_too(variable: str, keep: bool) -> None:
+def test_kept_reasoning_stays_in_a_rendered_history(variable: str, keep: bool) -> None:
     text = f"{{{{ {variable} is defined and {variable} }}}}"
     assert made(text, thinking="keep").variables == {variable: keep}
     assert made(text, thinking="strip").variables == {variable: not keep}
@@ -178,7 +174,7 @@ def test_a_value_that_the_template_refuses_is_not_passed() -> None:
     assert prompt(made(text, thinking=False)) == "x"
 
 
-def test_the_users_variables_win_and_are_refused_where_nothing_reads_them() -> None:
+def test_variables_of_the_user_win_and_unread_ones_are_refused() -> None:
     text = "{{ reasoning_effort | default('medium') }} {{ 'on' if enable_thinking else 'off' }}"
     given = made(text, variables={"reasoning_effort": "low", "enable_thinking": True})
     assert prompt(given) == "low on"
@@ -243,7 +239,7 @@ def test_what_the_user_does_not_ask_for_is_not_refused(fields: dict[str, Any], t
     assert open_tokenizer(config_of(**fields), str(tmp_path)).chat_template.variables == {}
 
 
-def test_thinking_false_is_refused_where_every_prompt_opens_the_reasoning(tmp_path: Path) -> None:
+def test_thinking_false_is_refused_if_prompts_open_reasoning(tmp_path: Path) -> None:
     opens = "{%- if add_generation_prompt %}{{ '<think>\\n' }}{%- endif %}"
     build(template("qwen3_instruct_2507") + opens).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="thinking: false"):
@@ -251,7 +247,7 @@ def test_thinking_false_is_refused_where_every_prompt_opens_the_reasoning(tmp_pa
     assert open_renderer(config_of(), open_tokenizer(config_of(), str(tmp_path))).opens_reasoning
 
 
-def test_a_template_of_the_users_stands_in_for_the_checkpoints_everywhere(tmp_path: Path) -> None:
+def test_template_of_the_user_replaces_the_checkpoints(tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_bytes(template("qwen3").encode())
     (tmp_path / "run.yaml").write_text(
@@ -279,7 +275,7 @@ def test_a_template_of_the_users_stands_in_for_the_checkpoints_everywhere(tmp_pa
         ("chat_template_date", "x"),
     ],
 )
-def test_a_wrong_setting_is_refused_when_the_configuration_is_read(key: str, value: str, tmp_path: Path) -> None:
+def test_wrong_setting_is_refused_at_load_time(key: str, value: str, tmp_path: Path) -> None:
     (tmp_path / "plain.txt").write_text("no template")
     value = str(tmp_path / value) if key == "chat_template" else value
     (tmp_path / "run.yaml").write_text(f"environments: {{a/b: {{}}}}\n{key}: {value}\n")

@@ -9,7 +9,7 @@ import pytest
 from orl_core.errors import RenderError
 from orl_rollout.tokenizer.rank_files import read_tiktoken
 
-from tests.rollout.tokenizer.test_pretrained import kimi, ranks
+from tests.kit.checkpoints import kimi, ranks
 
 
 @pytest.mark.parametrize("line", ["YWI= -1", "YWI= 100000", "YQ== 97"], ids=["negative", "far", "a byte"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from orl_core.errors import ConfigError
 
-from tests.rollout.tokenizer.test_chat_template import made
+from tests.kit.tokenizers import made
 
 COMPARED = "{% if level in ['low', 'high'] %}{{ level }}{% elif level == 'medium' %}{% elif level %}?{% endif %}"
 LEVELS = {

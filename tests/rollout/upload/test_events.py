@@ -5,7 +5,8 @@ from importlib.metadata import version
 import msgspec
 from hypothesis import given
 from msgspec import structs
-from orl_core.messages import FailureKind, Message, ParseFailure, TextBlock, ToolCall, text_message
+from orl_core.messages import FailureKind, Message, ParseFailure, TextBlock, ToolCall, ToolSpec, text_message
+from orl_core.tools.format import for_system_prompt
 from orl_rollout.journal.journal import decode_entry, encode_entry
 from orl_rollout.upload.events import events_of
 
@@ -95,6 +96,34 @@ def test_what_could_not_be_parsed_is_what_the_model_wrote():
     failure = ParseFailure(kind=FailureKind.INVALID_JSON, message="bad", text="{oops")
     found = events(trajectory_of(text="", calls=(failure,)))
     assert ("assistant_message", "{oops") in [(event.get("type"), event.get("content")) for event in found]
+
+
+def system_message(template, *opening):
+    tools = (ToolSpec(name="say", description="Say it."),)
+    trajectory = structs.replace(trajectory_of(), messages=opening, tools=tools)
+    found = events(trajectory, config_of(system_prompt_template=template))
+    return [event["content"] for event in found if event.get("type") == "system_message"]
+
+
+def test_system_prompt_is_sent_once_with_the_tools():
+    listed = for_system_prompt((ToolSpec(name="say", description="Say it."),))
+    asked, system = text_message("user", "Go."), text_message("system", "Be brief.")
+    assert system_message(None, asked) == [listed]
+    assert system_message(None, system, asked) == [f"Be brief.\n\n{listed}"]
+    assert system_message("Use {tools}!", asked) == [f"Use {listed}!"]
+    assert system_message("Use {tools}!", system, asked) == [f"Use {listed}!\n\nBe brief."]
+
+
+def test_nudges_and_metadata_of_results_are_sent():
+    trajectory = trajectory_of(turns=2)
+    result = structs.replace(trajectory.turns[0].results[0], metadata={"grader": {"score": 3, "note": None}})
+    first = structs.replace(trajectory.turns[0], results=(result,), nudge="Go on.")
+    found = events(structs.replace(trajectory, turns=(first, trajectory.turns[1])))
+    answers = [event for event in found if event.get("type") == "tool_result"]
+    assert answers[0]["metadata"] == {"grader": {"score": 3}}
+    assert answers[1]["metadata"]["stop_reason"] == "finished"
+    after = found[found.index(answers[0]) + 1]
+    assert (after["type"], after["content"]) == ("user_message", "Go on.")
 
 
 def ids(found):

@@ -121,7 +121,7 @@ def test_a_platform_that_stays_dead_holds_up_no_end(tmp_path, monkeypatch, caplo
 
 
 @pytest.mark.parametrize("ledger", [b'{"journal-1', b'{"\xff": {}}', b"\0\0\0"])
-def test_a_ledger_that_is_broken_sends_everything_again_under_the_same_ids(tmp_path, platform, caplog, ledger):
+def test_broken_ledger_sends_all_again_under_the_same_ids(tmp_path, platform, caplog, ledger):
     write(tmp_path, *TRAJECTORIES)
     assert Uploader(tmp_path, config_of()).close(20)
     (tmp_path / "uploads.json").write_bytes(ledger)
@@ -131,7 +131,7 @@ def test_a_ledger_that_is_broken_sends_everything_again_under_the_same_ids(tmp_p
     assert platform.events() == expected() * 2
 
 
-def test_a_ledger_that_cannot_be_written_costs_this_process_nothing(tmp_path, platform, caplog):
+def test_unwritable_ledger_costs_this_process_nothing(tmp_path, platform, caplog):
     write(tmp_path, *TRAJECTORIES)
     platform.at_once = 0
     with caplog.at_level(logging.WARNING):

@@ -1,6 +1,7 @@
 """Uploads from the journal against a platform on loopback: what is sent, when, and that the rest waits for nothing."""
 
 import logging
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import Journal, read_journal
 from orl_rollout.upload.events import events_of
+from orl_rollout.upload.progress import unsent
 from orl_rollout.upload.uploader import Uploader, uploads
 
 from tests.kit.collector import Collector
@@ -166,3 +168,7 @@ def test_uploads_without_a_key_are_refused_at_the_start(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENREWARD_API_KEY", "")
     with pytest.raises(ConfigError, match="OPENREWARD_API_KEY"):
         Uploader(tmp_path, config_of(rollout={"upload": True}))
+
+
+def test_no_folder_has_nothing_unsent(tmp_path: Path):
+    assert not unsent(tmp_path / "gone")

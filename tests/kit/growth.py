@@ -1,0 +1,42 @@
+"""Requests of each client to a hostile server, and the memory that work takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import structs
+from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
+from orl_rollout.sglang.client import SglangEngine, Timeouts
+
+from tests.kit.episodes import config_of, task_of
+
+PATIENCE = 0.5  # seconds, for what never ends
+NEVER_END = ("drip",)
+
+
+async def session(url: str) -> None:
+    task = task_of("Echo")
+    async with OpenRewardClient(config_of("Echo", url)) as client:
+        made = client.session(task)
+        patient = structs.replace(made._options, open_seconds=PATIENCE if url.endswith(NEVER_END) else 30.0)
+        await OpenRewardSession(patient, made._reach).open(task)
+
+
+async def engine(url: str) -> None:
+    async with SglangEngine(url, context_tokens=32768, timeouts=Timeouts(total=PATIENCE, retry=0.01)) as asked:
+        await asked.generate([1, 2, 3], {"max_new_tokens": 4096}, key="a")
+
+
+def resident(field: str) -> float:
+    """A field of this process's memory, in megabytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+
+def growth_of(work: Callable[[], object]) -> float:
+    """By how many megabytes the peak of this process's memory is above its start."""
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    start = resident("VmRSS:")
+    work()
+    return resident("VmHWM:") - start

@@ -1,0 +1,54 @@
+"""`orl train trl --dry-run` and `orl doctor` refuse what the training would refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from orl_core.errors import ConfigError
+from orl_rollout.run_folder.contract import Plan
+from orl_trl import plan
+
+from tests.trl.fakes import make_run
+
+
+def planned(folder: Path, model: Path | str | None, *extra: str, **trainer: Any) -> Plan:
+    return plan(structs.replace(make_run(folder / "run", model, **trainer), extra=extra))
+
+
+def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
+    made = planned(tmp_path, checkpoint, tp=2, flags={"beta": 0.1})
+    assert f"would train {checkpoint} with trl" in made.command
+    assert "2 steps of 2 x 4 rollouts, 2 updates each" in made.command
+    assert "learning rate 0.001" in made.command
+    assert made.problems == ("not set in the environment: OPENREWARD_API_KEY",)
+    assert made.notes == ("trl trains on one machine and does not use: tp",)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "extra", "subject"),
+    [
+        ({"flags": {"no_such": 1}}, (), "`no_such`"),
+        ({}, ("--num-generation", "3"), "`num_generation`"),
+        ({"load": "/nowhere"}, (), "`load`"),
+        ({"advantage_estimator": "ppo"}, (), "ppo"),
+        ({"rollout_batch_size": 5}, (), "4 tasks, and a step takes 5"),
+        ({"n_samples": 1}, (), "generations"),
+    ],
+)
+def test_setting_that_training_refuses_is_refused(
+    checkpoint: Path, tmp_path: Path, trainer: dict[str, Any], extra: tuple[str], subject: str
+):
+    with pytest.raises(ConfigError) as refusal:
+        planned(tmp_path, checkpoint, *extra, **trainer)
+    assert subject in str(refusal.value)
+
+
+def test_model_is_looked_at_without_its_weights(tmp_path: Path):
+    for model in (None, str(tmp_path / "none"), str(tmp_path)):
+        with pytest.raises(ConfigError, match="model"):
+            planned(tmp_path, model)
+    assert "some/name" in " ".join(planned(tmp_path, "some/name").notes)
