@@ -1,4 +1,4 @@
-"""The example runs as it stands, and its number rises."""
+"""The example runs as it stands, and the model gives up less often."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ GIVE_UP = {"role": "assistant", "content": "I give up."}
 WARM_STEPS, WARM_BATCH = 100, 8
 
 
-def write_quitter(folder: Path) -> None:
-    """Write a model that plays half of the games and gives up the others. It is taught in seconds."""
+def write_quitter(folder: Path) -> list[dict[str, list[int]]]:
+    """Write a model that plays half of the games and gives up the others. Return the rows of games given up."""
     rng = random.Random(0)
     played = [play(END, end, rng) for _ in range(100)]
     games = [*played, *([game[0], GIVE_UP] for game in played)]
@@ -48,14 +48,37 @@ def write_quitter(folder: Path) -> None:
         optimizer.zero_grad()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return rows[len(played) :][:8]
 
 
-def test_mean_reward_rises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@torch.no_grad()
+def quit_probability(model: Any, quits: list[dict[str, list[int]]]) -> float:
+    """Return the mean probability that `model` gives up at its first turn."""
+    probabilities = list[float]()
+    for quit_row in quits:
+        labels = torch.tensor(quit_row["labels"])[1:]
+        logprobs = model(torch.tensor([quit_row["input_ids"]])).logits[0, :-1].log_softmax(-1)
+        taught = labels != -100
+        probabilities.append(logprobs[taught].gather(1, labels[taught][:, None]).sum().exp().item())
+    return sum(probabilities) / len(probabilities)
+
+
+def test_giving_up_becomes_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Compare probabilities: the mean reward of so few games is noise, and differs between machines."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    quits = write_quitter(tmp_path)
+    before, update = list[float](), loop.update
+    trained = list[Any]()
+
+    def watched_update(model: Any, *rest: Any) -> None:
+        before.append(quit_probability(model, quits))
+        update(model, *rest)
+        trained.append(model)
+
     monkeypatch.setattr(loop, "TASKS", 4)
-    monkeypatch.setattr(loop, "LEARNING_RATE", 1.5e-3)
-    write_quitter(tmp_path)
+    monkeypatch.setattr(loop, "update", watched_update)
     with serving(["guessnumber"]) as url:
-        rewards = asyncio.run(loop.train(tmp_path, url, steps=12))
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1, rewards
+        rewards = asyncio.run(loop.train(tmp_path, url, steps=5))
+    assert len(rewards) == 5
+    assert quit_probability(trained[-1], quits) < 0.7 * before[0], (before, rewards)
