@@ -137,6 +137,6 @@ async def fly(console: Console, rollouts: int, turns: int, start_seconds: float,
 
 
 async def _books(engine: str) -> dict[str, float]:
-    """What the engine says of the requests since it was asked last."""
+    """Return the figures of the engine for the requests since the last question."""
     async with aiohttp.ClientSession() as http, http.get(f"{engine}/stats") as response:
         return await response.json()

@@ -1,4 +1,4 @@
-"""What importing orl and `orl --help` cost: medians of interleaved runs, each in an interpreter of its own.
+"""Measure the import of orl and `orl --help`: medians of interleaved runs, each in an interpreter of its own.
 
 The start of an empty interpreter is measured in the same rounds and taken off.
 """

@@ -1,4 +1,4 @@
-"""Where CPU time goes: a timer of the process's CPU time looks at the main thread's stack a thousand times a second.
+"""Sample CPU time by stack: a timer of the process's CPU time reads the main thread's stack 1,000 times a second.
 
 It distorts less than a tracing profiler: nothing is added to a call. A sample belongs to the first rule that any of its
 frames fits, so rules go from what is called to what calls. Other threads' work shows as whatever the main one does.

@@ -45,7 +45,7 @@ def play(url: str, deck: Deck, model: Path, rounds: int, generator: Sequence[str
 
 
 def report(mix: Mix, runs: dict[str, list[Played]]) -> dict[str, Any]:
-    """What JSON keeps of one mix: all runs, and for each client the medians."""
+    """Figures of one mix for JSON: all runs, and the medians of each client."""
     medians = {}
     for name, played in runs.items():
         whole = [run for run in played if run.seconds]

@@ -44,7 +44,7 @@ SECONDS = 240  # what SGLang's load generator may take, its start included
 
 
 class Mix(Struct, frozen=True, kw_only=True):
-    """What a run is made of, in ids: the first prompt, then `turns` answers of `action` with `new` ids between them.
+    """Sizes of a run, in token ids: the first prompt, then `turns` answers of `action` with `new` ids between them.
 
     `shared` ids begin every conversation of ours.
     """
@@ -90,7 +90,7 @@ class Played(Struct, frozen=True, kw_only=True):
 
 
 class Deck:
-    """What a benchmark says: the tokenizer and its renderer, the call that ends each action, words of one id each."""
+    """Texts of a benchmark: the tokenizer and its renderer, the call that ends each action, words of one id each."""
 
     def __init__(self, hf: PreTrainedTokenizerFast, mix: Mix) -> None:
         self.hf = hf

@@ -73,7 +73,7 @@ def hugging_face(vocabulary: int) -> PreTrainedTokenizerFast:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What all rollouts share: `hf` and `renderer`, the ids of every `action`, the text of every observation."""
+    """State that all rollouts share: `hf` and `renderer`, the ids of every `action`, the text of every observation."""
 
     hf: PreTrainedTokenizerFast
     renderer: Renderer
@@ -159,7 +159,7 @@ def config_of(url: str, turns: int) -> RunConfig:
 
 
 def faults(outcomes: list[Outcome], turns: int) -> list[str]:
-    """What went wrong, a line for each kind."""
+    """Return the faults, one line for each kind."""
     found: dict[str, int] = {}
     for outcome in outcomes:
         trajectory = outcome.trajectory

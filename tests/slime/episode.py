@@ -10,11 +10,12 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from orl_core.task import Task, row_of
-from orl_rollout.tokenizer.tokenizer import load_tokenizer
+from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 
 from tests.kit.tokenizers import build, template
 
@@ -46,10 +47,16 @@ def make_tasks(path: Path, count: int) -> Path:
     return path
 
 
+@cache
+def tokenizer_in(checkpoint: Path) -> HFTokenizer:
+    """Open the tokenizer of `checkpoint` once: compiling its template takes a tenth of a second."""
+    return load_tokenizer(checkpoint)
+
+
 def player(checkpoint: Path, *, thinks: bool = False) -> Callable[[Sequence[int], Mapping[str, Any]], list[int]]:
     """The scripted model. Where it `thinks`, it says so before every guess."""
     thought = "<think>\nLet me halve.\n</think>\n\n" if thinks else ""
-    tokenizer = load_tokenizer(checkpoint)
+    tokenizer = tokenizer_in(checkpoint)
     episodes: defaultdict[int, int] = defaultdict(int)  # of each task, so that every group has both endings
 
     def play(ids: Sequence[int], _: Mapping[str, Any]) -> list[int]:

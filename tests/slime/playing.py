@@ -13,7 +13,6 @@ import pytest
 from orl_core.errors import ConfigError
 from orl_rollout.loop import loop
 from orl_rollout.runtime import runtime
-from orl_rollout.tokenizer.tokenizer import load_tokenizer
 from orl_testing import Fault, SglangServer
 
 from tests.slime import episode
@@ -30,7 +29,7 @@ def engine(checkpoint: Path, faults: Sequence[Fault] = (), *, thinks: bool = Fal
         episode.player(checkpoint, thinks=thinks),
         faults=list(faults),
         context_tokens=4000,
-        decode=load_tokenizer(checkpoint).decode,
+        decode=episode.tokenizer_in(checkpoint).decode,
     )
     try:
         asyncio.run_coroutine_threadsafe(server.__aenter__(), own).result(10)

@@ -60,7 +60,7 @@ class _Drawers(Gallery):
 
     @property
     def coin(self) -> int:
-        """Which of them holds the coin."""
+        """Index of the drawer that holds the coin."""
         return self._draw("coin").randrange(self.count)
 
     def get_prompt(self) -> list[TextBlock]:
