@@ -34,13 +34,13 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
-SECONDS = ("flight", "prepare")  # a benchmark that takes seconds even at its smallest size
+LIGHT = ("import-time",)  # the benchmarks that take less than a second at their smallest size
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in SECONDS))
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in LIGHT))
         for name in command.BENCHMARKS
         if name != "parsers"
     ],

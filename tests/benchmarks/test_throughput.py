@@ -84,6 +84,7 @@ async def test_the_bare_client_plays_the_same_mix(model: Path) -> None:
         assert server.cached_tokens == played.cached
 
 
+@pytest.mark.slow
 async def test_the_trace_for_sglangs_load_generator_is_the_same_mix(model: Path) -> None:
     deck = await asyncio.to_thread(deck_of, model)
     async with serving() as server:
@@ -96,6 +97,7 @@ async def test_the_trace_for_sglangs_load_generator_is_the_same_mix(model: Path)
     assert len(conversations(deck)["conversations"]) == MIX.rollouts
 
 
+@pytest.mark.slow
 async def test_command_writes_figures_and_reports_failures(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_cut_never_goes_through_an_echo_nor_through_the_beginning_of_one():
             assert scrubber.scrub(text[:cut]) + scrubber.scrub(text[cut:]) == scrubber.scrub(text), (text, at)
 
 
+@pytest.mark.slow
 def test_the_rest_of_a_group_has_time_to_end_when_its_leader_is_gone(tmp_path: Path):
     """A child that the leader leaves behind puts away what it has before it ends."""
     begun, put_away = tmp_path / "begun", tmp_path / "put away"

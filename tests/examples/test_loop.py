@@ -12,7 +12,6 @@ import pytest
 import torch
 from orl_playground.model import build_model
 from orl_playground.players import END, end, play, tools
-from orl_playground.server import serving
 from orl_playground.tokenizer import build_tokenizer
 from orl_playground.warm_start import row
 
@@ -63,7 +62,8 @@ def quit_probability(model: Any, quits: list[dict[str, list[int]]]) -> float:
     return sum(probabilities) / len(probabilities)
 
 
-def test_giving_up_becomes_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.slow
+def test_giving_up_becomes_rare(tmp_path: Path, guess_number: str, monkeypatch: pytest.MonkeyPatch):
     """Compare probabilities: the mean reward of so few games is noise, and differs between machines."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -78,7 +78,6 @@ def test_giving_up_becomes_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(loop, "TASKS", 4)
     monkeypatch.setattr(loop, "update", watched_update)
-    with serving(["guessnumber"]) as url:
-        rewards = asyncio.run(loop.train(tmp_path, url, steps=5))
+    rewards = asyncio.run(loop.train(tmp_path, guess_number, steps=5))
     assert len(rewards) == 5
     assert quit_probability(trained[-1], quits) < 0.7 * before[0], (before, rewards)

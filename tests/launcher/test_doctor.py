@@ -202,6 +202,7 @@ def test_secrets_that_the_platform_says_are_needed(
     assert "HTTP 500" in line
 
 
+@pytest.mark.slow
 def test_environments_fail_one_by_one_with_their_words(
     doctor: Doctor, gallery: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,7 @@ def test_variable_names_the_run_at_openreward(
     assert read_object(Path("runs/one/config.json"))["openreward_run_name"] == "the-run"
 
 
+@pytest.mark.slow
 def test_rollouts_left_by_a_trainer_are_sent(
     capsys: Capture,
     fake_adapter: Callable[[str], None],

@@ -63,6 +63,7 @@ def test_long_prompt_is_folded_and_samples_stay_visible(tmp_path: Path) -> None:
     assert all('class="n' not in part for part in folded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last", "classes"), [(0.1, "to down"), (0.9, "to")])
 def test_headline_that_went_down_is_no_success(tmp_path: Path, last: float, classes: str) -> None:
     run = make_run(tmp_path / "demo")
@@ -144,6 +145,7 @@ def test_a_run_that_went_on_from_another_counts_its_own_steps(tmp_path: Path) ->
     assert "In 10 steps (21 to 30) and" in page
 
 
+@pytest.mark.slow
 def test_the_time_of_a_steps_rollouts_is_not_called_a_steps(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "demo")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -155,6 +157,7 @@ def test_the_time_of_a_steps_rollouts_is_not_called_a_steps(tmp_path: Path) -> N
     assert ">rollouts of a step<" in page
 
 
+@pytest.mark.slow
 def test_earlier_warm_start_is_not_counted_in_this_run(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "demo")
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
@@ -168,6 +171,7 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_page(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "demo")
     first = write_report(folder).read_bytes()

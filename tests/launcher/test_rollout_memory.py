@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from orl_core.config import EnvironmentConfig, decode_config
 from orl_core.messages import Action
 from orl_core.task import Task
@@ -31,6 +32,7 @@ class Player:
         return outcome_of(ended, EnvironmentConfig())
 
 
+@pytest.mark.slow
 async def test_rollouts_leave_numbers_alone() -> None:
     config = decode_config({"environments": {"A/B": {}}}, "test")
     task = Task(env_name="A/B", deployment_name="A/B", task_spec={"id": 1})

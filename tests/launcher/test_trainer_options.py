@@ -56,6 +56,7 @@ def test_what_is_not_given_stays_as_the_file_says() -> None:
     assert config_of() == load_config(LOCAL).trainer
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=("Cs",))))
 def test_any_text_stays_that_text(text: str) -> None:
     assert config_of(f"--wandb-run={text}").wandb_run == text

@@ -91,6 +91,7 @@ async def test_abort_flag_ends_rollout_before_engine_request(environment: str, c
     assert all(sample.reward is not None for sample in samples)
 
 
+@pytest.mark.slow
 @by_api
 async def test_refusing_engine_ends_run_despite_host_catching_all(
     api: Any, environment: str, checkpoint: Path, tmp_path: Path
@@ -110,6 +111,7 @@ async def test_refusing_engine_ends_run_despite_host_catching_all(
         log_eval(0, host.args, {})
 
 
+@pytest.mark.slow
 @by_api
 async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(
     api: Any, environment: str, checkpoint: Path, tmp_path: Path

@@ -144,6 +144,7 @@ def test_parser_refusal_is_the_reported_problem(capsys: pytest.CaptureFixture[st
     )
 
 
+@pytest.mark.slow
 def test_an_attention_that_mixes_packed_sequences_trains_each_by_itself(
     capsys: pytest.CaptureFixture[str], python: str, flashless: str
 ) -> None:
@@ -173,6 +174,7 @@ def test_an_old_miles_that_stops_at_packed_batches_is_not_given_any(
     assert actor.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_flags_in_the_file_and_on_the_command_line_give_one_command(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
@@ -220,6 +222,7 @@ def checkpoint(folder: Path, *, fsdp: bool) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_unreadable_checkpoint_prevents_start(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
     ours, other = checkpoint(working / "ours", fsdp=True), checkpoint(working / "other", fsdp=False)
     hf = working / "hf"
@@ -266,6 +269,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("backend", ["fsdp", "megatron"])
 def test_run_passes_config_and_keeps_secrets_in_environment(
@@ -287,6 +291,7 @@ def test_run_passes_config_and_keeps_secrets_in_environment(
     assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_run_that_dies_of_memory_names_the_levers_of_its_backend(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
@@ -316,6 +321,7 @@ def test_reinforce_plus_plus_is_refused(capsys: pytest.CaptureFixture[str], pyth
     assert "reinforce_plus_plus_baseline" in told
 
 
+@pytest.mark.slow
 def test_resumed_ppo_goes_on_with_its_critic(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
     """miles takes the actor's checkpoint for the critic's where none is named."""
     ppo = [*MEGATRON, "--model-args", "qwen3-4B", "--advantage-estimator", "ppo"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from orl_cluster.hooks.worker import aclose
 from orl_miles.generate import RunEnded
 from orl_miles.hooks import post_process
@@ -61,6 +62,7 @@ async def test_an_evaluation_has_a_context_of_its_own_to_play_in(environment: st
     assert (trained.response_length, evaluated.reward) == (1, 1.0)
 
 
+@pytest.mark.slow
 async def test_mismatched_replay_data_is_engine_error_and_ends_run(environment: str, checkpoint: Path, tmp_path: Path):
     ended = None
     changes: dict[str, Any] = REPLAY | {"num_layers": 2}

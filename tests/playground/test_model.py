@@ -104,6 +104,7 @@ def test_the_curriculum_goes_from_many_good_games_to_few():
     assert shares == sorted(shares, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_an_ordinary_folder(checkpoint, tokenizer):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

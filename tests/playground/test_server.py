@@ -71,6 +71,7 @@ async def test_guess_number_is_won_by_halving_and_lost_from_the_ends(base_url, m
             assert sum(output.reward for output in outputs) == 0.0
 
 
+@pytest.mark.slow
 async def test_guess_wider_is_won_by_halving_within_its_guesses(base_url, monkeypatch):
     async with environment(base_url, "guesswider", monkeypatch) as env:
         for index, task in enumerate(guess_wider.tasks("test")[:8]):
@@ -150,6 +151,7 @@ async def test_a_workshop_order_is_answered_in_plain_text(base_url, monkeypatch)
             assert output.reward == 0.0
 
 
+@pytest.mark.slow
 def test_the_server_ends_when_its_input_closes():
     command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

@@ -110,6 +110,7 @@ def test_a_row_that_is_nested_too_deep_is_named_by_its_line(tmp_path: Path) -> N
         Task(env_name="a/b", deployment_name="a/b", task_spec=nested(MAX_DEPTH))
 
 
+@pytest.mark.slow
 def test_walks_over_a_tree_do_not_recurse() -> None:
     tree = {"deep-secret": (nested(50_000), 1, None, 2.5, True)}
     scrubber = Scrubber(["deep-secret"])

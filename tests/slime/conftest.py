@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from orl_cluster.hooks import worker
-from orl_playground.server import serving
 from orl_rollout.runtime import stack
 
 from tests.kit.tokenizers import open_once
@@ -15,9 +13,8 @@ from tests.slime import episode
 
 
 @pytest.fixture(scope="session")
-def environment() -> Iterator[str]:
-    with serving(("guessnumber",)) as url:
-        yield url
+def environment(guess_number: str) -> str:
+    return guess_number
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +23,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_process(monkeypatch: pytest.MonkeyPatch, short_pauses: None) -> None:
     """Give every test the state of a worker that has just begun. Only the certificate, half a second, is kept."""
     monkeypatch.setattr(worker, "_runs", {})
     for name in ("open_tokenizer", "open_renderer"):

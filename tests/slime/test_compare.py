@@ -59,6 +59,7 @@ async def test_it_works_beside_a_running_loop(gallery: Served):
     assert asyncio.get_running_loop().is_running()
 
 
+@pytest.mark.slow
 def test_an_environment_out_of_reach_leaves_the_rewards():
     samples = played(ended("a"), 0, 0)
     raw, _ = post_process(args("http://127.0.0.1:9", rewards_normalization=False), samples)

@@ -107,6 +107,7 @@ def test_own_roles_need_a_folder_for_the_critic(capsys: pytest.CaptureFixture[st
         assert [words[place + 1] for place, word in enumerate(words) if word == ROLES] == [str(roles)]
 
 
+@pytest.mark.slow
 def test_critic_is_saved_beside_the_actor(monkeypatch: pytest.MonkeyPatch, python: str, working: Path) -> None:
     (working / "config.yaml").write_text("environments: {Org/Env: {}}\n", encoding="utf-8")
     (working / "tasks.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")

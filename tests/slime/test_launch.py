@@ -129,6 +129,7 @@ def test_options_slime_mishandles_are_refused_with_advice(
     assert told in refused(capsys, python, *argv)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "false", "-1"])
 def test_switch_with_value_is_refused(capsys: pytest.CaptureFixture[str], python: str, value: str) -> None:
     told = "# it would not start on this machine: --use-tis is a switch and takes no value"
@@ -146,6 +147,7 @@ def test_a_flag_of_the_file_that_is_no_options_name_is_refused(
     assert f"`trainer.flags` has `{name}`: expected a name" in told
 
 
+@pytest.mark.slow
 def test_flags_in_the_file_and_on_the_command_line_give_one_command(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
 
 
+@pytest.mark.slow
 def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
@@ -262,6 +265,7 @@ def test_unplayable_task_file_is_refused_before_gpu_request(
     assert "tasks.jsonl:1: its metadata is no task of `orl prepare`" in told
 
 
+@pytest.mark.slow
 def test_divided_gpus_are_counted_together(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
@@ -339,6 +343,7 @@ def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
     assert told in planned(capsys, python, "--model", other, *fresh, *shape)
 
 
+@pytest.mark.slow
 def test_resume_folder_without_checkpoint_prevents_start(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:

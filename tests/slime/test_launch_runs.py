@@ -48,6 +48,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_run_passes_config_and_keeps_secrets_in_environment(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path
@@ -78,6 +79,7 @@ def test_run_passes_config_and_keeps_secrets_in_environment(
     assert "orl-secret-key" not in " ".join(seen["argv"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_run_that_dies_of_memory_names_the_levers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
@@ -90,6 +92,7 @@ def test_a_run_that_dies_of_memory_names_the_levers(
     assert "error" in json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_run_says_what_a_dry_run_would_have_said_of_it(
     caplog: pytest.LogCaptureFixture, python: str, working: Path
@@ -99,6 +102,7 @@ def test_a_run_says_what_a_dry_run_would_have_said_of_it(
     assert "the last step is not evaluated" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path
@@ -112,6 +116,7 @@ def test_an_interrupted_run_ends_its_trainer_and_keeps_what_there_is(
         os.kill(seen["process"], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_unreadable_checkpoint_is_refused_before_start(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
@@ -132,6 +137,7 @@ def test_cluster_lacking_a_secret_is_refused_before_start(
     assert not (working / "runs/run/seen.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_trainer_that_prints_its_environment_leaves_no_secret_in_its_log(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path
@@ -144,6 +150,7 @@ def test_a_trainer_that_prints_its_environment_leaves_no_secret_in_its_log(
     assert "hush-hush" not in said
 
 
+@pytest.mark.slow
 def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
@@ -158,6 +165,7 @@ def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(
     assert told not in planned(capsys, python, config=config)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_login_at_weights_and_biases_does_for_every_cluster(
     monkeypatch: pytest.MonkeyPatch, python: str, working: Path

@@ -135,6 +135,7 @@ def test_tracker_that_is_not_installed_is_refused_if_asked_for(tmp_path: Path, m
     assert "wandb" in orl_trl.tracking.tracked_by(made).note
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_login")
 def test_asked_without_a_key_is_offline_in_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

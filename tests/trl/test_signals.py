@@ -72,6 +72,7 @@ def test_a_signal_inside_a_garbage_collection_ends_the_training(
     AutoModelForCausalLM.from_pretrained(run.folder / "checkpoint")
 
 
+@pytest.mark.slow
 def test_two_signals_during_the_last_save_lose_nothing(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -98,6 +99,7 @@ def test_two_signals_during_the_last_save_lose_nothing(
     assert not list(run.folder.glob("*unfinished*"))
 
 
+@pytest.mark.slow
 def test_checkpoint_between_steps_gets_its_name_when_whole(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -116,6 +118,7 @@ def test_checkpoint_between_steps_gets_its_name_when_whole(
     AutoModelForCausalLM.from_pretrained(run.folder / "trainer" / "checkpoint-4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_signal_at_any_moment_leaves_summary_and_weights(checkpoint: Path, tmp_path: Path, seed: int):
     """`python -m tests.launcher.signal_runs` does the same with whole commands."""

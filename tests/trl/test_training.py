@@ -32,6 +32,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").state_dict()
 
 
+@pytest.mark.slow
 def test_what_does_not_train_stays_out_of_the_baseline(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
     player = Player(run.config, by_row)
@@ -81,6 +82,7 @@ def test_a_run_leaves_its_files(checkpoint: Path, tmp_path: Path, caplog: pytest
     assert "sesame" not in "".join(path.read_text("utf-8", "replace") for path in run.folder.rglob("*.json*"))
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_metrics(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, tensorboard=True, num_rollout=1)
     train(run, Player(run.config, by_row).open)
@@ -91,6 +93,7 @@ def test_tensorboard_has_the_metrics(checkpoint: Path, tmp_path: Path):
     assert "sesame" not in file.read_text("utf-8", "replace")
 
 
+@pytest.mark.slow
 def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
     train(run, Player(run.config, lambda _: 1.0).open)
@@ -98,6 +101,7 @@ def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_p
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_the_breaker_ends_training_and_loses_nothing(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint)
     script = lambda key: RunAborted("the environment is gone") if key == "train/2/5" else by_row(key)  # noqa: E731
@@ -109,6 +113,7 @@ def test_the_breaker_ends_training_and_loses_nothing(checkpoint: Path, tmp_path:
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 
+@pytest.mark.slow
 def test_a_bug_in_the_middle_leaves_no_summary_of_a_finished_run(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint)
     script = lambda key: ZeroDivisionError("x") if key == "train/2/5" else by_row(key)  # noqa: E731
@@ -155,6 +160,7 @@ def test_a_run_that_cannot_start_says_why(
     assert said in str(refusal.value)
 
 
+@pytest.mark.slow
 async def test_the_runs_own_template_plays_and_is_saved(checkpoint: Path, tmp_path: Path):
     own = template("qwen3")
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
@@ -198,6 +204,7 @@ def answer_length(trajectory: Trajectory) -> float:
     return len(trajectory.turns[-1].action.text)
 
 
+@pytest.mark.slow
 def test_plain_rows_alone_are_trained(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1, max_response_len=6)
     lines = [{"prompt": f"Count to {number}."} for number in range(3)]

@@ -150,6 +150,7 @@ def moved(paths: Sequence[str], status: int, there: str) -> type[Answering]:
     return Moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [302, 307])
 async def test_no_request_follows_a_redirect_with_the_key(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)

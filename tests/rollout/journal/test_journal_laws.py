@@ -76,6 +76,7 @@ def test_any_trajectory_comes_back(trajectory, logprobs, text, sampling):
     assert decode_entry(line, ids=False) == entry_of(without_ids(expected))
 
 
+@pytest.mark.slow
 def test_cut_last_record_leaves_the_others_and_the_next(tmp_path):
     first = write(tmp_path, trajectory_of(key="r1"), trajectory_of(key="r2")).read_bytes()
     last = frame(encode_entry(entry_of(trajectory_of(key="r3", ids=tuple(range(50))))))

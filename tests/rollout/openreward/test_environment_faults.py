@@ -65,6 +65,8 @@ infinite   -         -         -         lost 1    lost 2    lost 2    -
 finished   -         -         -         ended 1   ended 2   ended 2   -
 """
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 STEPS = ("step",), ("step",), ("finish",)
 BOTH = ("step", "step"), ("finish",)
 REASONS = {

@@ -41,6 +41,7 @@ async def transcript(url: str) -> list[Any]:
         return told
 
 
+@pytest.mark.slow
 def test_seed_fixes_episodes_and_process_ends_with_its_block():
     with envs.serve(envs.drawers(7)) as here, envs.serve(seed=7) as again, envs.serve(seed=8) as other:
         first, second, third = (asyncio.run(transcript(served.url)) for served in (here, again, other))

@@ -178,6 +178,7 @@ class _Impatient:
         await writer.wait_closed()
 
 
+@pytest.mark.slow
 async def test_pause_between_calls_meets_no_closing_connection():
     with envs.serve(envs.Echo) as served:
         async with _Impatient(served.url, idle=1.5) as way, Playing("Echo", way.url) as playing:

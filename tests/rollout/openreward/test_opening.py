@@ -18,6 +18,8 @@ from orl_testing import environments as envs
 
 from tests.kit.episodes import Playing, config_of, task_of
 
+pytestmark = pytest.mark.usefixtures("short_pauses")
+
 
 async def test_the_opening_holds_messages_and_tools(gallery):
     async with Playing("Echo", gallery.url) as play:

@@ -80,6 +80,7 @@ async def test_a_session_may_be_named_in_json():
         assert served.sessions == 0
 
 
+@pytest.mark.slow
 async def test_cut_stream_is_resumed_and_tool_runs_once(gallery: envs.Served):
     ran = envs.Trouble.ran["cut"]
     async with Proxy(gallery.url, [Mishap(kind=MishapKind.CUT, path="/call")]) as way:
@@ -90,6 +91,7 @@ async def test_cut_stream_is_resumed_and_tool_runs_once(gallery: envs.Served):
     assert envs.Trouble.ran["cut"] - ran == 1
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_starting_is_not_asked_without_pause(gallery: envs.Served):
     headers = {"X-Backend-State": "starting", "Retry-After": "0"}
     starting = Mishap(kind=MishapKind.STATUS, path="/create", status=503, headers=headers)
@@ -195,6 +197,7 @@ async def test_one_client_holds_many_sessions_and_leaves_none(gallery: envs.Serv
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.slow
 async def test_calls_in_flight_have_no_limit(gallery: envs.Served):
     """More of them than aiohttp has connections where it is not told otherwise."""
     begun, tasks = len(envs.Hanging.started), [task_of("Hanging", number=number) for number in range(110)]

@@ -84,6 +84,7 @@ async def test_each_group_is_compared_on_one_fresh_session(gallery: envs.Served)
     assert called.id == told.tool_call_id  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 async def test_unscored_group_keeps_its_rewards_and_is_counted(gallery: envs.Served):
     async with OpenRewardClient(config_of("Compared", gallery.url)) as client:
         outcomes = [ended("a", number=2), ended("slow", number=3), ended("four", number=4)]

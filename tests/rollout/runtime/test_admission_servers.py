@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
 from orl_core.config import decode_config
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.task import Task
@@ -86,6 +87,7 @@ async def test_the_configured_limit_holds():
     assert (server.most, server.refusals) == (2, 0)
 
 
+@pytest.mark.slow
 async def test_waiting_for_a_slot_counts_against_no_deadline():
     """Ten rollouts of 0.2 s, one after another: the last waits longer than a rollout may take."""
     server = Choosy(100, seconds=0.2)

@@ -138,6 +138,7 @@ async def test_where_the_routers_own_attempts_end_ours_go_on() -> None:
         assert sorted(at.received) == [0, 9]
 
 
+@pytest.mark.slow
 async def test_our_retries_outlive_open_breakers() -> None:
     """Both workers fail until both breakers are open: the router refuses for two seconds, then they are well."""
     faults = [Fault(kind=FaultKind.STATUS, at=number) for number in range(2)]
@@ -151,6 +152,7 @@ async def test_our_retries_outlive_open_breakers() -> None:
         assert sorted(at.received) == [2, 3]
 
 
+@pytest.mark.slow
 async def test_requests_expired_in_the_routers_queue_are_resent() -> None:
     """One runs, five wait behind it for a second; the router may let one of them through, and gives the others up."""
     hang = [Fault(kind=FaultKind.HANG, at=0)]

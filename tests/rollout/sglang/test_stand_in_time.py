@@ -85,6 +85,7 @@ async def test_a_waiting_request_can_be_aborted() -> None:
         await first
 
 
+@pytest.mark.slow
 async def test_a_pause_keeps_what_runs_and_holds_what_comes() -> None:
     async with standing([[4] * 100, [5]]) as (server, client):
         server.pace = Pace(decode_seconds=0.01)

@@ -214,6 +214,7 @@ with interrupt.listening(), interrupt.notified(lambda: os.write(1, b"told\\n")):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "needed"), [("listening", 1), ("patient", 2), ("held", 3)])
 def test_a_process_that_comes_to_no_check_ends_by_force(stage: str, needed: int) -> None:
     """The first signal suffices where nothing is to be saved, the second in training, the third while saving."""

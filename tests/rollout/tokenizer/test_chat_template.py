@@ -247,6 +247,7 @@ def test_thinking_false_is_refused_if_prompts_open_reasoning(tmp_path: Path) -> 
     assert open_renderer(config_of(), open_tokenizer(config_of(), str(tmp_path))).opens_reasoning
 
 
+@pytest.mark.slow
 def test_template_of_the_user_replaces_the_checkpoints(tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_bytes(template("qwen3").encode())

@@ -108,6 +108,7 @@ def test_a_platform_that_is_dead_at_first(tmp_path, monkeypatch, caplog):
     assert collector.events() == expected()
 
 
+@pytest.mark.slow
 def test_a_platform_that_stays_dead_holds_up_no_end(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
     monkeypatch.setenv("OPENREWARD_API_URL", "http://127.0.0.1:9")

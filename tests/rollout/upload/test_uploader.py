@@ -39,6 +39,7 @@ def trajectories(*keys):
     return [trajectory_of(key=key) for key in keys]
 
 
+@pytest.mark.slow
 async def test_what_is_recorded_is_sent_while_the_run_goes_on(tmp_path, platform):
     with Uploader(tmp_path, config_of()), Journal(tmp_path, config_of(), file_bytes=2_000) as journal:
         for number in range(5):
@@ -73,6 +74,7 @@ def test_a_secret_is_not_uploaded(tmp_path, platform):
     assert (uploader.counts.withheld, platform.asked) == (3, 0)
 
 
+@pytest.mark.slow
 def test_faults_and_limits_are_tried_again(tmp_path, platform):
     platform.answers = [500, (429, {"Retry-After": "1"}), 200, 401, 307, 404]
     write(tmp_path, *trajectories("r1", "r2"))
@@ -113,6 +115,7 @@ def test_a_platform_that_hangs_up_after_each_answer(tmp_path, platform):
     assert platform.started() == ["r1", "r2"]
 
 
+@pytest.mark.slow
 async def test_a_slow_platform_slows_no_rollout(tmp_path, platform):
     platform.at_once = 0
     uploader = Uploader(tmp_path, config_of())
