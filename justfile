@@ -73,8 +73,15 @@ coverage *arguments:
 bench *arguments:
     uv run --extra trl --group dev python -m benchmarks "$@"
 
-# what has to be green before and after every change, and what CI runs: 500 examples of every law
-check: lint types
+# what has to be green before and after every change, and what CI runs
+check: setup _check-side-by-side
+
+# tests wait for processes now and then: types are checked meanwhile
+[parallel]
+_check-side-by-side: lint types test-all
+
+# every test but those that need a checkout or a package index: 500 examples of every law
+test-all:
     HYPOTHESIS_PROFILE=ci uv run --extra trl --group dev pytest {{parallel}}
 
 # the slime adapter against slime itself: PYTHONPATH=/path/to/slime just test-slime
