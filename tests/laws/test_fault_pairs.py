@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from orl_core.trajectory import StopReason
 
+from tests.kit.quick import every_fifth
 from tests.laws.checks import check_data, check_shown
 from tests.laws.episodes import NEVER, Call, Does, EnvironmentStep, Episode, ModelStep, Played, Says, play
 from tests.laws.oracle import Expected, Over
@@ -62,7 +63,7 @@ def check_episode(episode: Episode, promised: type[Expected] = Expected) -> Play
     return played
 
 
-@pytest.mark.parametrize("says", SAYINGS, ids=str)
+@pytest.mark.parametrize("says", every_fifth(SAYINGS), ids=str)
 def test_every_pair_of_faults_at_every_pair_of_moments(says: Says) -> None:
     for does, said_at, done_at in itertools.product(DOINGS, range(3), range(3)):
         episode = Episode(says={said_at: says}, does={done_at: does})
@@ -74,7 +75,7 @@ def test_every_pair_of_faults_at_every_pair_of_moments(says: Says) -> None:
 @pytest.mark.parametrize(
     "does", [Does("error"), Does("foreign error"), Does(seconds=7.0), Does(seconds=NEVER)], ids=str
 )
-@pytest.mark.parametrize("says", SAYINGS, ids=str)
+@pytest.mark.parametrize("says", every_fifth(SAYINGS), ids=str)
 def test_opening_and_closing_fail_beside_any_of_them(says: Says, does: Does) -> None:
     for at in range(3):
         check_episode(Episode(says={at: says}, opens=does))

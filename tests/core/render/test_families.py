@@ -25,6 +25,7 @@ from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import few, harmless, hostile_to, rounds
 from tests.kit.families import FAMILIES, renderer, tokenizer
+from tests.kit.quick import every_fifth
 from tests.kit.tokenizers import build, template
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ TOOLS = (ToolSpec(name="accuse", description="Name the culprit.", parameters=SCH
 USER = text_message("user", "Who did it?")
 KNIFE, ALIBI = text_message("tool", "A knife.\n", name="look"), text_message("tool", '{"alibi": null}', name="ask")
 OPENINGS = ("<minimax:tool_call>", "<｜tool▁calls▁begin｜>", "<tool_call>", "<|START_ACTION|>")
-every_family = pytest.mark.parametrize("name", FAMILIES)
+every_family = pytest.mark.parametrize("name", every_fifth(FAMILIES))
 
 
 def dialect(name: str) -> Dialect:
@@ -113,7 +114,7 @@ def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first
         assert full[-len(ids) :] == list(ids)
 
 
-@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.append_only])
+@pytest.mark.parametrize("name", every_fifth(name for name, family in FAMILIES.items() if family.append_only))
 @given(data=st.data(), first=harmless)
 @few
 def test_appended_conversation_equals_the_whole_one(name: str, data: st.DataObject, first: str) -> None:

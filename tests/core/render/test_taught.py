@@ -18,6 +18,7 @@ from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.tools.wire import WIRES
 from tests.kit.families import FAMILIES, MOVE_TEXT, tokenizer
+from tests.kit.quick import every_fifth
 from tests.kit.tokenizers import QWEN3_ADDED, build, template
 
 TEACHES = 'Tools:\n{tools}\nTo call one:\n<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>'
@@ -40,7 +41,7 @@ def qwen(source: str) -> HFTokenizer:
     return HFTokenizer(hf)
 
 
-@pytest.mark.parametrize("name", sorted((FAMILIES | MOVE_TEXT).keys() - set(NO_SYSTEM_MESSAGE)))
+@pytest.mark.parametrize("name", every_fifth(sorted((FAMILIES | MOVE_TEXT).keys() - set(NO_SYSTEM_MESSAGE))))
 def test_taught_hermes_is_read_by_every_family(name: str) -> None:
     made, tok = taught(name), tokenizer(name)
     assert made.tool_format == "hermes"

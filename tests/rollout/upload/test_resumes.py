@@ -44,6 +44,7 @@ def expected():
     return [event for trajectory in TRAJECTORIES for event in events_of(entry_of(trajectory), config_of())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [0, 1, 8])
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
 def test_after_a_death_another_process_goes_on(tmp_path, platform, death, at_once):
