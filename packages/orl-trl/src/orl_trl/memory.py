@@ -60,7 +60,7 @@ Changes = Sequence[tuple[str, OneGpu]]  # one option with ever smaller values, a
 
 def sizes_of(run: Run, settings: GRPOConfig) -> OneGpu:
     """Return the sizes of a run."""
-    eight_bit = "8bit" in str(settings.optim)
+    eight_bit = "8bit" in settings.optim
     return OneGpu(
         rows=settings.per_device_train_batch_size,
         rollouts=settings.generation_batch_size or 1,
@@ -92,7 +92,8 @@ def report(run: Run, settings: GRPOConfig, config: Mapping[str, Any], gpus: Sequ
         _phase("training", partial(training, shape), sizes, (rows, context, recompute)),
         _phase("rollouts", partial(sampling, shape), sizes, (rollouts, context)),
     )
-    return report_of(phases, gpus[:1])
+    remarks = [] if sizes.mixed else ["without a GPU, or with `bf16` off, the model computes in fp32"]
+    return report_of(phases, gpus[:1], remarks)
 
 
 def _phase(name: str, memory_of: Callable[[OneGpu], Memory], sizes: OneGpu, changes: Sequence[Changes]) -> Phase:
@@ -115,17 +116,17 @@ def _less(sizes: OneGpu, name: str, words: str, least: int) -> Changes:
 def training(shape: ModelShape, sizes: OneGpu) -> Memory:
     """Return the bytes of an update, whose rows are as long as the context.
 
-    Logits: two tiles in fp32 and the fp32 gradient of the output matrix.
+    Logits: one tile, and the fp32 gradients of the output matrix and of the last hidden states.
     """
     tokens = sizes.rows * sizes.context
-    tile = 8 * min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WIDTH) + 4 * shape.embedding
+    tile = (2 if sizes.mixed else 4) * min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WIDTH)
     recipe = Recipe(
         tokens=tokens,
         parameter=structs.replace(FP32_ADAMW, optimizer=sizes.moments, cast=FP32_ADAMW.cast * sizes.mixed),
         kernels=EAGER_AUTOCAST if sizes.mixed else EAGER_FP32,
         recompute=sizes.recompute,
         logits=0,
-        logit_tile=tile,
+        logit_tile=tile + 4 * shape.embedding + 4 * tokens * shape.hidden,
     )
     return training_memory(shape, Sharding(), recipe)
 
