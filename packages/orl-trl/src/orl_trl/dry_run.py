@@ -9,6 +9,8 @@ import torch
 from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, boundary
+from orl_core.memory import MemoryReport
+from orl_rollout.gpus import gpu_memory
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.secrets.entries import unset_in
@@ -16,6 +18,7 @@ from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.local import TINY
+from orl_trl.memory import report
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
 from orl_trl.tracking import tracked_by
 from orl_trl.trainer import plan_of
@@ -41,11 +44,15 @@ def plan_run(run: Run) -> Plan:
         f"learning rate {settings.learning_rate:g}" if trainer.lr or parameters else "",
     )
     unseen = "" if parameters else f"not checked: the model {model}, which is not on this machine yet"
-    notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config))
+    memory = MemoryReport()
+    if parameters:
+        memory = report(run, settings, AutoConfig.from_pretrained(model).to_dict(), gpu_memory())
+    notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes)
     return Plan(
         command="\n".join(filter(None, lines)),
-        problems=tuple(dict.fromkeys(_missing_keys(run.config))),
+        problems=tuple(dict.fromkeys([*_missing_keys(run.config), *memory.problems])),
         notes=tuple(filter(None, notes)),
+        memory=memory.table,
     )
 
 

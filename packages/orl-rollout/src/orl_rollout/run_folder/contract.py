@@ -55,12 +55,14 @@ class Run(Struct, frozen=True, kw_only=True):
 class Plan(Struct, frozen=True, kw_only=True):
     """Plan of a run: `command` has the lines to read or to paste into a shell.
 
-    `problems` keep the run from starting on this machine; `notes` are what else its user should know.
+    `problems` keep the run from starting on this machine; `notes` are what else its user should know. `memory` is the
+    table of the estimate, "" where there is none.
     """
 
     command: str
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    memory: str = ""
 
 
 class Trainer(Protocol):

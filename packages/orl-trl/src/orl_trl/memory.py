@@ -1,0 +1,157 @@
+"""Memory of a run with TRL on one GPU, which its model shares between rollouts and training.
+
+The in-process engine and the trainer take turns, and weights and optimizer stay in place. See `orl_core.memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct, structs
+from orl_core.config.limits import context_tokens_of
+from orl_core.errors import ConfigError
+from orl_core.memory import (
+    EngineLoad,
+    Gpu,
+    Lever,
+    Memory,
+    MemoryReport,
+    ModelShape,
+    Phase,
+    Recipe,
+    Sharding,
+    report_of,
+    shape_of,
+    token_bytes,
+    training_memory,
+)
+from orl_core.memory.training import EAGER_AUTOCAST, EAGER_FP32, EIGHT_BIT_MOMENTS, FP32_ADAMW
+from orl_rollout.run_folder.contract import Run
+from trl.trainer.grpo_config import GRPOConfig
+
+from orl_trl.sampler import BATCH_TOKENS
+from orl_trl.settings import CHECKPOINTING
+
+WEIGHT_BYTES = 4  # `load_model` loads fp32, and the keys and values of `generate` have the type of the weights
+TILE_TOKENS, TILE_WIDTH = 4096, 32768  # TRL computes the logits of an update in tiles of this size
+LEAST_CONTEXT = 512  # ids: the shortest context that is proposed
+SAMPLING = 16  # bytes of a logit while an id is drawn: fp32 logit, log-softmax, probability and sorted copy
+
+
+class OneGpu(Struct, frozen=True, kw_only=True):
+    """Sizes of a run on one GPU: `rows` of a pass of training, `rollouts` of a step, `context` and `turn` in ids.
+
+    `mixed` computes in bf16 beside fp32 weights. `moments` are the bytes of the optimizer for each parameter.
+    """
+
+    rows: int
+    rollouts: int
+    context: int
+    turn: int
+    recompute: bool = True
+    mixed: bool = True
+    moments: float = FP32_ADAMW.optimizer
+
+
+Changes = Sequence[tuple[str, OneGpu]]  # one option with ever smaller values, and the sizes with each
+
+
+def sizes_of(run: Run, settings: GRPOConfig) -> OneGpu:
+    """Return the sizes of a run."""
+    eight_bit = "8bit" in settings.optim
+    return OneGpu(
+        rows=settings.per_device_train_batch_size,
+        rollouts=settings.generation_batch_size or 1,
+        context=context_tokens_of(run.config),
+        turn=run.config.rollout.turn_tokens,
+        recompute=bool(getattr(settings, CHECKPOINTING)),
+        mixed=bool(settings.bf16 or settings.fp16),
+        moments=EIGHT_BIT_MOMENTS if eight_bit else FP32_ADAMW.optimizer,
+    )
+
+
+def report(run: Run, settings: GRPOConfig, config: Mapping[str, Any], gpus: Sequence[Gpu]) -> MemoryReport:
+    """Return the estimate of a run of the model with this config.json, beside the `gpus` that were found.
+
+    A model whose parameters orl cannot count has a note instead.
+    """
+    try:
+        shape = shape_of(config)
+    except ConfigError as unknown:
+        return MemoryReport(notes=(f"memory is not estimated: {unknown}",))
+    sizes = sizes_of(run, settings)
+    rows = _less(sizes, "rows", "-- --per-device-train-batch-size {}", 1)
+    context = _less(sizes, "context", "--max-context-len {}", LEAST_CONTEXT)
+    recompute = (
+        [] if sizes.recompute else [("-- --gradient-checkpointing true", structs.replace(sizes, recompute=True))]
+    )
+    rollouts = _less(sizes, "rollouts", "{} rollouts a step (--n-samples x --rollout-batch-size)", 1)
+    phases = (
+        _phase("training", partial(training, shape), sizes, (rows, context, recompute)),
+        _phase("rollouts", partial(sampling, shape), sizes, (rollouts, context)),
+    )
+    remarks = [] if sizes.mixed else ["without a GPU, or with `bf16` off, the model computes in fp32"]
+    return report_of(phases, gpus[:1], remarks)
+
+
+def _phase(name: str, memory_of: Callable[[OneGpu], Memory], sizes: OneGpu, changes: Sequence[Changes]) -> Phase:
+    memory = memory_of(sizes)
+    levers = tuple(
+        tuple(Lever(words=words, needed=memory_of(smaller).total) for words, smaller in change) for change in changes
+    )
+    return Phase(name=name, memory=memory, needed=memory.total, levers=levers)
+
+
+def _less(sizes: OneGpu, name: str, words: str, least: int) -> Changes:
+    """Return the option `words` with half the size `name`, a quarter, and so on down to `least`."""
+    size, halves = getattr(sizes, name), []
+    while size % 2 == 0 and size // 2 >= least:
+        size //= 2
+        halves.append((words.format(size), structs.replace(sizes, **{name: size})))
+    return halves
+
+
+def training(shape: ModelShape, sizes: OneGpu) -> Memory:
+    """Return the bytes of an update, whose rows are as long as the context.
+
+    Logits: one tile, and the fp32 gradients of the output matrix and of the last hidden states.
+    """
+    tokens = sizes.rows * sizes.context
+    tile = (2 if sizes.mixed else 4) * min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WIDTH)
+    recipe = Recipe(
+        tokens=tokens,
+        parameter=structs.replace(FP32_ADAMW, optimizer=sizes.moments, cast=FP32_ADAMW.cast * sizes.mixed),
+        kernels=EAGER_AUTOCAST if sizes.mixed else EAGER_FP32,
+        recompute=sizes.recompute,
+        logits=0,
+        logit_tile=tile + 4 * shape.embedding + 4 * tokens * shape.hidden,
+    )
+    return training_memory(shape, Sharding(), recipe)
+
+
+def sampling(shape: ModelShape, sizes: OneGpu) -> Memory:
+    """Return the bytes of the rollouts of a step beside weights and optimizer, in the largest batch that can be.
+
+    A batch of r rows has prompts of at most BATCH_TOKENS / r ids (a single row: the context), and each row grows by one
+    turn. Activations: the MLP, or the attention, of one layer for the prompts of a batch, in fp32.
+    """
+    rows, width = max(
+        ((rows, min(sizes.context, _prompt(rows, sizes) + sizes.turn)) for rows in range(1, sizes.rollouts + 1)),
+        key=lambda batch: batch[0] * batch[1],
+    )
+    cached = token_bytes(shape, EngineLoad(rollouts=rows, context=width, value_bytes=WEIGHT_BYTES))
+    prompts = min(rows * _prompt(rows, sizes), max(BATCH_TOKENS, sizes.context))
+    layer = 12 * shape.hidden + max(12 * shape.active_width, 16 * shape.attention.query)
+    return Memory(
+        weights=shape.parameters * WEIGHT_BYTES,
+        optimizer=round(shape.parameters * sizes.moments),
+        activations=prompts * layer,
+        logits=rows * shape.vocabulary * SAMPLING,
+        kv_cache=rows * width * cached,
+    )
+
+
+def _prompt(rows: int, sizes: OneGpu) -> int:
+    return sizes.context if rows == 1 else min(sizes.context, BATCH_TOKENS // rows)
