@@ -127,10 +127,11 @@ def _judged(command: Command) -> Command:
     for name, hint in found.unknown.items():
         raise ConfigError(f"{Path(tool.script).name} has no option {name}{hint}")
     gpus = installation.found.gpus
-    lacking = [f"it has {gpus} GPUs but the conversion needs {tool.gpus}: lower --num-gpus"] if gpus < tool.gpus else []
+    advice = ": lower --num-gpus" if gpus else ""
+    lacking = [f"it has {gpus} GPUs but the conversion needs {tool.gpus}{advice}"] if gpus < tool.gpus else []
     if found.complete:
         return structs.replace(command, problems=(*lacking, *([found.why] if found.why else [])))
-    unseen = f"not checked by the parser of {Path(tool.script).name}: {found.why}"
+    unseen = f"not checked by its own parser: {found.why}"
     return structs.replace(command, problems=tuple(lacking), notes=(unseen,))
 
 

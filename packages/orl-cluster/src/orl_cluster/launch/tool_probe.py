@@ -25,7 +25,7 @@ from orl_cluster.launch.probe import Findings, recorded
 
 
 class _ParsedError(BaseException):
-    """The parser has read the arguments: the tool goes no further."""
+    """The parser has read the arguments, all but those that it names: the tool goes no further."""
 
 
 def findings(tool: str, function: str, argv: Sequence[str]) -> Findings:
@@ -38,8 +38,8 @@ def findings(tool: str, function: str, argv: Sequence[str]) -> Findings:
         with boundary(OrlError, name), recorded(known), _stopped():
             made = runpy.run_path(tool, run_name="tool" if function else "__main__")
             made[function]()
-    except _ParsedError:
-        complete, why = True, ""
+    except _ParsedError as parsed:
+        complete, why = True, f"{name}: unrecognized arguments: {parsed}" if str(parsed) else ""
     except OrlError as exc:
         why = str(exc)
     except SystemExit as exc:
@@ -55,8 +55,8 @@ def _stopped() -> Generator[None]:
     parse = argparse.ArgumentParser.parse_known_args
 
     def parsing(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        parse(self, *args, **kwargs)
-        raise _ParsedError
+        _, left = parse(self, *args, **kwargs)
+        raise _ParsedError(" ".join(left))
 
     argparse.ArgumentParser.parse_known_args = parsing
     try:

@@ -87,8 +87,8 @@ def weights_in(folder: Path) -> Path:
 
 def default_output(source: Path, wanted: Format) -> Path:
     """Return the folder for `source` in another format: beside the folder that its trainer saves to."""
-    saved = source.absolute()
-    saved = saved.parent if (saved.parent / CHECKPOINT_TRACKER).is_file() else saved
+    saved = source.parent if (source.parent / CHECKPOINT_TRACKER).is_file() else source
+    saved = saved if saved.name.strip(".") else saved.resolve()  # `.` has no name to go by
     return saved.with_name(f"{saved.name}{SUFFIX[wanted]}")
 
 
