@@ -3,15 +3,19 @@
 import argparse
 from pathlib import Path
 
-from miles.backends.megatron_utils.arguments import add_megatron_arguments
+from miles.backends.megatron_utils.arguments import parse
 
 
-def get_args():
-    """Read the arguments."""
-    parser = argparse.ArgumentParser()
-    add_megatron_arguments(parser)
+def add_conversion_args(parser):
+    """Add the tool's own options."""
     parser.add_argument("--hf-checkpoint", required=True)
-    return parser.parse_args()
+    parser.add_argument("--save", nargs=1)
+    return parser
+
+
+def get_args() -> argparse.Namespace:
+    """Read the arguments."""
+    return parse(add_conversion_args)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,8 @@ def _judged(command: Command) -> Command:
     """
     installation, tool = command.installation, command.tool
     if installation.missing:
-        unseen = f"not checked by {installation.trainer}: options, and the shape of the model, left out here"
+        shape = ", and the shape of the model, left out here" if tool.makes == "megatron" else ""
+        unseen = f"not checked by {installation.trainer}: options{shape}"
         return structs.replace(command, problems=(installation.missing,), notes=(unseen,))
     if not Path(command.script).is_file():
         raise ConfigError(f"{installation.found.root}: this {installation.trainer} has no {tool.script}. Update it")

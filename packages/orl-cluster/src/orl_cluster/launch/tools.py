@@ -127,5 +127,5 @@ def _vocabulary(model: Path) -> int | None:
     """Return the rows of the model's embedding, as its config.json tells; None if it does not."""
     described: dict[str, Any] = read_object(model / "config.json")
     text: dict[str, Any] = described.get("text_config") or {}
-    size = described.get("vocab_size", text.get("vocab_size"))
+    size = described.get("vocab_size") or text.get("vocab_size")
     return size if isinstance(size, int) else None
