@@ -130,7 +130,7 @@ def test_run_knows_trainer_and_model(converter: Converter) -> None:
 
 def test_options_reach_the_trainer(converter: Converter, capsys: Capture) -> None:
     hugging_face(Path("model"))
-    argv = ["convert", "slime", "model", "--output", "out", "--num-gpus", "2", "--model-args", "shape.sh"]
+    argv = ["convert", "slime", "--output", "out", "model", "--num-gpus", "2", "--model-args", "shape.sh"]
     assert main([*argv, "--python", "py", "--dry-run", "--", "--extra", "1"]) == 0
     (handed,) = converter.handed
     assert (handed.output, handed.python, handed.extra) == (Path("out"), "py", ("--extra", "1"))

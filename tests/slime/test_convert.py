@@ -101,7 +101,7 @@ def test_converted_folder_has_a_note(monkeypatch: pytest.MonkeyPatch, python: st
     assert main(["convert", "slime", "megatron", *MODEL, "--python", python]) == 0
     note = json.loads((working / "megatron_hf" / NOTE).read_text(encoding="utf-8"))
     assert (note["format"], note["trainer"], note["step"]) == ("hf", "slime", 20)
-    assert (note["model"], note["tokenizer"]) == ("Qwen3-0.6B", str(working / "megatron_hf"))
+    assert (note["model"], note["tokenizer"]) == (str(working / "Qwen3-0.6B"), str(working / "megatron_hf"))
     assert (working / "megatron_hf.log").read_text(encoding="utf-8") == "converted\n"
     assert main(["convert", "slime", "megatron_hf", "--python", python, "--model-args", "qwen3-0.6B"]) == 0
     note = json.loads((working / "megatron_hf_torch_dist" / NOTE).read_text(encoding="utf-8"))

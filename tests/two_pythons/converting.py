@@ -22,13 +22,13 @@ def folders(working: Path) -> None:
 
 def planned(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:
     """What a dry run prints."""
-    assert main(["convert", trainer, *argv, "--dry-run"]) == 0, capsys.readouterr().err
+    assert main(["convert", trainer, "--dry-run", *argv]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
 
 def refused(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:
     """The one line with which a dry run ends."""
-    assert main(["convert", trainer, *argv, "--dry-run"]) != 0
+    assert main(["convert", trainer, "--dry-run", *argv]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     return line
 

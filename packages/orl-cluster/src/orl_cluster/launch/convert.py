@@ -165,5 +165,5 @@ def _noted(conversion: Conversion, trainer: str, output: Path) -> Checkpoint:
     source, before = str(conversion.source.absolute()), conversion.checkpoint
     if before.format == "hf":
         return structs.replace(before, format="megatron", trainer=trainer, model=source, tokenizer=source)
-    model = conversion.trainer.model or before.model
+    model = str(Path(conversion.trainer.model or before.model).expanduser().absolute())
     return structs.replace(before, format="hf", trainer=trainer, model=model, tokenizer=str(output))
