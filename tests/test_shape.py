@@ -113,7 +113,7 @@ PUBLIC = {
         "INFINITE_REWARD Indented NAN_REWARD NanReward OUTPUTS PIXEL Picture Served SlowSetup Telltale Terminal "
         "Trouble drawers serve serve_apart"
     ),
-    "orl_trl": "plan play_in_process train",
+    "orl_trl": "convert plan plan_conversion play_in_process train",
 }
 
 

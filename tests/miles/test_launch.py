@@ -247,7 +247,7 @@ def test_unreadable_checkpoint_prevents_start(capsys: pytest.CaptureFixture[str]
         assert f"{starts} {lost}: its latest" in planned(capsys, python, *backend, "--load", lost)
     assert f"{starts} {ours}: FSDP wrote" in planned(capsys, python, *MEGATRON, "--load", ours)
     assert starts not in planned(capsys, python, *MEGATRON, "--load", other)
-    converted = "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt"
+    converted = "run `orl convert miles FOLDER` and name the result with --megatron-ckpt"
     assert converted in planned(capsys, python, *MEGATRON)
     assert converted not in planned(capsys, python, *MEGATRON, "--megatron-ckpt", other)
     assert converted not in planned(capsys, python, *MEGATRON, "--", "--megatron-to-hf-mode", "bridge")

@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
                 from orl_core.text import did_you_mean
 
                 self.error(f"unknown option {option}{did_you_mean(option, known) or self.elsewhere}")
-        return self.parse_args(argv)
+        return self.parse_intermixed_args(argv)  # options may stand between `slime` and a folder
 
 
 def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:

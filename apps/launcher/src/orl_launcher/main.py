@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "prepare": "list, mix and shuffle the tasks of the environments, and write tasks.jsonl",
     "train": "train a model: trl on this machine, slime or miles on a cluster",
+    "convert": "convert a checkpoint between the formats of Hugging Face and a trainer on a cluster",
     "rollout": "play tasks without training: metrics, pass@k, a journal",
     "show": "show a run or a journal, in the terminal or as an HTML page",
     "doctor": "check configuration, secrets, environments, tokenizer, engine and trainer before a run",

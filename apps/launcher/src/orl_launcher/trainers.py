@@ -56,6 +56,15 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
     )
 
 
+def print_plan(plan: Plan) -> None:
+    """Print a trainer's plan on stdout, to read or to paste into a shell."""
+    from orl_core.text import visible
+
+    problems = (f"{WOULD_NOT_START}: {problem}" for problem in plan.problems)
+    for line in (*plan.command.split("\n"), *(f"# {told}" for told in (*problems, *plan.notes))):
+        print(visible(line))
+
+
 def task_data_of(config: RunConfig, folder: Path) -> Path:
     """Return the file of the tasks to train on: the given one, else one in `folder`, which need not exist yet."""
     return Path(config.trainer.task_data or folder / "tasks.jsonl")

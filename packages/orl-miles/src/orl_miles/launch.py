@@ -1,4 +1,4 @@
-"""`orl train miles`: the command line made of miles' own parts, checked and run by `orl_cluster.launch.launch`.
+"""`orl train miles` and `orl convert miles`: the command lines, checked and run by `orl_cluster.launch`.
 
 It imports nothing of miles: the Python that has it is asked (`probe`) and run.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from pathlib import Path
 from urllib.request import getproxies_environment
 
-from orl_cluster.launch import launch
-from orl_cluster.launch.layout import Installation, LaunchRequest
+from msgspec import structs
+from orl_cluster.launch import launch, tools
+from orl_cluster.launch.convert import ClusterConverter
+from orl_cluster.launch.layout import Installation
 from orl_cluster.launch.model_shape import model_shape
-from orl_rollout.run_folder.contract import Run
+from orl_core.config import TrainerConfig
+from orl_rollout.run_folder.contract import Conversion, Run
 
 from orl_miles import args
 
@@ -31,7 +35,7 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
     fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
     backend = run.config.trainer.train_backend or ("fsdp" if fsdp else "megatron")
     request = launch.request_of(installation, run, trains_in_parallel=backend == "megatron")
-    shape = _shape(request) if backend == "megatron" else []
+    shape = _shape(installation, request.trainer) if backend == "megatron" else []
     argv, notes = args.arguments(request, backend, features, shape)
     # Megatron overlaps its communication only with one queue; FSDP only with several.
     queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if backend == "megatron" else {}
@@ -45,9 +49,27 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
     )
 
 
-def _shape(request: LaunchRequest) -> list[str]:
-    python = request.installation.python
-    return model_shape(request, ".py", lambda script: [python, "-m", SHAPE, str(script.with_suffix(""))])
+def _shape(installation: Installation, trainer: TrainerConfig) -> list[str]:
+    def printing(script: Path) -> list[str]:
+        return [installation.python, "-m", SHAPE, str(script.with_suffix(""))]
+
+    return model_shape(installation, trainer, ".py", printing)
+
+
+def _tool_of(installation: Installation, conversion: Conversion) -> tools.Tool:
+    """Return miles' tool for the conversion.
+
+    Raises:
+        ConfigError: an option has no use there.
+    """
+    match conversion.checkpoint.format:
+        case "fsdp":
+            return tools.from_fsdp(conversion)
+        case "megatron":
+            return tools.from_megatron(conversion)
+        case "hf":
+            shaped = structs.replace(conversion.trainer, model=str(conversion.source))  # its script is named like it
+            return tools.to_megatron(conversion, _shape(installation, shaped))
 
 
 def _no_proxy() -> str:
@@ -70,4 +92,6 @@ def _address() -> str:
 
 
 _TRAINER = launch.ClusterTrainer(name="miles", command_of=_command_of)
+_CONVERTER = ClusterConverter(name="miles", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
+plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert

@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import structs
 from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.probe import CHECKPOINT_TRACKER
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
 from orl_miles.args import FLASH, LOGGING_CRASH
 
@@ -28,7 +28,7 @@ def findings(argv: Sequence[str]) -> probe.Findings:
     backend = value_of(argv, "--train-backend") or "megatron"
     found = probe.findings("miles", argv, last_parser=f"miles.backends.{backend}_utils.arguments")
     root = Path(found.root)
-    obstacle = _fsdp_checkpoint(argv) if backend == "fsdp" else _megatron_checkpoint(argv, root)
+    obstacle = _fsdp_checkpoint(argv) if backend == "fsdp" else _megatron_checkpoint(argv)
     return structs.replace(found, features=_features(root) if found.root else (), obstacle=obstacle if argv else "")
 
 
@@ -59,25 +59,28 @@ def _fsdp_checkpoint(argv: Sequence[str]) -> str:
         return f"--load {load}: name a Hugging Face checkpoint with --model; --load goes on from one of miles' own"
     if why := _unsaved(argv, load):
         return why
-    if (Path(load) / CHECKPOINT_TRACKER).is_file() and not _is_fsdp(Path(load)):
-        return f"--load {load}: FSDP did not write this checkpoint and would start anew: --train-backend megatron"
+    if (Path(load) / CHECKPOINT_TRACKER).is_file() and not _is_fsdp(load):
+        why = "FSDP did not write this checkpoint and would start anew: --train-backend megatron"
+        return f"--load {load}: {why}, {_converted(load)}"
     return ""
 
 
-def _megatron_checkpoint(argv: Sequence[str], root: Path) -> str:
+def _megatron_checkpoint(argv: Sequence[str]) -> str:
     """Return why Megatron cannot read `--load`, or `--ref-load` if there is nothing yet; "" if it can."""
     load, reference = value_of(argv, "--load") or "", value_of(argv, "--ref-load") or ""
     if not (Path(load) / "config.json").is_file() and (why := _unsaved(argv, load)):
         return why
     if (Path(load) / CHECKPOINT_TRACKER).is_file():
-        return f"--load {load}: FSDP wrote this checkpoint: --train-backend fsdp" if _is_fsdp(Path(load)) else ""
+        return _of_fsdp("--load", load)
     if (Path(reference) / CHECKPOINT_TRACKER).is_file():
-        return probe.no_checkpoint("--ref-load", reference)
+        return probe.no_checkpoint("--ref-load", reference) or _of_fsdp("--ref-load", reference)
     if value_of(argv, "--megatron-to-hf-mode") == "bridge":
         return ""
+    here = Path(reference).is_dir()
+    convert = conversion_of(reference if here else "FOLDER", "miles")
     return (
-        f"--ref-load {reference}: Megatron reads its own format: convert it with {root}/tools/"
-        "convert_hf_to_torch_dist.py and name the result with --megatron-ckpt, or `-- --megatron-to-hf-mode bridge`"
+        f"--ref-load {reference}: Megatron reads its own format: {'' if here else 'download the checkpoint, '}run "
+        f"{convert} and name the result with --megatron-ckpt, or `-- --megatron-to-hf-mode bridge`"
     )
 
 
@@ -88,10 +91,19 @@ def _unsaved(argv: Sequence[str], load: str) -> str:
     return probe.no_checkpoint("--load", load)
 
 
-def _is_fsdp(load: Path) -> bool:
-    """Tell whether the newest checkpoint in `load` is laid out as FSDP does: the model in a folder of its own."""
-    step = (load / CHECKPOINT_TRACKER).read_text(encoding="utf-8").strip()
-    return step.isdecimal() and (load / f"iter_{int(step):07d}" / "model").is_dir()
+def _of_fsdp(option: str, folder: str) -> str:
+    """Return why Megatron cannot read the checkpoint in `folder`, the value of `option`, if FSDP wrote it, or ""."""
+    why = "FSDP wrote this checkpoint: --train-backend fsdp"
+    return f"{option} {folder}: {why}, {_converted(folder)}" if _is_fsdp(folder) else ""
+
+
+def _converted(folder: str) -> str:
+    return f"or run {conversion_of(folder, 'miles')} and name the result with --model"
+
+
+def _is_fsdp(folder: str) -> bool:
+    found = checkpoint_in(Path(folder))
+    return found is not None and found.format == "fsdp"
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
-"""`orl train slime`: slime's command line, checked and run by `orl_cluster.launch.launch`.
+"""`orl train slime` and `orl convert slime`: the command lines, checked and run by `orl_cluster.launch`.
 
 It imports nothing of slime: the Python that has it is asked (`probe`) and run.
 """
 
 from __future__ import annotations
 
-from orl_cluster.launch import launch, trainer_defaults
+from pathlib import Path
+
+from msgspec import structs
+from orl_cluster.launch import launch, tools, trainer_defaults
 from orl_cluster.launch.argv import Options
+from orl_cluster.launch.convert import ClusterConverter
 from orl_cluster.launch.layout import Installation, LaunchRequest
 from orl_cluster.launch.model_shape import model_shape
+from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.checkpoint import conversion_of
+from orl_rollout.run_folder.contract import Conversion, Run
 
 from orl_slime import critic
 from orl_slime.advantages import TURN_ADVANTAGES
@@ -27,7 +33,7 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
         ConfigError: an option that orl owns or that slime no longer has, or sizes that do not fit together.
     """
     request = launch.request_of(installation, run)
-    shape = model_shape(request, ".sh", lambda script: ["bash", "-c", PRINT_SHAPE, "bash", str(script)], separator="\0")
+    shape = _shape(installation, request.trainer)
     if request.trainer.train_backend == "fsdp":
         raise ConfigError(
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
@@ -46,6 +52,13 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
         unknown="slime, Megatron and SGLang have no option {}, which slime would ignore",
         memory=launch.MEGATRON_MEMORY,
     )
+
+
+def _shape(installation: Installation, trainer: TrainerConfig) -> list[str]:
+    def printing(script: Path) -> list[str]:
+        return ["bash", "-c", PRINT_SHAPE, "bash", str(script)]
+
+    return model_shape(installation, trainer, ".sh", printing, separator="\0")
 
 
 def _estimator_options(request: LaunchRequest) -> Options:
@@ -70,5 +83,24 @@ def _turn_advantages(request: LaunchRequest) -> Options:
     return {ADVANTAGES: TURN_ADVANTAGES}
 
 
+def _tool_of(installation: Installation, conversion: Conversion) -> tools.Tool:
+    """Return slime's tool for the conversion.
+
+    Raises:
+        ConfigError: slime has none, or an option has no use there.
+    """
+    if conversion.checkpoint.format == "fsdp":
+        raise ConfigError(
+            f"{conversion.source}: FSDP wrote this checkpoint, and slime has no tool for it: "
+            f"run {conversion_of(conversion.source, 'miles')}"
+        )
+    if conversion.checkpoint.format == "megatron":
+        return tools.from_megatron(conversion)
+    shaped = structs.replace(conversion.trainer, model=str(conversion.source))  # its script is named like the model
+    return tools.to_megatron(conversion, _shape(installation, shaped))
+
+
 _TRAINER = launch.ClusterTrainer(name="slime", command_of=_command_of)
+_CONVERTER = ClusterConverter(name="slime", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
+plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert

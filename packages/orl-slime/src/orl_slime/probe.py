@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import structs
 from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.probe import CHECKPOINT_TRACKER
 from orl_core.errors import OrlError, boundary
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
 MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then every parser has been asked
 
@@ -25,10 +25,10 @@ def findings(argv: Sequence[str]) -> probe.Findings:
     """Look at this environment, and at `argv` if there is one."""
     found = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
     features = ("megatron",) if probe.finds("megatron.training") else ()
-    return structs.replace(found, features=features, obstacle=_obstacle(argv, found.root) if argv else "")
+    return structs.replace(found, features=features, obstacle=_obstacle(argv) if argv else "")
 
 
-def _obstacle(argv: Sequence[str], root: str) -> str:
+def _obstacle(argv: Sequence[str]) -> str:
     """Return why slime cannot read its first checkpoint, or "".
 
     That is `--load`, or `--ref-load` if the run's own checkpoint is not there yet. Some Hugging Face checkpoints are
@@ -41,17 +41,22 @@ def _obstacle(argv: Sequence[str], root: str) -> str:
         return f"{name} {begins}: slime needs a folder: download the checkpoint, and name it with --model"
     of_run = _holds(f"{begins}/checkpoint", CHECKPOINT_TRACKER)  # a run's folder: its config.json is orl's
     if _holds(begins, CHECKPOINT_TRACKER) or of_run or not (fresh or _holds(begins, "config.json")):
-        return probe.no_checkpoint(name, begins)
+        return probe.no_checkpoint(name, begins) or _of_fsdp(name, begins)
     if _holds(begins, "config.json") and _reads(begins):
         if value_of(argv, "--advantage-estimator") != "ppo":
             return ""
         why = "slime cannot start PPO's critic from a Hugging Face checkpoint"
     else:
         why = "slime does not read this checkpoint as it is"
-    return (
-        f"{name} {begins}: {why}: convert it with {root}/tools/convert_hf_to_torch_dist.py and name the result with "
-        "--megatron-ckpt"
-    )
+    return f"{name} {begins}: {why}: run {conversion_of(begins, 'slime')} and name the result with --megatron-ckpt"
+
+
+def _of_fsdp(name: str, folder: str) -> str:
+    found = checkpoint_in(Path(folder))
+    if found is None or found.format != "fsdp":
+        return ""
+    convert = conversion_of(folder, "miles")
+    return f"{name} {folder}: FSDP wrote this checkpoint: run {convert} and name the result with --model"
 
 
 def _holds(folder: str, file: str) -> bool:

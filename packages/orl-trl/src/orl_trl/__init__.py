@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from orl_rollout.loop.engine import Engine
-    from orl_rollout.run_folder.contract import Plan, Run
+    from orl_rollout.run_folder.contract import Conversion, Plan, Run
 
-__all__ = ["plan", "play_in_process", "train"]
+__all__ = ["convert", "plan", "plan_conversion", "play_in_process", "train"]
 
 T = TypeVar("T")
 
@@ -41,6 +41,24 @@ def plan(run: Run) -> Plan:
     from orl_trl.dry_run import plan_run
 
     return plan_run(run)
+
+
+def convert(conversion: Conversion) -> None:
+    """Refuse: see `plan_conversion`."""
+    plan_conversion(conversion)
+
+
+def plan_conversion(conversion: Conversion) -> Plan:
+    """Refuse every conversion: TRL reads and writes Hugging Face checkpoints.
+
+    Raises:
+        ConfigError: always; says which command converts.
+    """
+    from orl_core.errors import ConfigError
+
+    if conversion.checkpoint.format == "hf":
+        raise ConfigError(f"{conversion.source}: trl reads this checkpoint as it is. Name it with --model")
+    raise ConfigError(f"trl has no tool for {conversion.source}. Name the trainer that wrote it, or slime or miles")
 
 
 def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:

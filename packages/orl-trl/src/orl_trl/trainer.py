@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import transformers
 from datasets import Dataset
@@ -40,7 +40,7 @@ from orl_trl.local import load_model
 from orl_trl.rollouts import Player, Rollouts, TrainingPlan
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
 from orl_trl.tracking import tracking
-from orl_trl.training import Training
+from orl_trl.training import Training, note
 
 logger = logger_of("orl")
 
@@ -124,6 +124,7 @@ def trainer_of(
             processing_class=tokenizer,
             rollout_func=rollouts,
         )
+    trainer.begins_with = name
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
 
@@ -138,7 +139,12 @@ def write_tensorboard(trainer: GRPOTrainer, run: Run) -> None:
 
 
 class WholeCheckpoints(GRPOTrainer):
-    """TRL's trainer, whose `save_interval` writes a checkpoint under another name and renames it when it is whole."""
+    """TRL's trainer, whose `save_interval` writes a checkpoint under another name and renames it when it is whole.
+
+    `begins_with` is the checkpoint that training began with.
+    """
+
+    begins_with = ""
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir or ".")
@@ -149,7 +155,9 @@ class WholeCheckpoints(GRPOTrainer):
                 super()._save_checkpoint(model, trial)
             finally:
                 self.args.output_dir = str(folder)
+            step = self.state.global_step // updates_per_step(cast("GRPOConfig", self.args))
             for saved in unfinished.iterdir():
+                note(saved, folder / saved.name, model=self.begins_with, step=step)
                 saved.replace(folder / saved.name)
             rotate_checkpoints(output_dir=str(folder), save_total_limit=self.args.save_total_limit, use_mtime=True)
 

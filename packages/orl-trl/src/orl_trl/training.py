@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from msgspec import structs
@@ -15,6 +16,7 @@ from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import evaluation_metrics, metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.summary import Summary, SummaryFile
 from orl_rollout.signals import interrupt
@@ -130,7 +132,9 @@ class Training(TrainerCallback):
         if self._steps:
             fresh = self._run.folder / "checkpoint.unfinished"
             self._trainer.save_model(str(fresh))
-            fresh.rename(self._run.folder / "checkpoint")
+            saved = self._run.folder / "checkpoint"
+            note(fresh, saved, model=str(self._run.config.trainer.model), step=self._steps)
+            fresh.rename(saved)
         self._summary.end(ending)
 
     def _summary_of(self) -> Summary:
@@ -142,6 +146,12 @@ class Training(TrainerCallback):
             versions=versions(),
             **self._run.facts,
         )
+
+
+def note(fresh: Path, saved: Path, *, model: str, step: int) -> None:
+    """Write the note of the checkpoint in `fresh`, which is going to be `saved`, after `step` steps from `model`."""
+    tokenizer = str(saved.absolute())
+    write_note(fresh, Checkpoint(format="hf", trainer="trl", model=model, tokenizer=tokenizer, step=step))
 
 
 def _say(what: str, metrics: dict[str, float], seconds: float) -> None:

@@ -24,6 +24,7 @@ from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
+from orl_launcher.checkpoints import with_model
 from orl_launcher.hints import invocation
 from orl_launcher.playground import playground, warm_model
 from orl_launcher.trainer_options import add_budgets, add_option
@@ -45,7 +46,7 @@ Without it, the model runs in this process. Sampling parameters are those of `ev
 """
 EXAMPLES = """\
   orl rollout --config configs/local.yaml --max-tasks 64                     the tiny model, before any training
-  orl rollout --config configs/local.yaml --model runs/NAME/checkpoint       and after it
+  orl rollout --config configs/local.yaml --model runs/NAME                  and after it
   orl rollout --config configs/local.yaml --split eval_splits                the tasks that training holds out
   orl rollout --config configs/whodunit.yaml --engine http://127.0.0.1:30000 --model Qwen/Qwen3-4B --samples 8
 """
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Play the tasks, and print the metrics."""
     from orl_rollout.results.reward_function import load_reward
 
-    config = cli.config_of(arguments)
+    config = with_model(cli.config_of(arguments))
     load_reward(config)
     if not config.trainer.model:
         raise cli.UsageError("no model. Give --model, or set trainer.model in the file")

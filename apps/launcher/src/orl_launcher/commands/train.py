@@ -22,16 +22,17 @@ from orl_rollout.run_folder.summary import note_interruption
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli, trainer_options
+from orl_launcher.checkpoints import with_model
 from orl_launcher.commands.upload import send_rest
 from orl_launcher.hints import invocation
 from orl_launcher.playground import baseline, playground, served_here, warm_model
 from orl_launcher.trainers import (
     RUNS,
-    WOULD_NOT_START,
     find_trainer,
     holds_out,
     missing_tasks,
     plan_run,
+    print_plan,
     task_data_of,
 )
 
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise cli.UsageError(
             f"orl train {arguments.backend} needs a configuration. Give --config configs/whodunit.yaml"
         )
-    config = cli.config_of(arguments)
+    config = with_model(cli.config_of(arguments))
     _refuse_options_of_clusters(arguments, config.trainer.backend)
     refuse_on_command_line(arguments.extra)
     refuse_in_words(config, arguments.extra)
@@ -238,7 +239,6 @@ def _conclude(folder: Path) -> None:
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:
     """Print the settings for people on stderr, and the trainer's plan on stdout, to read or to paste into a shell."""
-    from orl_core.text import visible
     from rich.text import Text
 
     from orl_launcher.view.html import flat
@@ -254,6 +254,4 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
     console.print(table)
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}", soft_wrap=True)
-    problems = (f"{WOULD_NOT_START}: {problem}" for problem in plan.problems)
-    for line in (*plan.command.split("\n"), *(f"# {told}" for told in (*problems, *plan.notes))):
-        print(visible(line))
+    print_plan(plan)

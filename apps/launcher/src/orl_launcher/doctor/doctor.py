@@ -12,6 +12,7 @@ from orl_core.errors import OrlError
 from orl_rollout.secrets.secrets import Scrubber
 
 from orl_launcher import cli
+from orl_launcher.checkpoints import with_model
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
 from orl_launcher.doctor.model import Reader, check_prompt, check_tokenizer
@@ -52,7 +53,7 @@ def _configuration(page: Report, arguments: argparse.Namespace) -> RunConfig | N
     """Return the configuration; without one, nothing else can be checked."""
     page.group("configuration")
     try:
-        config = cli.config_of(arguments)
+        config = with_model(cli.config_of(arguments))
     except OrlError as exc:
         page.say(Verdict.FAILED, str(exc))
         page.say(Verdict.UNCHECKED, "all else, because it needs the configuration")

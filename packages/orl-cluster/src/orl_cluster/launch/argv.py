@@ -7,6 +7,7 @@ by the option's name, so that a flag in the file and the same flag on the comman
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -57,6 +58,13 @@ def split_options(argv: Iterable[str]) -> list[list[str]]:
             split.append([])
         split[-1].append(word)
     return split
+
+
+def shell_text(environment: Mapping[str, str], program: Sequence[str], argv: Sequence[str]) -> str:
+    """Write a command for people and for a shell, one option a line, after the variables of its `environment`."""
+    first = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    options = [f"    {shlex.join(option)}" for option in split_options(argv)]
+    return " \\\n".join([*([first] if first else []), f"  {shlex.join(program)}", *options])
 
 
 def names_in(argv: Iterable[str]) -> list[str]:

@@ -7,7 +7,6 @@ reach the trainer's workers by inherited environment alone (law L6).
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from orl_core.config.yaml import read
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.checkpoint import note_saved
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.run_folder.summary import Summary, SummaryFile
 from orl_rollout.run_folder.tracking import WANDB_KEY, tracking_of
@@ -27,9 +27,9 @@ from orl_rollout.secrets.entries import unset_in
 from orl_rollout.signals import interrupt
 
 from orl_cluster.launch import preflight, probe, process
-from orl_cluster.launch.argv import split_options, without
+from orl_cluster.launch.argv import shell_text, value_of, without
 from orl_cluster.launch.eval_sets import write_eval_sets
-from orl_cluster.launch.find_python import NotInstalledError, find_python, search_path
+from orl_cluster.launch.installation import find_installation
 from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of
 from orl_cluster.launch.probe import CUSTOM_CONFIG, WORKING_FOLDER, Findings
 from orl_cluster.launch.ray import environment_for, ray_cluster, several_nodes, unclosable
@@ -82,7 +82,8 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
             ConfigError: no such trainer, an option that nothing knows, or sizes that do not fit together.
         """
         command = self._checked(run)
-        return Plan(command=_shell_text(command), problems=command.problems, notes=command.notes)
+        shown = shell_text(command.environment, command.words[:2], command.argv)
+        return Plan(command=shown, problems=command.problems, notes=command.notes)
 
     def train(self, run: Run) -> None:
         """Train to the end. The output goes to trainer.log in the run's folder, the numbers to metrics.jsonl.
@@ -94,21 +95,7 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
         _run_to_end(self._checked(run))
 
     def _checked(self, run: Run) -> Command:
-        trainer = run.config.trainer
-        path = search_path(self.name, trainer)
-        try:
-            python = find_python(self.name, run.python, path)
-        except NotInstalledError as exc:
-            checkout = getattr(trainer, f"{self.name}_path") or self.name
-            found, python, missing = Findings(root=checkout), "python3", str(exc)
-        else:
-            found, missing = probe.ask(self.name, python, [], environment_for(python, path)), ""
-        if not found.root:
-            raise ConfigError(
-                f"{python}: {self.name} is installed without train.py: install it from a checkout (-e), or name the "
-                f"checkout with --{self.name}-path"
-            )
-        installation = Installation(trainer=self.name, python=python, found=found, path=path, missing=missing)
+        installation = find_installation(self.name, run.config.trainer, run.python)
         return _check(_with_settings(self.command_of(installation, run)))
 
 
@@ -167,13 +154,6 @@ def _check(command: Command) -> Command:
     return structs.replace(command, problems=tuple(problems), notes=tuple(notes))
 
 
-def _shell_text(command: Command) -> str:
-    """Write the command for people and for a shell, one option a line."""
-    first = " ".join(f"{name}={shlex.quote(value)}" for name, value in command.environment.items())
-    options = [f"    {shlex.join(option)}" for option in split_options(command.argv)]
-    return " \\\n".join([*([first] if first else []), f"  {shlex.join(command.words[:2])}", *options])
-
-
 def _run_to_end(command: Command) -> None:
     if command.problems:
         raise ConfigError(command.problems[0])
@@ -207,6 +187,7 @@ def _run_to_end(command: Command) -> None:
         raise
     finally:
         summary.end(ending)
+        note_saved(request.save, trainer, value_of(command.argv, "--hf-checkpoint") or "")
 
 
 def _lacking(command: Command, found: Findings) -> list[str]:

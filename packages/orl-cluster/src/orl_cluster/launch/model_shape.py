@@ -6,18 +6,23 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.signals import children
 
-from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.layout import Installation
 from orl_cluster.launch.trainer_defaults import MODEL
 
 SHAPE_SECONDS = 120.0  # it may import the trainer's package
 
 
 def model_shape(
-    request: LaunchRequest, suffix: str, command_of: Callable[[Path], list[str]], separator: str | None = None
+    installation: Installation,
+    trainer: TrainerConfig,
+    suffix: str,
+    command_of: Callable[[Path], list[str]],
+    separator: str | None = None,
 ) -> list[str]:
     """Return the options of the model's shape: the words that `command_of(script)` prints between `separator`.
 
@@ -27,10 +32,10 @@ def model_shape(
     Raises:
         ConfigError: none is named, there is no such file, or it gives no options.
     """
-    if request.installation.missing:
+    if installation.missing:
         return []
-    script = _model_script(request, suffix).absolute()
-    environment = {**os.environ, **request.installation.path}
+    script = _model_script(installation, trainer, suffix).absolute()
+    environment = {**os.environ, **installation.path}
     with boundary(ConfigError, f"--model-args {script}"):
         asked = children.run(command_of(script), environment=environment, timeout=SHAPE_SECONDS)
     words = [word for word in asked.stdout.split(separator) if word]
@@ -40,8 +45,8 @@ def model_shape(
     return words
 
 
-def _model_script(request: LaunchRequest, suffix: str) -> Path:
-    trainer, folder = request.trainer, Path(request.installation.found.root, "scripts", "models")
+def _model_script(installation: Installation, trainer: TrainerConfig, suffix: str) -> Path:
+    folder = Path(installation.found.root, "scripts", "models")
     known = sorted(script.stem for script in folder.glob(f"*{suffix}"))
     model = Path(trainer.model or MODEL).name.lower()
     named = trainer.model_args or next((script for script in known if script.lower() == model), "")

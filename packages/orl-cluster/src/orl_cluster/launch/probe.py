@@ -28,11 +28,11 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.bounded_files import read_whole
 from orl_rollout.results.reward_function import find_modules_in, load_reward
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
 from orl_rollout.signals import children
 
 from orl_cluster.launch.argv import names_in, value_of
 
-CHECKPOINT_TRACKER = "latest_checkpointed_iteration.txt"  # beside a checkpoint: its step, or `release`
 TRACKERS = ("wandb", "tensorboard")
 CUSTOM_CONFIG = "--custom-config-path"
 WORKING_FOLDER = "orl_working_folder"  # in the file of that option: where the user's own modules are
@@ -108,7 +108,7 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
     known: dict[str, bool] = {}
     why, refused = "", False
     try:
-        with boundary(OrlError, f"the parser of {trainer}"), _recorded(known):
+        with boundary(OrlError, f"the parser of {trainer}"), recorded(known):
             if argv:
                 sys.argv = ["train.py", *argv]
                 importlib.import_module(f"{trainer}.utils.arguments").parse_args()
@@ -153,7 +153,7 @@ def _given_values(argv: Sequence[str], known: Mapping[str, bool]) -> Generator[s
 
 
 @contextlib.contextmanager
-def _recorded(known: dict[str, bool]) -> Generator[None]:
+def recorded(known: dict[str, bool]) -> Generator[None]:
     """Record the options that any argparse parser registers, and whether they take no value.
 
     A refusal of a parser is a SystemExit with a text.

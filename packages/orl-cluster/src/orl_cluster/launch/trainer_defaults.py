@@ -15,12 +15,13 @@ from orl_core.config import TrainerConfig
 from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of, training_tokens
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
 from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
 from orl_cluster.launch.eval_sets import eval_options
 from orl_cluster.launch.layout import LaunchRequest
-from orl_cluster.launch.probe import CHECKPOINT_TRACKER, CUSTOM_CONFIG
+from orl_cluster.launch.probe import CUSTOM_CONFIG
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
@@ -61,7 +62,7 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
         ConfigError: a word that is no option, one that holds a secret, or sizes that do not fit together.
     """
     extra = request.run.extra
-    _check_words(extra)
+    check_words(extra)
     refuse_on_command_line(extra)
     flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = merge(ours, flags, without(extra, CUSTOM_CONFIG))
@@ -264,7 +265,7 @@ def _tracking(request: LaunchRequest) -> Options:
     return {**(wandb if mode else {}), **(folder if trainer.tensorboard else {})}
 
 
-def _check_words(extra: Sequence[str]) -> None:
+def check_words(extra: Sequence[str]) -> None:
     """Refuse words that are no options: a parser that ignores unknown options ignores these too."""
     for index, word in enumerate(extra):
         dashed = word.startswith("-") and word[1:2].isalpha()

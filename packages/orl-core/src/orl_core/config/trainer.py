@@ -23,9 +23,9 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Set options that every trainer obeys; null leaves the choice to the trainer."""
 
     backend: Annotated[Backend, Meta(description="Trainer: trl on this machine, slime or miles on a cluster.")] = "trl"
-    model: Annotated[str | None, Meta(description="Checkpoint: folder, name on a hub, or playground/GuessNumber.")] = (
-        None
-    )
+    model: Annotated[
+        str | None, Meta(description="Checkpoint: folder, folder of a run, name on a hub, or playground/GuessNumber.")
+    ] = None
     lr: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Learning rate.")] = None
     lr_decay_style: Annotated[
         Literal["constant", "linear", "cosine"] | None, Meta(description="Schedule of the learning rate.")

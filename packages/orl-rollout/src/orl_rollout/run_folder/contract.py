@@ -12,7 +12,8 @@ The folder of a run holds, whichever trainer made it:
     tokenizer.json    the tokenizer of the ids in the journal, beside it
     trainer.log       the output of a trainer that runs in a process of its own
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
-    checkpoint/       the last weights and the tokenizer, in Hugging Face's layout
+    checkpoint/       the last weights, unless `save` names another folder; orl_checkpoint.json in it tells their format
+    checkpoint_hf/    the same in Hugging Face's format, if `orl convert` made it
     curve.png, report.html   made from the files above
 """
 
@@ -24,9 +25,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, field
-from orl_core.config import RunConfig
+from orl_core.config import RunConfig, TrainerConfig
 
 from orl_rollout.loop.engine import Engine
+from orl_rollout.run_folder.checkpoint import Checkpoint
 
 T = TypeVar("T")
 TOKENIZER = "tokenizer.json"
@@ -52,8 +54,24 @@ class Run(Struct, frozen=True, kw_only=True):
     started: float = field(default_factory=time.monotonic)
 
 
+class Conversion(Struct, frozen=True, kw_only=True):
+    """One conversion of a checkpoint: to Megatron's format if it is Hugging Face's, else to Hugging Face's.
+
+    `source` is the folder that holds `checkpoint`, `output` a new folder. `trainer` has the options: `model` is the
+    Hugging Face checkpoint that training began with. `extra` are the words after `--`, for the trainer's tool. `python`
+    is the Python that has the trainer, if it is another one and the user names it.
+    """
+
+    source: Path
+    checkpoint: Checkpoint
+    output: Path
+    trainer: TrainerConfig
+    extra: tuple[str, ...] = ()
+    python: str | None = None
+
+
 class Plan(Struct, frozen=True, kw_only=True):
-    """Plan of a run: `command` has the lines to read or to paste into a shell.
+    """Plan of a run or a conversion: `command` has the lines to read or to paste into a shell.
 
     `problems` keep the run from starting on this machine; `notes` are what else its user should know. `memory` is the
     table of the estimate, "" where there is none.
@@ -66,7 +84,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Trainer(Protocol):
-    """The entry point of an adapter, a module with two functions: `orl.trainers = {trl = "orl_trl"}`."""
+    """The entry point of an adapter, a module with these functions: `orl.trainers = {trl = "orl_trl"}`."""
 
     def train(self, run: Run) -> None:
         """Train to the end, writing the files of the run's folder.
@@ -81,6 +99,22 @@ class Trainer(Protocol):
 
         Raises:
             OrlError: the run could not start; one line says why.
+        """
+        ...
+
+    def convert(self, conversion: Conversion) -> None:
+        """Write the checkpoint in the other format, with the trainer's own tool, and the note beside it.
+
+        Raises:
+            OrlError: the conversion cannot start or failed; one line says why, and the output is removed.
+        """
+        ...
+
+    def plan_conversion(self, conversion: Conversion) -> Plan:
+        """Return what `convert` would do. Nothing is written.
+
+        Raises:
+            OrlError: the trainer has no such conversion, or an option is wrong; one line says why.
         """
         ...
 

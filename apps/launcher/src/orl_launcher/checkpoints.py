@@ -1,0 +1,81 @@
+"""Checkpoints by the names that users give them: a folder with weights, or the folder of a run. It knows no trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
+from orl_core.errors import ConfigError
+from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, default_output
+from orl_rollout.run_folder.config_file import read_object
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+
+PERIODIC = "trainer/checkpoint-*"  # what a trainer on this machine saves between its steps
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A checkpoint and its folder. `model` and `trainer` are its note's, else those of its run."""
+
+    folder: Path
+    checkpoint: Checkpoint
+
+
+def with_model(config: RunConfig) -> RunConfig:
+    """Return `config` with the Hugging Face checkpoint of its model: the last one where the model is a run's folder.
+
+    Raises:
+        ConfigError: it is in another format. The message has the command that converts it.
+    """
+    named = config.trainer.model or ""
+    folder = Path(named).expanduser()
+    found = last_in(folder) if named and folder.is_dir() else None
+    if found is None or found.folder == folder:
+        if found and found.checkpoint.format != "hf":
+            raise ConfigError(_unreadable(named, found, folder))
+        return config
+    if found.checkpoint.format != "hf":
+        converted = default_output(found.folder, "hf")
+        made = checkpoint_in(converted)
+        if made is None or made.format != "hf" or made.step != found.checkpoint.step:
+            raise ConfigError(_unreadable(named, found, folder))
+        found = Found(folder=converted, checkpoint=made)
+    return structs.replace(config, trainer=structs.replace(config.trainer, model=str(found.folder)))
+
+
+def last_in(folder: Path) -> Found | None:
+    """Return the last checkpoint of the run in `folder`, or the checkpoint in `folder`; None if there is neither.
+
+    Raises:
+        ConfigError: the run has no checkpoint.
+    """
+    described: dict[str, Any] = read_object(folder / "config.json")
+    if "environments" not in described:
+        found = checkpoint_in(folder)
+        return Found(folder=folder, checkpoint=_known(found, folder.parent)) if found else None
+    options: dict[str, Any] = described.get("trainer") or {}
+    saved = Path(options.get("save") or folder / "checkpoint")
+    between = sorted(folder.glob(PERIODIC), key=lambda place: place.stat().st_mtime, reverse=True)
+    for place in (saved, *between):
+        if found := checkpoint_in(place):
+            return Found(folder=place, checkpoint=_known(found, folder))
+    raise ConfigError(f"{folder}: the run has no checkpoint in {saved}. Name the folder that --save named")
+
+
+def _known(checkpoint: Checkpoint, run: Path) -> Checkpoint:
+    """Return `checkpoint` with the trainer and the model of its `run`, if no note tells them."""
+    options: dict[str, Any] = read_object(run / "config.json").get("trainer") or {}
+    if checkpoint.trainer or "backend" not in options:
+        return checkpoint
+    return structs.replace(checkpoint, trainer=options["backend"], model=str(options.get("model") or ""))
+
+
+def _unreadable(named: str, found: Found, folder: Path) -> str:
+    step = "" if found.checkpoint.step is None else f" of step {found.checkpoint.step}"
+    words = f"{WORDS[found.checkpoint.format]}{step}"
+    what = words if found.folder == folder else f"its last checkpoint, {found.folder}, is {words}"
+    run = conversion_of(named, found.checkpoint.trainer)
+    result = "then give this again" if found.folder != folder else "and name the result"
+    return f"--model {named}: {what}, which only its trainer reads. Run {run}, {result}"

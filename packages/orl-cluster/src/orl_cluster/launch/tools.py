@@ -1,0 +1,131 @@
+"""Conversion tools that trainers on a cluster have in common, and their arguments.
+
+The names of scripts and options are those of the trainers. Options after `--` go to the tool as they are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+from orl_core.errors import ConfigError
+from orl_rollout.run_folder.checkpoint import Format, checkpoint_in, weights_in
+from orl_rollout.run_folder.config_file import read_object
+from orl_rollout.run_folder.contract import Conversion
+
+from orl_cluster.launch.argv import Options, merge, names_in
+
+OWNED = {
+    "--hf-checkpoint": "the folder to convert",
+    "--save": "--output",
+    "--input-dir": "the folder to convert",
+    "--output-dir": "--output",
+    "--origin-hf-dir": "--model",
+    "--force": "orl: the output is a new folder",
+}
+
+
+class Tool(Struct, frozen=True, kw_only=True):
+    """A tool: `script` in the trainer's checkout, its arguments, the format that it `makes`, the GPUs that it needs.
+
+    `parser` is the function of the script that parses the arguments; "" if the script parses them first of all.
+    """
+
+    script: str
+    argv: tuple[str, ...]
+    makes: Format
+    parser: str = ""
+    gpus: int = 0
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def to_megatron(conversion: Conversion, shape: list[str]) -> Tool:
+    """Return the tool from Hugging Face to Megatron; `shape` has the options of the model's shape.
+
+    Raises:
+        ConfigError: an option that has no use here.
+    """
+    if conversion.trainer.model:
+        raise ConfigError(f"--model {conversion.trainer.model}: {conversion.source} is the model. Leave it out")
+    ours: Options = {"--hf-checkpoint": conversion.source.absolute(), "--save": conversion.output.absolute()}
+    return Tool(
+        script="tools/convert_hf_to_torch_dist.py",
+        argv=(*shape, *_assembled(conversion, ours)),
+        makes="megatron",
+        parser="get_args",
+        gpus=conversion.trainer.num_gpus or 1,
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    )
+
+
+def from_megatron(conversion: Conversion) -> Tool:
+    """Return the tool from Megatron to Hugging Face. It cuts the rows that Megatron pads the vocabulary with.
+
+    Raises:
+        ConfigError: an option that has no use here, no model, or another format of Megatron's.
+    """
+    weights, model = weights_in(conversion.source), _origin(conversion)
+    if not (weights / "common.pt").is_file():
+        raise ConfigError(f"{weights}: no common.pt is in it. The tool reads Megatron's torch_dist format alone")
+    ours: Options = {**_folders(conversion, weights, model), "--vocab-size": _vocabulary(model)}
+    return Tool(script="tools/convert_torch_dist_to_hf.py", argv=_assembled(conversion, ours), makes="hf")
+
+
+def from_fsdp(conversion: Conversion) -> Tool:
+    """Return the tool from FSDP to Hugging Face.
+
+    Raises:
+        ConfigError: an option that has no use here, or no model.
+    """
+    ours = _folders(conversion, weights_in(conversion.source), _origin(conversion))
+    return Tool(script="tools/convert_fsdp_to_hf.py", argv=_assembled(conversion, ours), makes="hf")
+
+
+def _folders(conversion: Conversion, weights: Path, model: Path) -> Options:
+    return {
+        "--input-dir": weights.absolute(),
+        "--output-dir": conversion.output.absolute(),
+        "--origin-hf-dir": model.absolute(),
+    }
+
+
+def _assembled(conversion: Conversion, ours: Options) -> tuple[str, ...]:
+    for name in names_in(conversion.extra):
+        if name in OWNED:
+            raise ConfigError(f"{name} is set by {OWNED[name]}")
+    return tuple(merge(ours, {}, conversion.extra))
+
+
+def _origin(conversion: Conversion) -> Path:
+    """Return the folder of the Hugging Face checkpoint that training began with, which has config and tokenizer.
+
+    Raises:
+        ConfigError: none is known, or it is no such folder.
+    """
+    trainer = conversion.trainer
+    for option, given in (("--num-gpus", trainer.num_gpus), ("--model-args", trainer.model_args)):
+        if given:
+            raise ConfigError(f"{option} {given}: only a conversion to Megatron uses it. Leave it out")
+    named = trainer.model or conversion.checkpoint.model
+    if not named:
+        raise ConfigError(
+            f"{conversion.source}: no note tells its model. Name the Hugging Face checkpoint that training began with: "
+            "--model FOLDER"
+        )
+    model = Path(named).expanduser()
+    found = checkpoint_in(model) if model.is_dir() else None
+    if found is None or found.format != "hf":
+        raise ConfigError(
+            f"--model {named}: no folder with a Hugging Face checkpoint. Name one, or get it: "
+            f"`hf download {named} --local-dir FOLDER`"
+        )
+    return model
+
+
+def _vocabulary(model: Path) -> int | None:
+    """Return the rows of the model's embedding, as its config.json tells; None if it does not."""
+    described: dict[str, Any] = read_object(model / "config.json")
+    text: dict[str, Any] = described.get("text_config") or {}
+    size = described.get("vocab_size") or text.get("vocab_size")
+    return size if isinstance(size, int) else None

@@ -1,0 +1,130 @@
+"""Checkpoints on disk: their format, their step, and the note that orl writes beside the weights.
+
+Whoever saves or converts writes the note. A folder without it is judged by its layout. The module knows no trainer and
+reads no weights.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, structs
+from orl_core.errors import ConfigError
+
+from orl_rollout.bounded_files import replace
+from orl_rollout.run_folder.config_file import read_object
+
+Format = Literal["hf", "megatron", "fsdp"]
+NOTE = "orl_checkpoint.json"
+CHECKPOINT_TRACKER = (
+    "latest_checkpointed_iteration.txt"  # beside Megatron's and FSDP's checkpoints: the step, or `release`
+)
+ITERATION, RELEASE = "iter_", "release"  # folders: of a step, and of weights that no step made
+WORDS: dict[Format, str] = {
+    "hf": "a Hugging Face checkpoint",
+    "megatron": "a checkpoint of Megatron",
+    "fsdp": "a checkpoint of FSDP",
+}
+SUFFIX: dict[Format, str] = {"hf": "_hf", "megatron": "_torch_dist", "fsdp": "_fsdp"}
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """The content of the note. Empty and None fields are not known.
+
+    `step` counts the steps of training behind the weights. `trainer` wrote or converted them. `model` is the Hugging
+    Face checkpoint that training began with, `tokenizer` the folder or the hub's name that has the tokenizer, `orl` the
+    version of orl.
+    """
+
+    format: Format
+    trainer: str = ""
+    model: str = ""
+    tokenizer: str = ""
+    step: int | None = None
+    orl: str = ""
+
+
+def write_note(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the note into the folder of a checkpoint."""
+    noted = structs.replace(checkpoint, orl=version("orl-rollout"))
+    replace(folder / NOTE, msgspec.json.format(msgspec.json.encode(noted), indent=2) + b"\n")
+
+
+def note_saved(folder: Path, trainer: str, model: str) -> None:
+    """Write the note of the checkpoint that `trainer` saved into `folder`, of a training that began with `model`.
+
+    Nothing is written if it saved none.
+    """
+    found = _layout_of(folder)
+    if found is not None and found.format != "hf":
+        write_note(folder, structs.replace(found, trainer=trainer, model=model, tokenizer=model))
+
+
+def checkpoint_in(folder: Path) -> Checkpoint | None:
+    """Return the checkpoint in `folder`, or None if there is none.
+
+    The layout tells the format and the step, because a trainer may have saved again without orl. The note tells the
+    rest. `folder` is the folder that a trainer saves to, or that of one step in it.
+
+    Raises:
+        ConfigError: the note cannot be read.
+    """
+    noted, found = _read_note(folder), _layout_of(folder)
+    if noted is None or found is None:
+        return noted or found
+    step = noted.step if found.step is None else found.step
+    return structs.replace(noted, format=found.format, step=step)
+
+
+def weights_in(folder: Path) -> Path:
+    """Return the folder with the weights of the last step in `folder`: `folder` itself if it holds one step."""
+    tracker = folder / CHECKPOINT_TRACKER
+    return folder / _step_folder(tracker) if tracker.is_file() else folder
+
+
+def default_output(source: Path, wanted: Format) -> Path:
+    """Return the folder for `source` in another format: beside the folder that its trainer saves to."""
+    saved = source.parent if (source.parent / CHECKPOINT_TRACKER).is_file() else source
+    saved = saved if saved.name.strip(".") else saved.resolve()  # `.` has no name to go by
+    return saved.with_name(f"{saved.name}{SUFFIX[wanted]}")
+
+
+def conversion_of(source: Path | str, trainer: str = "") -> str:
+    """Return the command that converts the checkpoint in `source` with the tool of `trainer`."""
+    return f"`{' '.join(filter(None, ('orl convert', trainer, str(source))))}`"
+
+
+def _read_note(folder: Path) -> Checkpoint | None:
+    path = folder / NOTE
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.convert(read_object(path), Checkpoint)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(f"{path}: {exc}. Remove the file: the format is then taken from the layout") from exc
+
+
+def _layout_of(folder: Path) -> Checkpoint | None:
+    if (folder / CHECKPOINT_TRACKER).is_file():
+        return _saved(weights_in(folder))
+    if (folder.parent / CHECKPOINT_TRACKER).is_file() and folder.name.startswith((ITERATION, RELEASE)):
+        return _saved(folder)
+    described: dict[str, Any] = read_object(folder / "config.json")
+    return Checkpoint(format="hf") if described.keys() & {"model_type", "architectures"} else None
+
+
+def _saved(weights: Path) -> Checkpoint:
+    """Return the checkpoint of one step. FSDP has a folder for the model, and counts its steps from 1."""
+    number = weights.name.removeprefix(ITERATION)
+    counted = int(number) if number.isdecimal() else None
+    if (weights / "model").is_dir():
+        return Checkpoint(format="fsdp", step=counted)
+    return Checkpoint(format="megatron", step=None if counted is None else counted + 1)  # named by the batch, from 0
+
+
+def _step_folder(tracker: Path) -> str:
+    step = tracker.read_text(encoding="utf-8").strip()
+    return f"{ITERATION}{int(step):07d}" if step.isdecimal() else step

@@ -1,0 +1,39 @@
+"""`orl convert TRAINER` in an empty folder: what it prints, what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from orl_launcher.main import main
+
+from tests.kit.saved import hugging_face, saved
+from tests.two_pythons.environment import ROOT
+
+SOURCES = {"hf": "Qwen3-0.6B", "megatron": "megatron", "fsdp": "fsdp"}
+
+
+def folders(working: Path) -> None:
+    """A checkpoint of each format."""
+    hugging_face(working / SOURCES["hf"])
+    saved(working / SOURCES["megatron"], 19)
+    saved(working / SOURCES["fsdp"], 20, fsdp=True)
+
+
+def planned(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:
+    """What a dry run prints."""
+    assert main(["convert", trainer, "--dry-run", *argv]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:
+    """The one line with which a dry run ends."""
+    assert main(["convert", trainer, "--dry-run", *argv]) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def assert_golden(trainer: str, name: str, shown: str) -> None:
+    """Hold a plan against the file of its name."""
+    golden = ROOT / "tests" / "golden" / trainer / f"convert_{name}.txt"
+    assert shown == golden.read_text(encoding="utf-8")
