@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import sys
 from argparse import Namespace
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,9 +37,21 @@ def install_stubs() -> None:
                 setattr(module, attribute, type(attribute, (), {}))
 
 
+# What slime moved to a folder of its own after 0.3.1, and where it was.
+MOVED = {
+    "slime.observability.rollout_data_utils.": "slime.ray.rollout._",
+    "slime.observability.rollout_metrics.log": "slime.ray.rollout._log",
+    "slime.observability.rollout_metrics.": "slime.ray.rollout.",
+    "slime.observability.": "slime.utils.",
+}
+
+
 def of_slime(name: str) -> Any:
-    """What slime has under a dotted name."""
+    """What slime has under a dotted name, or under the one that it had until 0.3.1."""
     install_stubs()
+    if find_spec("slime.observability") is None:
+        old = next((old for old in MOVED if name.startswith(old)), "")
+        name = MOVED.get(old, "") + name.removeprefix(old)
     module, _, attribute = name.rpartition(".")
     package = importlib.import_module(module)
     return getattr(package, attribute, None) or importlib.import_module(name)
@@ -153,14 +166,13 @@ class Host:
 
     def rollout(self, rollout_id: int = 0) -> list[list[Any]]:
         """The groups of one rollout, as slime's manager gets them."""
-        from slime.observability.rollout_data_utils import validate_rollout_id_annotated
         from slime.rollout.base_types import call_rollout_fn
         from slime.utils.misc import load_function
 
         output = call_rollout_fn(
             load_function(self.args.rollout_function_path), self.args, rollout_id, self.source, evaluation=False
         )
-        validate_rollout_id_annotated(output.samples)
+        of_slime("slime.observability.rollout_data_utils.validate_rollout_id_annotated")(output.samples)
         self.metrics = output.metrics
         return output.samples
 
@@ -178,8 +190,7 @@ class Host:
 
     def log(self, groups: list[list[Any]], rollout_id: int = 0) -> None:
         """What the manager does with the groups before it converts them."""
-        from slime.observability.rollout_metrics import log_rollout_data
-
+        log_rollout_data = of_slime("slime.observability.rollout_metrics.log_rollout_data")
         log_rollout_data(rollout_id, self.args, _flat(groups), self.metrics, 1.0)
 
     def hold_out(self, name: str, path: Path, *, apply_chat_template: bool = False) -> None:
@@ -195,8 +206,7 @@ class Host:
 
     def log_evaluation(self, data: dict[str, Any], rollout_id: int = 0) -> None:
         """What the manager does with what was evaluated."""
-        from slime.observability.rollout_metrics import log_eval_rollout_data
-
+        log_eval_rollout_data = of_slime("slime.observability.rollout_metrics.log_eval_rollout_data")
         log_eval_rollout_data(rollout_id, self.args, data, None)
 
     def close(self) -> None:

@@ -51,6 +51,38 @@ def test_an_evaluation_is_that_of_the_steps_before_it(batches: list[int], rollou
     assert [row.step for row in read(tmp_path / "metrics.jsonl") if row.kind == "eval"] == [step]
 
 
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Modules with the functions of slime's logging, by their names, and under `rows` what they log."""
+    rows: list[dict[str, Any]] = []
+    tracking, metric_utils = ModuleType("logging_utils"), ModuleType("metric_utils")
+    tracking.__dict__["log"] = lambda _, metrics, step_key: rows.append({"key": step_key, **metrics})
+    metric_utils.__dict__["compute_rollout_step"] = lambda _, rollout_id: rollout_id + 100
+    for name in [name for name in sys.modules if name.startswith("slime.")]:  # of real slime, in its own suite
+        monkeypatch.delitem(sys.modules, name)
+    return {"logging_utils": tracking, "metric_utils": metric_utils, "rows": rows}
+
+
+@pytest.mark.parametrize("folder", ["observability", "utils"])  # of slime's newest version, and of 0.3.1
+def test_metrics_are_in_the_tracking_of_each_version(
+    folder: str, logged: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    for name in ("logging_utils", "metric_utils"):
+        monkeypatch.setitem(sys.modules, f"slime.{folder}.{name}", logged[name])
+    log_rollout(0, Namespace(orl_folder=str(tmp_path), use_wandb=True), played(), None, 1.0)
+    (row,) = logged["rows"]
+    assert (row["key"], row["rollout/step"]) == ("rollout/step", 100)
+    assert any(name.endswith("/reward") for name in row)
+
+
+@pytest.mark.parametrize("option", ["use_wandb", "use_tensorboard", "neither"])
+@pytest.mark.usefixtures("logged")
+def test_tracking_that_is_not_found_is_said(option: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    log_rollout(0, Namespace(orl_folder=str(tmp_path), **{option: True}), played(), None, 1.0)
+    assert ("slime.observability.logging_utils" in caplog.text) == (option != "neither")
+    assert read(tmp_path / "metrics.jsonl")
+
+
 @pytest.mark.parametrize(
     ("changes", "option"),
     [

@@ -10,10 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_cluster.launch import nodes
+from orl_cluster.launch.process import running
 from orl_cluster.launch.ray import environment_for, ray_cluster
 from orl_cluster.launch.required_env import RequiredEnv
 from orl_core.errors import ConfigError
@@ -126,6 +129,35 @@ def test_existing_cluster_is_used_only_if_all_nodes_qualify(tmp_path: Path):
         ray_cluster(sys.executable, own, gpus=0, log=log, needs=NEEDS),
     ):
         pass
+
+
+@contextmanager
+def second_node(reachable: dict[str, str], log: Path, **variables: str) -> Iterator[None]:
+    """Another node of the cluster, on this machine, with `variables` in its environment."""
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--address", reachable["RAY_ADDRESS"]]
+    start += ["--num-gpus", "0", "--min-worker-port", "0", "--max-worker-port", "0", "--disable-usage-stats"]
+    kept = {name: value for name, value in reachable.items() if name != NAME}
+    with running([*start, "--dashboard-agent-listen-port", "0"], kept | variables, log=log, hidden=()):
+        await_(lambda: len(nodes.ask(sys.executable, reachable, NEEDS)) == 2, f"no second node: see {log}")
+        yield
+    await_(lambda: len(nodes.ask(sys.executable, reachable, NEEDS)) == 1, "the second node did not end")
+
+
+def test_every_node_is_asked(tmp_path: Path):
+    log, secret = tmp_path / "ray.log", {NAME: VALUE}
+    with ray_cluster(sys.executable, environment(**secret), gpus=0, log=log, needs=RequiredEnv()) as reachable:
+        with second_node(reachable, tmp_path / "second.log"):
+            told = rf"node [\d.]+ has no {NAME}: .*`{NAME}=... ray start --address={reachable['RAY_ADDRESS']}`"
+            with (
+                pytest.raises(ConfigError, match=told),
+                ray_cluster(sys.executable, reachable, gpus=0, log=log, needs=NEEDS),
+            ):
+                pass
+        with (
+            second_node(reachable, tmp_path / "third.log", **secret),
+            ray_cluster(sys.executable, reachable, gpus=0, log=log, needs=NEEDS) as accepted,
+        ):
+            assert accepted == reachable
 
 
 @pytest.fixture(scope="module")

@@ -214,6 +214,15 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path):
         next(read_tasks(tmp_path / "missing.jsonl", config))
 
 
+def test_tasks_of_the_cookbook_are_prepared_again(tmp_path):
+    """Their metadata is JSON inside a string."""
+    path, config = tmp_path / "tasks.jsonl", config_of("http://127.0.0.1:1", Echo={})
+    metadata = msgspec.json.encode({"env_name": "gallery/Echo", "task_spec": {}}).decode()
+    path.write_bytes(msgspec.json.encode({"prompt": "[gallery/Echo:train:1]", "label": "", "metadata": metadata}))
+    with pytest.raises(ConfigError, match=r"tasks\.jsonl:1: .*with orl prepare"):
+        next(read_tasks(path, config))
+
+
 @given(
     st.integers(0, 200),
     st.lists(st.tuples(st.floats(0.1, 10), st.integers(0, 80)), min_size=1, max_size=5),

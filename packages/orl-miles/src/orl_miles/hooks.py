@@ -20,8 +20,8 @@ def _unhook(sample: Any) -> None:
 
 MILES = TrainerHooks(
     package="miles",
-    tracking="utils.tracking_utils.tracking",
-    metric_utils="utils.metric_utils",
+    tracking=("utils.tracking_utils.tracking",),
+    metric_utils=("utils.metric_utils",),
     normalised=frozenset({"grpo", "gspo"}),
     unhook=_unhook,
 )

@@ -23,8 +23,8 @@ def _takes_turns(args: Any) -> bool:
 
 SLIME = TrainerHooks(
     package="slime",
-    tracking="observability.logging_utils",
-    metric_utils="observability.metric_utils",
+    tracking=("observability.logging_utils", "utils.logging_utils"),  # the latter until slime 0.3.1
+    metric_utils=("observability.metric_utils", "utils.metric_utils"),
     normalised=frozenset({"grpo", "gspo", "cispo"}),
     unhook=_unhook,
     takes_turns=_takes_turns,

@@ -31,14 +31,14 @@ logger = logger_of("orl")
 class TrainerHooks(Struct, frozen=True, kw_only=True):
     """Hooks of the trainer `package`.
 
-    `tracking` and `metric_utils` are the modules of its own logging. `normalised` are the estimators that subtract a
-    group's mean and divide by its deviation. `unhook` takes the path of our reward hook out of a sample. `takes_turns`
-    tells from the trainer's arguments that it reads advantages of turns.
+    `tracking` and `metric_utils` are the modules of its own logging, under the names that its versions give them.
+    `normalised` are the estimators that subtract a group's mean and divide by its deviation. `unhook` takes the path of
+    our reward hook out of a sample. `takes_turns` tells from the trainer's arguments that it reads advantages of turns.
     """
 
     package: str
-    tracking: str
-    metric_utils: str
+    tracking: tuple[str, ...]
+    metric_utils: tuple[str, ...]
     normalised: frozenset[str]
     unhook: Callable[[Any], None]
     takes_turns: Callable[[Any], bool] = lambda _: False
@@ -123,16 +123,28 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             )
         return module
 
-    def _module(self, name: str) -> Any:
-        return sys.modules.get(f"{self.package}.{name}")
+    def _module(self, *names: str) -> Any:
+        """Return the first of the trainer's modules `names` that is loaded, or None."""
+        found = (sys.modules.get(f"{self.package}.{name}") for name in names)
+        return next(filter(None, found), None)
+
+    def _warn_untracked(self, args: Any) -> None:
+        """Warn if the user asked for tracking by a trainer in which this adapter finds none."""
+        if getattr(args, "use_wandb", False) or getattr(args, "use_tensorboard", False):
+            names = ", ".join(f"{self.package}.{name}" for name in (*self.tracking, *self.metric_utils))
+            logger.warning(
+                "metrics of rollouts are in metrics.jsonl alone: this %s has none of %s", self.package, names
+            )
 
     def _log(self, args: Any, rollout_id: int, kind: str, stats: Sequence[RolloutStats], seconds: float) -> None:
         """Log the metrics of `stats` by the trainer's tracking, on its own axis for `kind`, and to metrics.jsonl."""
         metrics = (evaluation_metrics if kind == "eval" else metrics_of)(stats)
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
         logger.info("orl %s %d: %s", kind, rollout_id, named)
-        tracking, metric_utils = self._module(self.tracking), self._module(self.metric_utils)
-        if named and tracking is not None and metric_utils is not None:
+        tracking, metric_utils = self._module(*self.tracking), self._module(*self.metric_utils)
+        if tracking is None or metric_utils is None:
+            self._warn_untracked(args)
+        elif named:
             with boundary(OrlError, "the trainer's tracking"):
                 step = metric_utils.compute_rollout_step(args, rollout_id)
                 tracking.log(args, {**named, f"{kind}/step": step}, step_key=f"{kind}/step")

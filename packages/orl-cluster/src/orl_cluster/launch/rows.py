@@ -16,6 +16,7 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_rollout.bounded_files import read_lines
 from orl_rollout.tasks.file import task_in
+from orl_rollout.tasks.plain import TEXT_METADATA
 
 from orl_cluster.launch.argv import value_of
 
@@ -75,6 +76,8 @@ def _is_plain(row: Mapping[str, Any], keys: _Keys, config: RunConfig) -> bool:
         if name not in row:
             raise ConfigError(f"it has no `{name}`")
     metadata: object = row.get(keys.metadata) or {}
+    if isinstance(metadata, str):
+        raise ConfigError(TEXT_METADATA)
     if not isinstance(metadata, dict):
         raise ConfigError(f"its `{keys.metadata}` is no object")
     if "env_name" in metadata:

@@ -1,0 +1,19 @@
+"""Options of a trainer that orl sets itself: its user is told what sets them, and none is replaced in silence."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from orl_cluster.launch.trainer_defaults import GONE, OWNED, refuse_by_name
+from orl_core.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", OWNED)
+def test_option_that_orl_sets_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{name} is set by {OWNED[name]}")):
+        refuse_by_name("slime", ["--eps-clip", name], GONE)
+
+
+def test_other_options_pass() -> None:
+    refuse_by_name("slime", ["--eps-clip", "--use-kl-loss"], GONE)

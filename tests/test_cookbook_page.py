@@ -1,0 +1,158 @@
+"""docs/cookbook.md names every option, key and variable of the cookbook, and what it names of orl exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import yaml
+from msgspec import NODEFAULT, Struct, structs
+from orl_core.config import EnvironmentConfig, RolloutConfig, RunConfig, TrainerConfig
+from orl_core.limits import TrainOn
+from orl_launcher.commands import doctor, install_into, prepare, rollout, show, train, upload
+
+from tests.kit.markdown import ROOT, quoted, rows_of
+
+PAGE = ROOT / "docs" / "cookbook.md"
+SECTIONS = rows_of(PAGE)
+RUN, TRAIN_PY, KEYS = "Options of run.sh", "Options that run.sh gives to train.py", "Keys of train_config.yaml"
+PREPARE, VARIABLES, RAY = "Options of prepare_tasks.py", "Environment variables", "Ray"
+
+# Names of the cookbook at commit f9580a3, training/slime and training/miles, by the section of the page.
+THEIRS: dict[str, list[str]] = json.loads((ROOT / "tests" / "golden" / "cookbook.json").read_text("utf-8"))
+
+COMMANDS = {
+    "train": train,
+    "prepare": prepare,
+    "rollout": rollout,
+    "show": show,
+    "doctor": doctor,
+    "upload": upload,
+    "install-into": install_into,
+}
+GOLDEN = {
+    trainer: "".join(path.read_text("utf-8") for path in sorted((ROOT / "tests" / "golden" / trainer).glob("*.txt")))
+    for trainer in ("slime", "miles")
+}
+OPTION, KEY = re.compile(r"--[a-z][a-z0-9-]*"), re.compile(r"[a-z_]+(\.[A-Za-z_]+)+")
+TRAIN_NAMES = {
+    "--model": "--hf-checkpoint",
+    "--n-samples": "--n-samples-per-prompt",
+    "--temperature": "--rollout-temperature",
+}
+TRAIN_NAMES["--max-response-len"] = "--rollout-max-response-len"
+
+
+def options_of(command: str) -> set[str]:
+    made = COMMANDS[command].parser()
+    return {"--", *(name for action in made._actions for name in action.option_strings)}  # pyright: ignore[reportPrivateUsage]
+
+
+OURS = set[str]().union(*map(options_of, COMMANDS))
+THEIR_OPTIONS = {name for names in THEIRS.values() for name in names if name.startswith("--")}
+
+
+def keys_of(section: type[Struct], prefix: str) -> Iterator[tuple[str, structs.FieldInfo]]:
+    for field in structs.fields(section):
+        yield f"{prefix}{field.encode_name}", field
+
+
+PARTS: dict[str, type[Struct]] = {
+    "": RunConfig,
+    "environments.NAME.": EnvironmentConfig,
+    "rollout.": RolloutConfig,
+    "rollout.train_on.": TrainOn,
+    "trainer.": TrainerConfig,
+}
+FIELDS = {key: field for prefix, section in PARTS.items() for key, field in keys_of(section, prefix)}
+
+
+@pytest.mark.parametrize("section", [RUN, TRAIN_PY, KEYS, PREPARE, VARIABLES])
+def test_every_name_of_the_cookbook_is_listed(section: str) -> None:
+    column = "option" if section == TRAIN_PY else "cookbook"
+    listed = [name for row in SECTIONS[section] for name in quoted(row[column])]
+    assert sorted(listed) == sorted(THEIRS[section])
+
+
+def test_every_option_of_ray_is_listed() -> None:
+    listed = OPTION.findall(" ".join(row["cookbook"] for row in SECTIONS[RAY]))
+    assert {*listed} == {*THEIRS[RAY]}
+
+
+@pytest.mark.parametrize(("section", "command"), [(RUN, "train"), (PREPARE, "prepare")])
+def test_options_of_orl_exist(section: str, command: str) -> None:
+    named = [name for row in SECTIONS[section] for name in quoted(row["orl"])]
+    assert len(named) == len(SECTIONS[section])
+    assert {*named} <= options_of(command)
+
+
+def test_options_of_trainers_are_those_of_our_command_lines() -> None:
+    for row in SECTIONS[TRAIN_PY]:
+        for name in quoted(row["orl"]):
+            assert any(f" {name} " in text.replace("\n", " ") for text in GOLDEN.values()), name
+
+
+def test_keys_of_orl_exist() -> None:
+    assert [name for row in SECTIONS[KEYS] for name in quoted(row["orl"])] == THEIRS[KEYS]
+    assert {*THEIRS[KEYS]} <= FIELDS.keys()
+
+
+def test_variables_of_orl_are_read() -> None:
+    sources = [path for place in ("packages", "apps", "configs") for path in (ROOT / place).rglob("*.[py][ya]*")]
+    text = "\n".join(path.read_text("utf-8") for path in sources if path.is_file() and path.suffix in (".py", ".yaml"))
+    for row in SECTIONS[VARIABLES]:
+        assert all(name in text for name in quoted(row["orl"])), row
+
+
+def test_every_name_in_the_text_exists() -> None:
+    """Options and keys in differences and in paragraphs count, too."""
+    known = OURS | THEIR_OPTIONS | {*OPTION.findall(" ".join(GOLDEN.values()))}
+    for text in quoted(PAGE.read_text("utf-8")):
+        assert {*OPTION.findall(text)} <= known, text
+        key = text.partition(": ")[0]
+        if KEY.fullmatch(key) and key.partition(".")[0] in ("environments", "rollout", "trainer"):
+            assert key in FIELDS, text
+
+
+def test_commands_have_the_options_that_the_page_gives_them() -> None:
+    found = 0
+    for text in quoted(PAGE.read_text("utf-8")):
+        first, *words = shlex.split(text)
+        name = next(iter(words), "").removesuffix("-slime").removesuffix("-miles")
+        if first in ("just", "orl") and name in COMMANDS:
+            assert {word for word in words if word.startswith("--")} <= options_of(name), text
+            found += 1
+    assert found >= 5
+
+
+def test_defaults_called_the_same_are_the_same() -> None:
+    """The command line without options has the cookbook's values."""
+    for trainer in GOLDEN:
+        words = shlex.split((ROOT / "tests" / "golden" / trainer / "defaults.txt").read_text("utf-8"), comments=True)
+        compared = 0
+        for row in SECTIONS[RUN]:
+            (name,) = quoted(row["orl"])
+            option, theirs = TRAIN_NAMES.get(name, name), row[f"{trainer} default"]
+            if row["orl default"] != "same" or option not in words:
+                continue
+            ours = words[words.index(option) + 1]
+            assert ours == theirs or float(ours) == float(theirs), row
+            compared += 1
+        assert compared >= 13
+
+
+def test_keys_with_the_same_default_have_it() -> None:
+    for row in SECTIONS[KEYS]:
+        field = FIELDS[quoted(row["orl"])[0]]
+        value = field.default if field.default_factory is NODEFAULT else field.default_factory()
+        if row["orl default"] == "same":
+            assert msgspec.json.decode(msgspec.json.encode(value)) == yaml.safe_load(row["cookbook default"]), row
+
+
+def test_negative_control_a_name_that_is_gone_is_found() -> None:
+    assert "--prompts-per-batch" not in OURS | THEIR_OPTIONS
+    assert "rollout.turn_token" not in FIELDS
