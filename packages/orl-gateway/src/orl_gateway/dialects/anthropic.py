@@ -154,7 +154,7 @@ def _prompt_usage(reply: Reply) -> dict[str, int]:
 def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
     """Yield the events of a stream."""
     answer = body(reply, request)
-    begun = {"content": [], "stop_reason": None, "stop_sequence": None}
+    begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
     yield {"type": "message_start", "message": {**answer, **begun, "usage": {**answer["usage"], "output_tokens": 0}}}
     for index, block in enumerate(answer["content"]):
         yield {"type": "content_block_start", "index": index, "content_block": {**block, **_empty(block)}}
@@ -167,7 +167,12 @@ def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
 
 
 def _empty(block: dict[str, Any]) -> dict[str, Any]:
-    return {"text": {"text": ""}, "thinking": {"thinking": ""}, "tool_use": {"input": {}}}[block["type"]]
+    empty: dict[str, dict[str, Any]] = {
+        "text": {"text": ""},
+        "thinking": {"thinking": ""},
+        "tool_use": {"input": {}},
+    }
+    return empty[block["type"]]
 
 
 def _deltas(block: dict[str, Any]) -> list[dict[str, Any]]:

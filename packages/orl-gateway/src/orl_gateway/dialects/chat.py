@@ -114,7 +114,7 @@ def _tools(tools: Sequence[dict[str, Any]]) -> tuple[ToolSpec, ...]:
 
 def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
     """Return the answer of one piece."""
-    message = {"role": "assistant", "content": reply.text or None, "refusal": None, **_reasoning(reply)}
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None, **_reasoning(reply)}
     if reply.calls:
         message["tool_calls"] = _calls(reply)
     choice = {"index": 0, "message": message, "finish_reason": _ENDINGS[reply.ending], "logprobs": None}

@@ -32,7 +32,8 @@ def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
     Raises:
         RequestRefused: it has no name, or its parameters are no object.
     """
-    name, parameters = fields.get("name"), fields.get(schema) or {"type": "object", "properties": {}}
+    name: object = fields.get("name")
+    parameters: object = fields.get(schema) or {"type": "object", "properties": {}}
     if not isinstance(name, str) or not name:
         raise RequestRefused("a tool has no name")
     if not isinstance(parameters, dict):

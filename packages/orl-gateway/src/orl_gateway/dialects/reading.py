@@ -99,7 +99,7 @@ def arguments_of(text: object, name: str) -> dict[str, Any]:
         return cast("dict[str, Any]", text)
     if isinstance(text, str):
         with boundary(RequestRefused, f"the arguments of the call of `{name}`"):
-            tree = json.loads(text) if text.strip() else {}
+            tree: object = json.loads(text) if text.strip() else {}
         if isinstance(tree, dict):
             return cast("dict[str, Any]", tree)
     raise RequestRefused(f"the arguments of the call of `{name}` are no JSON object")

@@ -155,7 +155,7 @@ def _output(reply: Reply) -> list[dict[str, Any]]:
         thought = [{"type": "reasoning_text", "text": reply.reasoning}]
         items.append({"type": "reasoning", "id": f"rs_{reply.name}", "summary": [], "content": thought})
     if reply.text or not reply.calls:
-        said = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        said: dict[str, Any] = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
         items.append({"type": "message", "id": f"msg_{reply.name}", "role": "assistant", "content": [said]})
     for index, sent in enumerate(reply.calls):
         arguments = json.dumps(sent.call.arguments, ensure_ascii=False)
@@ -179,7 +179,11 @@ def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
 
 def _item_events(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
     at = {"output_index": index, "item_id": item["id"]}
-    begun = {**item, "status": "in_progress", **({"arguments": ""} if "arguments" in item else {"content": []})}
+    begun: dict[str, Any] = {
+        **item,
+        "status": "in_progress",
+        **({"arguments": ""} if "arguments" in item else {"content": []}),
+    }
     yield {"type": "response.output_item.added", "output_index": index, "item": begun}
     if item["type"] == "function_call":
         written = item["arguments"]
@@ -192,7 +196,7 @@ def _item_events(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _part_events(at: dict[str, Any], part: dict[str, Any]) -> Iterator[dict[str, Any]]:
     at = {**at, "content_index": 0}
-    more = {"logprobs": []} if "logprobs" in part else {}
+    more: dict[str, Any] = {"logprobs": []} if "logprobs" in part else {}
     yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
     yield {"type": f"response.{part['type']}.delta", **at, "delta": part["text"], **more}
     yield {"type": f"response.{part['type']}.done", **at, "text": part["text"], **more}
