@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 from orl_core.errors import OrlError
-from orl_core.messages import Message, ToolCall, ToolSpec
+from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
 
 ReplyEnding = Literal["stop", "calls", "length", "stop_sequence"]
 RefusalCode = Literal[
@@ -78,6 +78,17 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sampled_tokens: int = 0
     reasoning_tokens: int = 0
     created: int = 0
+
+    @property
+    def message(self) -> Message:
+        """Return the reply as clients send it back, without its reasoning, which some drop."""
+        content = (TextBlock(text=self.text),) if self.text else ()
+        return Message(role="assistant", content=content, calls=tuple(sent.call for sent in self.calls))
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """Return the ids of its calls."""
+        return tuple(sent.id for sent in self.calls)
 
 
 Event = Mapping[str, Any]
