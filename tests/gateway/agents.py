@@ -13,11 +13,11 @@ from typing import Any
 
 from orl_core.limits import Limits
 from orl_core.messages import ToolSpec
-from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec
 from orl_gateway import Episode
 from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi
+from orl_rollout.loop.loop import never
 from orl_testing import ScriptedSession
 
 from tests.kit.tokenizers import renderer_of, tokenizer
@@ -69,12 +69,12 @@ class Model:
         return generation
 
 
-def episode_of(engine: Any, session: Any = None, renderer: Renderer = RENDERER, **limits: Any) -> Episode:
+def episode_of(engine: Any, session: Any = None, stopped: Callable[[], bool] = never, **limits: Any) -> Episode:
     """An episode of a session that answers nothing, unless one is given."""
     changed = Limits(**{name: limits.get(name, getattr(LIMITS, name)) for name in Limits.__struct_fields__})
     job = RolloutSpec(task=TASK, rollout_id="k", limits=changed, sampling={"temperature": 0.7})
     session = session or ScriptedSession(tools=(ToolSpec(name="look"), ToolSpec(name="wait")))
-    return Episode(job, session=session, renderer=renderer, engine=engine)
+    return Episode(job, session=session, renderer=RENDERER, engine=engine, stopped=stopped)
 
 
 class Agent:

@@ -113,11 +113,16 @@ class Episode:
             return self.tree.shown(place) + len(observation)
 
     async def finish(self) -> None:
-        """End the episode because the agent ended: its last text is the answer, where the environment takes one."""
+        """End the episode because the agent ended: its last text is the answer, where the environment takes one.
+
+        An agent whose every request was refused has not played: that is an ERROR.
+        """
         if self.state.over:
             return
         if self.state.stopped():
             self.state.end(StopReason.ABORTED)
+        elif self.state.refusal is not None and not self.tree.nodes:
+            self.state.fail(OrlError(f"no request of the agent was answered: {self.state.refusal}"))
         elif self.opening.accepts_text_answer and self.tree.nodes:
             with suppress(RequestRefused):
                 await self.tools.answer(self.tree.nodes[-1].turn.action.text)
@@ -128,11 +133,9 @@ class Episode:
             self.state.end(StopDetail.NO_CALL)
 
     def trajectory(self) -> Trajectory:
-        """Return what happened. An episode that was not ended is ABORTED; one without an answer is an ERROR."""
-        state, nodes = self.state, self.tree.nodes
-        error, ending = state.error, state.ending or StopReason.ABORTED
-        if not error and not nodes and state.refusal is not None:
-            error = f"no request of the agent was answered: {state.refusal}"
+        """Return what happened. An episode that was not ended is ABORTED."""
+        self.tools.settle()
+        nodes, error, ending = self.tree.nodes, self.state.error, self.state.ending or StopReason.ABORTED
         detail = ending if isinstance(ending, StopDetail) and not error else None
         reason = ending.reason if isinstance(ending, StopDetail) else ending
         return Trajectory(

@@ -90,6 +90,13 @@ class ToolSide:
         async with self._allowance.time():
             await self._ask(ToolCall(name="answer"), "answering", self._session.answer(text))
 
+    def settle(self) -> None:
+        """Give results from before the first turn to that, once there is one."""
+        if self._early and self._tree.nodes:
+            first = self._tree.nodes[0]
+            first.turn = structs.replace(first.turn, results=(*self._early, *first.turn.results))
+            self._early = []
+
     async def _ask(self, call: ToolCall, what: str, answer: Awaitable[ToolResult]) -> ToolResult:
         """Await the environment's answer under the deadline of one call; past it the episode is lost, not repeated."""
         started = time.monotonic()
@@ -108,15 +115,14 @@ class ToolSide:
         return result
 
     def _keep(self, call: ToolCall, result: ToolResult) -> ToolResult:
-        """Keep a result with its turn. One from before the first turn waits for that."""
+        """Keep a result with its turn; see `settle` for one from before the first turn."""
         nodes = self._tree.nodes
         if not nodes:
             self._early.append(result)
             return result
         node = next((node for node in reversed(nodes) if self._made(node, call)), nodes[-1])
         self._answered[node.index] = self._answered.get(node.index, 0) + 1
-        node.add_results((*self._early, result))
-        self._early.clear()
+        node.turn = structs.replace(node.turn, results=(*node.turn.results, result))
         return result
 
     def _made(self, node: Node, call: ToolCall) -> bool:

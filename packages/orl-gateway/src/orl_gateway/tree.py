@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, structs
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Message, Role, TextBlock, ToolResult, ToolSpec
+from orl_core.messages import Message, Role, TextBlock, ToolSpec
 from orl_core.render import Renderer
 from orl_core.trajectory import ROOT, BranchCause, Turn
 from orl_rollout.loop.token_buffer import TokenBuffer
@@ -66,10 +66,6 @@ class Node:
         while node is not None:
             yield node
             node = node.parent
-
-    def add_results(self, results: Sequence[ToolResult]) -> None:
-        """Keep what the environment answered to the turn."""
-        self.turn = structs.replace(self.turn, results=(*self.turn.results, *results))
 
     @property
     def length(self) -> int:
