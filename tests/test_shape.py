@@ -82,7 +82,7 @@ def test_negative_control_a_circle_is_found() -> None:
 PUBLIC = {
     "orl_cluster": "",
     "orl_core": (
-        "Action Block Certificate ConfigError Datum EngineError EnvironmentConfig FailureKind FinishReason "
+        "Action Block BranchCause Certificate ConfigError Datum EngineError EnvironmentConfig FailureKind FinishReason "
         "Generation GroupRewardConfig ImageBlock Limits Message OrlError ParseFailure RenderError Renderer "
         "Role RolloutSpec RunAborted RunConfig SessionError Span StopDetail StopReason TOOL_FORMATS Task TaskRow "
         "TextBlock Tokenizer ToolCall ToolFormat ToolResult ToolSpec TrainOn TrainerConfig Trajectory Turn "
@@ -95,6 +95,8 @@ PUBLIC = {
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
     "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking wire_format",
+    "orl_gateway": "Episode Gateway Report report_of",
+    "orl_gateway.dialects": "ANTHROPIC CHAT ClientApi ModelRequest RESPONSES Reply RequestRefused SentCall",
     "orl_miles": "generate hooks launch",
     "orl_playground": "server warm_start",
     "orl_rollout": (

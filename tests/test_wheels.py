@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("orl-core", "orl-rollout", "orl-cluster", "orl-testing")
+PACKAGES = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", "orl-testing")
 KEPT_OUT = {"asyncio", "aiohttp", "openreward", "transformers", "torch", "wandb", "yaml"}  # of what orl-core loads
 
 pytestmark = pytest.mark.slow

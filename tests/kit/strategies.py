@@ -9,7 +9,7 @@ from msgspec import structs
 from orl_core.limits import Limits, TrainOn
 from orl_core.messages import Action, FailureKind, Part, Span, TextBlock, ToolCall, ToolResult, ToolSpec
 from orl_core.task import Task
-from orl_core.trajectory import FinishReason, Generation, RolloutSpec, StopReason, Trajectory, Turn
+from orl_core.trajectory import ROOT, FinishReason, Generation, RolloutSpec, StopReason, Trajectory, Turn
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 modest = st.floats(min_value=-1e6, max_value=1e6)
@@ -120,7 +120,23 @@ def _trajectories(*, stripped: bool, policies: st.SearchStrategy[TrainOn]) -> st
     )
 
 
+@st.composite
+def _trees(draw: st.DrawFn) -> Trajectory:
+    """A trajectory whose turns continue any turn before them, or none; each generation is an object of its own."""
+    drawn = draw(_trajectories(stripped=True, policies=st.just(TrainOn())))
+    branching = [
+        structs.replace(
+            turn,
+            generations=tuple(structs.replace(generation) for generation in turn.generations),
+            continues=draw(st.none() | st.integers(ROOT, index - 1)),
+        )
+        for index, turn in enumerate(drawn.turns)
+    ]
+    return structs.replace(drawn, turns=tuple(branching))
+
+
 everything = st.just(TrainOn())
+trees = _trees()
 trajectories = _trajectories(stripped=False, policies=everything)  # one datum each, all that was sampled trains
 masked_trajectories = _trajectories(stripped=False, policies=policies)
 stripped_trajectories = _trajectories(stripped=True, policies=everything | policies)

@@ -123,3 +123,35 @@ def check_text(
     for message in messages:
         for block in message.content:
             assert unicodedata.normalize("NFC", getattr(block, "text", "")) in shown
+
+
+def check_tree(trajectory: Trajectory, data: Sequence[Datum]) -> None:
+    """Law L1 where turns branch: a datum is one path, and each turn is trained by one datum alone.
+
+    A datum is found by its generations, which must be objects of their own.
+    """
+    paths = [shown_before(trajectory, index) for index in range(len(trajectory.turns))]
+    owners: list[int] = []
+    for datum in data:
+        owned = [
+            index
+            for index, turn in enumerate(trajectory.turns)
+            if any(made is generation for made in turn.generations for generation in datum.generations)
+        ]
+        owners += owned
+        last = [index for index in owned if trajectory.turns[index].action_ids][-1]
+        turn = trajectory.turns[last]
+        assert (*datum.prompt, *datum.response) == (*paths[last], *turn.observation, *turn.action_ids)
+        sampled = [token for index in owned for token in trajectory.turns[index].action_ids]
+        marked = [token for token, mark in zip(datum.response, datum.sampled, strict=True) if mark]
+        assert marked == sampled
+        assert sum(datum.loss_mask) == (len(sampled) if trajectory.trainable else 0)
+    said = [index for index, turn in enumerate(trajectory.turns) if turn.action_ids]
+    assert sorted(index for index in owners if trajectory.turns[index].action_ids) == said
+
+
+def shown_before(trajectory: Trajectory, index: int) -> list[int]:
+    """The ids that the engine was shown before the observation of turn `index`."""
+    turn = trajectory.turns[index]
+    parent = index - 1 if turn.continues is None else turn.continues
+    return [] if parent < 0 else [*shown_before(trajectory, parent), *trajectory.turns[parent].visible_ids]

@@ -1,11 +1,14 @@
 """L1, the pure half: a datum is the trajectory's own ids in order, and only the engine's ids are marked sampled."""
 
+import pytest
 from hypothesis import given
 from orl_core.datum import to_data
-from orl_core.trajectory import Trajectory
+from orl_core.messages import Action
+from orl_core.task import Task
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
 
-from tests.kit.strategies import masked_trajectories, stripped_trajectories, trajectories
-from tests.laws.checks import check_data
+from tests.kit.strategies import masked_trajectories, stripped_trajectories, trajectories, trees
+from tests.laws.checks import check_data, check_tree
 
 
 @given(trajectory=trajectories)
@@ -25,6 +28,27 @@ def test_stripped_reasoning_splits_a_trajectory_into_exact_data(trajectory: Traj
     sampled = sum(len(turn.action_ids) for turn in trajectory.turns)
     assert sum(sum(datum.sampled) for datum in data) == sampled
     assert {datum.rollout_id for datum in data} <= {trajectory.job.rollout_id}
+
+
+@given(trajectory=trees)
+def test_each_turn_of_a_tree_trains_in_one_datum(trajectory: Trajectory):
+    check_tree(trajectory, to_data(trajectory, reward=0.5))
+
+
+@given(trajectory=trees)
+def test_negative_control_turn_in_two_data_is_found(trajectory: Trajectory):
+    data = to_data(trajectory, reward=0.5)
+    if data:
+        with pytest.raises(AssertionError):
+            check_tree(trajectory, (*data, data[-1]))
+
+
+@pytest.mark.parametrize("continues", [-2, 1, 2])
+def test_turn_that_continues_no_earlier_turn_is_refused(continues: int):
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
+    turns = tuple(Turn(observation=(1,), generations=(), action=Action(), continues=one) for one in (None, continues))
+    with pytest.raises(ValueError, match="turn 1"):
+        Trajectory(job=job, turns=turns, stop_reason=StopReason.FINISHED)
 
 
 @given(trajectory=trajectories)

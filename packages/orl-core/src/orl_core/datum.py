@@ -2,7 +2,9 @@
 
 Law L1 holds by construction: `prompt + response` is what the engine was shown and what it returned, in order, up to the
 last id that it returned; `sampled` marks the engine's ids, each with its own logprob. A turn that was shown less than
-the whole history (stripped reasoning) begins a datum of its own. Nothing is tokenized or rendered here.
+the whole history (stripped reasoning) begins a datum of its own, and so does one that branches off. Each turn belongs
+to one datum, so that each sampled id trains at most once; what a branch shares with others stands in its prompt.
+Nothing is tokenized or rendered here.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from msgspec import Struct
 from orl_core.trajectory import Generation, Trajectory, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from orl_core.limits import TrainOn
 
@@ -53,26 +55,40 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
     """Return the data of `trajectory`, in the order of its turns; none where the engine never returned an id.
 
-    One datum, or one for each row of turns between which reasoning was stripped. A trajectory that does not train gives
-    well-formed data whose `loss_mask` is all 0.
+    One datum, or one for each row of turns: a row ends where reasoning was stripped, and a branch is a row of its own.
+    A trajectory that does not train gives well-formed data whose `loss_mask` is all 0.
     """
-    data: list[Datum] = []
-    history: list[int] = []
-    for turns in _rows(trajectory.turns):
-        if any(turn.action_ids for turn in turns):
-            data.append(_datum(trajectory, history, turns, reward))
-        for turn in turns:
-            history.extend(turn.visible_ids)
-    return tuple(data)
+    turns, parents = trajectory.turns, trajectory.parents
+    return tuple(
+        _datum(trajectory, _history(turns, parents, row[0]), [turns[index] for index in row], reward)
+        for row in _rows(turns, parents)
+        if any(turns[index].action_ids for index in row)
+    )
 
 
-def _rows(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
-    """Yield the turns, cut after each one that later turns were not shown whole."""
-    start = 0
-    for index, turn in enumerate(turns, 1):
-        if turn.stripped_spans or index == len(turns):
-            yield turns[start:index]
-            start = index
+def _rows(turns: Sequence[Turn], parents: Sequence[int]) -> list[list[int]]:
+    """Return the indexes of the turns of each row, in the order of their first turns.
+
+    The first turn that continues another one joins its row, unless that one was not shown whole.
+    """
+    rows: list[list[int]] = []
+    open_rows: dict[int, list[int]] = {}  # by their last turn
+    for index, (turn, parent) in enumerate(zip(turns, parents, strict=True)):
+        row = open_rows.pop(parent, None)
+        if row is None:
+            rows.append(row := [])
+        row.append(index)
+        if not turn.stripped_spans:
+            open_rows[index] = row
+    return rows
+
+
+def _history(turns: Sequence[Turn], parents: Sequence[int], index: int) -> list[int]:
+    """Return the ids that turn `index` was shown before its own observation."""
+    shown: list[Turn] = []
+    while (index := parents[index]) >= 0:
+        shown.append(turns[index])
+    return [token for turn in reversed(shown) for token in turn.visible_ids]
 
 
 def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn], reward: float) -> Datum:

@@ -1,6 +1,7 @@
 """The record of a rollout, never edited: generations, turns, the trajectory, and why it stopped.
 
 Its ids are the engine's own (law L1). A turn stores only what it adds, and which of its ids later turns were not shown.
+Turns form a list, or a tree where an agent branches off: each names the turn that it continues.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ LOWEST_LOGPROB = -3.4e38
 HIGHEST_LOGPROB = 0.01
 
 FinishReason = Literal["stop", "length", "abort"]
+ROOT = -1  # in `Turn.continues`: the turn begins a conversation of its own
 
 
 class StopReason(StrEnum):
@@ -47,6 +49,18 @@ class StopDetail(StrEnum):
     def reason(self) -> StopReason:
         """Return the StopReason that it belongs to."""
         return StopReason.MAX_TOKENS if self is StopDetail.CUT_ACTION else StopReason.MAX_TURNS
+
+
+class BranchCause(StrEnum):
+    """Why a turn of an agent does not continue the conversation that came before it."""
+
+    FORK = "fork"  # another turn continues the same one: a second sample, or other words of the agent
+    EDIT = "edit"  # the agent changed what was said
+    REASONING = "reasoning"  # the agent changed reasoning
+    TOOLS = "tools"  # the same conversation with other tools
+    COMPACTION = "compaction"  # a new conversation with what the model said in another one
+    SUB_AGENT = "sub_agent"  # a new conversation of its own
+    TEMPLATE = "template"  # the chat template cannot continue in this way
 
 
 class RolloutSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,7 +119,9 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `generations` has more than one member only where an aborted action was continued. `spans` says which ids of the
     action are reasoning and calls; None where that is not known. `stripped_spans` are ranges of the observation
     followed by the action that later turns were not shown: stripped reasoning. `nudge` is the loop's own message that
-    the model was shown next, if there was one.
+    the model was shown next, if there was one. `continues` is the index in the trajectory of the turn that this one
+    was shown after, with all that that one was shown; None is the turn before, ROOT none at all. `branch` says why it
+    is not the turn before. `messages` are what was observed, where an agent said it and not the loop.
     """
 
     observation: tuple[int, ...]
@@ -115,6 +131,9 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stripped_spans: tuple[tuple[int, int], ...] = field(default=(), name="hidden")
     results: tuple[ToolResult, ...] = ()
     nudge: str = ""
+    continues: int | None = None
+    branch: BranchCause | None = None
+    messages: tuple[Message, ...] = ()
 
     @property
     def action_ids(self) -> tuple[int, ...]:
@@ -161,6 +180,16 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     error: str = ""
     contains_secret: bool = field(default=False, name="leaked")
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        for index, turn in enumerate(self.turns):
+            if turn.continues is not None and not ROOT <= turn.continues < index:
+                raise ValueError(f"turn {index} continues turn {turn.continues}, which is not one before it")
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """Return for each turn the index of the turn that it continues; ROOT where it begins a conversation."""
+        return tuple(index - 1 if turn.continues is None else turn.continues for index, turn in enumerate(self.turns))
 
     @property
     def trainable(self) -> bool:

@@ -70,13 +70,14 @@ def stats_of(outcome: Outcome) -> RolloutStats:
 
 def _prompt_tokens(outcome: Outcome) -> int:
     """Count the ids of all prompts: the engine reads so many without a prefix cache."""
-    shown = total = 0
-    for turn in outcome.trajectory.turns:
-        shown += len(turn.observation)
+    after: list[int] = []  # ids that a turn leaves for those that continue it
+    total = 0
+    for turn, parent in zip(outcome.trajectory.turns, outcome.trajectory.parents, strict=True):
+        shown = len(turn.observation) + (after[parent] if parent >= 0 else 0)
         for generation in turn.generations:
             total += shown
             shown += len(generation.token_ids)
-        shown -= sum(end - start for start, end in turn.stripped_spans)
+        after.append(shown - sum(end - start for start, end in turn.stripped_spans))
     return total
 
 

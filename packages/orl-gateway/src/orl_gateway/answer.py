@@ -1,0 +1,88 @@
+"""From an action to the reply that an agent gets: which calls it is sent, what it reads, and how the turn ended.
+
+A call that cannot be made is a mistake of the model (law L3). Beside calls that are sent, the model reads our own
+result of it in the next turn. An action without any call that can be sent is a text for the agent, as servers of models
+give it, and holds what the model wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+from orl_core.messages import Action, FailureKind, ParseFailure, Span, ToolCall, ToolResult
+from orl_rollout.loop.own_results import refused
+
+from orl_gateway.dialects import ModelRequest, Reply, SentCall
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """A reply, and our own results of the calls that it does not hold, each with its position among all calls."""
+
+    reply: Reply
+    refused: tuple[tuple[int, ToolResult], ...] = ()
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """Return the results that the turn has already: those of an action of which nothing can be done."""
+        return () if self.reply.calls else tuple(result for _, result in self.refused)
+
+
+NO_ANSWER = Answer(reply=Reply(name=""))
+
+
+def answer_of(action: Action, request: ModelRequest, counted: Reply, *, cut: bool, most: int | None) -> Answer:
+    """Return the answer to `request`. `counted` is the reply with its name and counts alone.
+
+    `cut` tells that a budget ended the action: nothing in it is done. `most` is how many results of one action the chat
+    template can show; None is any number.
+    """
+    sent, failures = ([], []) if cut else _share_out(action, request, counted.name, most)
+    text = action.text
+    if not sent:
+        written = [call.text for call in action.calls if isinstance(call, ParseFailure)]
+        text = "\n".join(part for part in (text, *written) if part)
+    stop = "" if cut else _first(request.stop, text)
+    ending = "calls" if sent else "length" if cut else "stop_sequence" if stop else "stop"
+    reply = structs.replace(
+        counted,
+        text=text[: text.index(stop)] if stop else text,
+        reasoning=action.reasoning,
+        calls=tuple(sent),
+        ending=ending,
+        stop_sequence=stop,
+    )
+    room = None if most is None else max(0, most - len(sent))
+    return Answer(reply=reply, refused=tuple(failures[:room] if sent else failures))
+
+
+def reasoning_tokens(spans: Sequence[Span]) -> int:
+    """Return how many ids of an action are reasoning."""
+    return sum(span.end - span.start for span in spans if span.part == "reasoning")
+
+
+def _share_out(
+    action: Action, request: ModelRequest, name: str, most: int | None
+) -> tuple[list[SentCall], list[tuple[int, ToolResult]]]:
+    """Return the calls that are sent, and the results of those that are not."""
+    limits = [0 if not request.allows_calls else 1 if not request.allows_parallel else len(action.calls), most]
+    limit = min(one for one in limits if one is not None)
+    sent: list[SentCall] = []
+    failures: list[tuple[int, ToolResult]] = []
+    for position, call in enumerate(action.calls):
+        if isinstance(call, ToolCall) and len(sent) < limit:
+            sent.append(SentCall(id=f"call_{name}_{len(sent)}", call=call))
+        else:
+            failures.append((position, refused(call if isinstance(call, ParseFailure) else _too_many(call, limit))))
+    return sent, failures
+
+
+def _too_many(call: ToolCall, limit: int) -> ParseFailure:
+    message = f"at most {limit} calls are made in this turn, and this one was not made"
+    return ParseFailure(kind=FailureKind.TOO_MANY_CALLS, name=call.name, message=message)
+
+
+def _first(stops: Sequence[str], text: str) -> str:
+    """Return the stop sequence that `text` holds first; empty where it holds none."""
+    found = [(text.index(stop), stop) for stop in stops if stop and stop in text]
+    return min(found)[1] if found else ""

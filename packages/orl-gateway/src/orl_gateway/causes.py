@@ -1,0 +1,57 @@
+"""Why an agent began another conversation. A guess for reports, from texts alone: what trains does not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Protocol
+
+from orl_core.messages import Message, ToolSpec
+from orl_core.trajectory import BranchCause
+
+from orl_gateway.dialects import ModelRequest, Reply
+from orl_gateway.matching import next_key
+
+TELLING = 16  # characters of a text that the model said, from which on a copy of it is no accident
+
+
+class Said(Protocol):
+    """A turn as this module reads it. `opening` is empty where the turn continues another one."""
+
+    opening: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    reply: Reply
+
+
+def cause_of_root(request: ModelRequest, turns: Sequence[Said]) -> BranchCause | None:
+    """Return why `request` begins a conversation; None where it is the first."""
+    if not turns:
+        return None
+    roots = [turn for turn in turns if turn.opening]
+    if any(turn.opening == request.messages and turn.tools == request.tools for turn in roots):
+        return BranchCause.FORK
+    if any(_head(turn.opening) == _head(request.messages) and turn.tools != request.tools for turn in roots):
+        return BranchCause.TOOLS
+    goes_on = any(message.role == "assistant" for message in request.messages)
+    if goes_on and any(_spoken(turn.opening) == _spoken(request.messages) for turn in roots):
+        return BranchCause.EDIT
+    return BranchCause.COMPACTION if _quotes(request, turns) else BranchCause.SUB_AGENT
+
+
+def _head(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages before the first one of the assistant."""
+    return [*takewhile(lambda message: message.role != "assistant", messages)]
+
+
+def _spoken(messages: Sequence[Message]) -> list[Message]:
+    return [message for message in _head(messages) if message.role != "system"]
+
+
+def _quotes(request: ModelRequest, turns: Sequence[Said]) -> bool:
+    """Return whether the request holds what the model said in one of the turns."""
+    texts = [message.text for message in request.messages]
+    said = [turn.reply.text.strip() for turn in turns]
+    if any(one in text for one in said if len(one) >= TELLING for text in texts):
+        return True
+    actions = {next_key(b"", message) for message in request.messages if message.role == "assistant"}
+    return any(next_key(b"", turn.reply.message) in actions for turn in turns if turn.reply.calls)

@@ -1,0 +1,218 @@
+"""Anthropic's Messages: `/v1/messages` and `/v1/messages/count_tokens`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+from msgspec import Struct, field
+from orl_core.messages import TextBlock, ToolSpec
+
+from orl_gateway.dialects.exchange import ClientApi, Event, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.openai import tool_spec
+from orl_gateway.dialects.reading import Conversation, arguments_of, read_body, text_blocks, unsupported
+
+_ENDINGS = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "stop_sequence": "stop_sequence"}
+_KINDS = {401: "authentication_error", 502: "api_error"}
+_BILLING = "x-anthropic-billing-header:"  # Claude Code's block of the system prompt, other in each request
+
+
+class _Message(Struct, kw_only=True):
+    role: str
+    content: Any
+
+
+class _ToolChoice(Struct, kw_only=True):
+    type: str = "auto"
+    disable_parallel_tool_use: bool = False
+
+
+class _Body(Struct, kw_only=True):
+    messages: list[_Message]
+    model: str = ""
+    max_tokens: int | None = None
+    system: Any = ""
+    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tool_choice: _ToolChoice = field(default_factory=_ToolChoice)
+    stop_sequences: list[str] = field(default_factory=list[str])
+    stream: bool = False
+
+
+def read(body: bytes) -> ModelRequest:
+    """Read a request, also one that asks for a count.
+
+    Raises:
+        RequestRefused: it is malformed, or asks for what the gateway cannot obey.
+    """
+    asked = read_body(body, _Body)
+    conversation = Conversation()
+    system = [block for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
+    if system:
+        conversation.system(system)
+    for index, message in enumerate(asked.messages):
+        _add(conversation, message, f"message {index} ({message.role})")
+    messages, call_ids = conversation.messages()
+    if asked.tool_choice.type not in ("auto", "none"):
+        raise unsupported(f"`tool_choice`: `{asked.tool_choice.type}`, a call that the model must make,")
+    return ModelRequest(
+        messages=messages,
+        call_ids=call_ids,
+        tools=tuple(map(_tool, asked.tools)),
+        model=asked.model,
+        max_tokens=asked.max_tokens,
+        stop=tuple(asked.stop_sequences),
+        allows_calls=asked.tool_choice.type == "auto",
+        allows_parallel=not asked.tool_choice.disable_parallel_tool_use,
+        stream=asked.stream,
+        stream_usage=True,
+    )
+
+
+def _tool(tool: dict[str, Any]) -> ToolSpec:
+    kind = tool.get("type") or "custom"
+    if kind != "custom":
+        raise unsupported(f"a tool of type `{kind}`, which the provider would run,")
+    return tool_spec(tool, "input_schema")
+
+
+def _add(conversation: Conversation, message: _Message, where: str) -> None:
+    if message.role == "assistant":
+        _add_action(conversation, message.content, where)
+    elif message.role == "user":
+        for block in _blocks(message.content):
+            if block.get("type") == "tool_result":
+                conversation.result(str(block.get("tool_use_id")), text_blocks(block.get("content"), where))
+            else:
+                conversation.user(text_blocks([block], where))
+    elif message.role == "system":
+        conversation.system(text_blocks(message.content, where))
+    else:
+        raise unsupported(f"{where}: this role")
+
+
+def _add_action(conversation: Conversation, content: object, where: str) -> None:
+    texts: list[TextBlock] = []
+    reasoning: list[str] = []
+    calls: list[tuple[str, str, dict[str, Any]]] = []
+    for block in _blocks(content):
+        kind = block.get("type")
+        if kind == "thinking":
+            reasoning.append(str(block.get("thinking") or ""))
+        elif kind == "tool_use":
+            name = str(block.get("name"))
+            calls.append((str(block.get("id")), name, arguments_of(block.get("input") or {}, name)))
+        else:
+            texts += text_blocks([block], where)
+    conversation.assistant(texts, reasoning="\n".join(reasoning), calls=calls)
+
+
+def _blocks(content: object) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if isinstance(content, list) and all(isinstance(one, dict) for one in cast("list[object]", content)):
+        return cast("list[dict[str, Any]]", content)
+    raise RequestRefused("the content of a message is neither a text nor a list of blocks")
+
+
+def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
+    """Return the answer of one piece."""
+    return {
+        "id": f"msg_{reply.name}",
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": _content(reply),
+        "stop_reason": _ENDINGS[reply.ending],
+        "stop_sequence": reply.stop_sequence or None,
+        "usage": {**_prompt_usage(reply), "output_tokens": reply.sampled_tokens},
+    }
+
+
+def _content(reply: Reply) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if reply.reasoning:
+        blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": ""})
+    if reply.text:
+        blocks.append({"type": "text", "text": reply.text})
+    blocks += [
+        {"type": "tool_use", "id": sent.id, "name": sent.call.name, "input": sent.call.arguments}
+        for sent in reply.calls
+    ]
+    return blocks
+
+
+def _prompt_usage(reply: Reply) -> dict[str, int]:
+    """Return the counts of the prompt; together they are the whole context."""
+    return {
+        "input_tokens": reply.prompt_tokens - reply.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": reply.cached_tokens,
+    }
+
+
+def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
+    """Yield the events of a stream."""
+    answer = body(reply, request)
+    begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+    yield {"type": "message_start", "message": {**answer, **begun, "usage": {**answer["usage"], "output_tokens": 0}}}
+    for index, block in enumerate(answer["content"]):
+        yield {"type": "content_block_start", "index": index, "content_block": {**block, **_empty(block)}}
+        for delta in _deltas(block):
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    ended = {"stop_reason": answer["stop_reason"], "stop_sequence": answer["stop_sequence"]}
+    yield {"type": "message_delta", "delta": ended, "usage": answer["usage"]}
+    yield {"type": "message_stop"}
+
+
+def _empty(block: dict[str, Any]) -> dict[str, Any]:
+    empty: dict[str, dict[str, Any]] = {
+        "text": {"text": ""},
+        "thinking": {"thinking": ""},
+        "tool_use": {"input": {}},
+    }
+    return empty[block["type"]]
+
+
+def _deltas(block: dict[str, Any]) -> list[dict[str, Any]]:
+    if block["type"] == "tool_use":
+        return [{"type": "input_json_delta", "partial_json": json.dumps(block["input"], ensure_ascii=False)}]
+    if block["type"] == "thinking":
+        thought = {"type": "thinking_delta", "thinking": block["thinking"]}
+        return [thought, {"type": "signature_delta", "signature": block["signature"]}]
+    return [{"type": "text_delta", "text": block["text"]}]
+
+
+def count_body(tokens: int) -> dict[str, int]:
+    """Return the answer to a request for a count."""
+    return {"input_tokens": tokens}
+
+
+def encode(event: Event) -> bytes:
+    """Write an event as a server-sent event."""
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def error(refusal: RequestRefused) -> dict[str, Any]:
+    """Return the body of an error.
+
+    Clients compact their context when they read that the prompt is too long.
+    """
+    text = str(refusal)
+    if refusal.code == "context_length_exceeded":
+        text = f"prompt is too long: {text}"
+    kind = _KINDS.get(refusal.status, "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": text}, "request_id": None}
+
+
+ANTHROPIC = ClientApi(
+    name="anthropic",
+    read=read,
+    body=body,
+    events=events,
+    error=error,
+    encode=encode,
+    error_event=error,
+    keepalive=b'event: ping\ndata: {"type": "ping"}\n\n',
+)

@@ -1,0 +1,193 @@
+"""OpenAI's Chat Completions: `/v1/chat/completions`.
+
+Reasoning is in `reasoning_content`, the name that servers of open models use; clients may send it back or drop it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+from orl_core.messages import ToolSpec
+
+from orl_gateway.dialects.exchange import ClientApi, Event, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.openai import KEEPALIVE, allows_calls, error, function_tool
+from orl_gateway.dialects.reading import Conversation, arguments_of, read_body, text_blocks, unsupported
+
+_ENDINGS = {"stop": "stop", "calls": "tool_calls", "length": "length", "stop_sequence": "stop"}
+
+
+class _Function(Struct, kw_only=True):
+    name: str = ""
+    arguments: Any = ""
+
+
+class _Call(Struct, kw_only=True):
+    id: str
+    function: _Function
+    type: str = "function"
+
+
+class _Message(Struct, kw_only=True):
+    role: str
+    content: Any = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str = ""
+
+
+class _StreamOptions(Struct, kw_only=True):
+    include_usage: bool = False
+
+
+class _Body(Struct, kw_only=True):
+    messages: list[_Message]
+    model: str = ""
+    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: str | list[str] = field(default_factory=list[str])
+    stream: bool = False
+    stream_options: _StreamOptions = field(default_factory=_StreamOptions)
+    n: int = 1
+    logprobs: bool = False
+    response_format: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def read(body: bytes) -> ModelRequest:
+    """Read a request.
+
+    Raises:
+        RequestRefused: it is malformed, or asks for what the gateway cannot obey.
+    """
+    asked = read_body(body, _Body, taken=("modalities",))
+    if asked.n != 1:
+        raise unsupported(f"`n`: {asked.n}, several answers to one request,")
+    if asked.logprobs:
+        raise unsupported("`logprobs`")
+    if asked.response_format.get("type", "text") != "text":
+        raise unsupported(f"`response_format` of type `{asked.response_format['type']}`")
+    conversation = Conversation()
+    for index, message in enumerate(asked.messages):
+        _add(conversation, message, f"message {index} ({message.role})")
+    messages, call_ids = conversation.messages()
+    return ModelRequest(
+        messages=messages,
+        call_ids=call_ids,
+        tools=_tools(asked.tools),
+        model=asked.model,
+        max_tokens=asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens,
+        stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
+        allows_calls=allows_calls(asked.tool_choice),
+        allows_parallel=asked.parallel_tool_calls,
+        stream=asked.stream,
+        stream_usage=asked.stream_options.include_usage,
+    )
+
+
+def _add(conversation: Conversation, message: _Message, where: str) -> None:
+    blocks = text_blocks(message.content, where)
+    if message.role in ("system", "developer"):
+        conversation.system(blocks)
+    elif message.role == "user":
+        conversation.user(blocks)
+    elif message.role == "tool":
+        conversation.result(message.tool_call_id, blocks)
+    elif message.role == "assistant":
+        calls = [
+            (call.id, call.function.name, arguments_of(call.function.arguments, call.function.name))
+            for call in message.tool_calls or ()
+        ]
+        conversation.assistant(blocks, reasoning=message.reasoning_content or message.reasoning or "", calls=calls)
+    else:
+        raise unsupported(f"{where}: this role")
+
+
+def _tools(tools: Sequence[dict[str, Any]]) -> tuple[ToolSpec, ...]:
+    return tuple(function_tool(tool, tool.get("function")) for tool in tools)
+
+
+def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
+    """Return the answer of one piece."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None, **_reasoning(reply)}
+    if reply.calls:
+        message["tool_calls"] = _calls(reply)
+    choice = {"index": 0, "message": message, "finish_reason": _ENDINGS[reply.ending], "logprobs": None}
+    return {**_frame(reply, request, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
+
+
+def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
+    """Yield the chunks of a stream."""
+    frame = _frame(reply, request, "chat.completion.chunk")
+
+    def chunk(delta: dict[str, Any], ending: str | None = None) -> Event:
+        choice = {"index": 0, "delta": delta, "finish_reason": ending, "logprobs": None}
+        return {**frame, "choices": [choice]}
+
+    yield chunk({"role": "assistant", "content": ""})
+    if reply.reasoning:
+        yield chunk(_reasoning(reply))
+    if reply.text:
+        yield chunk({"content": reply.text})
+    for index, call in enumerate(_calls(reply)):
+        yield chunk({"tool_calls": [{"index": index, **call}]})
+    yield chunk({}, _ENDINGS[reply.ending])
+    if request.stream_usage:
+        yield {**frame, "choices": [], "usage": _usage(reply)}
+
+
+def _frame(reply: Reply, request: ModelRequest, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{reply.name}", "object": kind, "created": reply.created, "model": request.model}
+
+
+def _reasoning(reply: Reply) -> dict[str, str]:
+    return {"reasoning_content": reply.reasoning} if reply.reasoning else {}
+
+
+def _calls(reply: Reply) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": sent.id,
+            "type": "function",
+            "function": {"name": sent.call.name, "arguments": json.dumps(sent.call.arguments, ensure_ascii=False)},
+        }
+        for sent in reply.calls
+    ]
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    return {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.sampled_tokens,
+        "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
+        "prompt_tokens_details": {"cached_tokens": reply.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},
+    }
+
+
+def encode(event: Event) -> bytes:
+    """Write a chunk as a server-sent event."""
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+def error_event(refusal: RequestRefused) -> Event:
+    """Return the chunk of a fault in a stream that has begun."""
+    return error(refusal)
+
+
+CHAT = ClientApi(
+    name="chat",
+    read=read,
+    body=body,
+    events=events,
+    error=error,
+    encode=encode,
+    error_event=error_event,
+    keepalive=KEEPALIVE,
+    end=b"data: [DONE]\n\n",
+)

@@ -1,0 +1,112 @@
+"""One request of an agent and the reply to it, free of any client's format.
+
+The readers and writers beside this module convert it. The module knows no token ids, no tree and no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+from orl_core.errors import OrlError
+from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
+
+ReplyEnding = Literal["stop", "calls", "length", "stop_sequence"]
+RefusalCode = Literal[
+    "invalid_request",
+    "unsupported",
+    "context_length_exceeded",
+    "budget_exhausted",
+    "episode_over",
+    "unknown_token",
+    "engine_fault",
+]
+
+
+class RequestRefused(OrlError):
+    """A request that the gateway does not answer. `status` is the HTTP status, `code` names the reason."""
+
+    def __init__(self, message: str, *, code: RefusalCode = "invalid_request", status: int = 400) -> None:
+        super().__init__(message)
+        self.code: RefusalCode = code
+        self.status = status
+
+
+class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One call of the model by an agent. N = len(messages).
+
+    `messages` hold one system message at most, the first, and no two user messages in a row. Results stand in the order
+    of the calls that they answer. `call_ids` has length N: the ids of an assistant message's calls, else ().
+    `allows_calls` is false where the agent wants no call now; `allows_parallel` where it wants one at most.
+    """
+
+    messages: tuple[Message, ...]
+    call_ids: tuple[tuple[str, ...], ...]
+    tools: tuple[ToolSpec, ...] = ()
+    model: str = ""
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    allows_calls: bool = True
+    allows_parallel: bool = True
+    stream: bool = False
+    stream_usage: bool = False
+
+
+class SentCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call in a reply, with the id that the gateway made for it."""
+
+    id: str
+    call: ToolCall
+
+
+class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One answer to an agent. `name` is unique in the episode. Counts are in token ids.
+
+    `prompt_tokens` is the whole context; `cached_tokens` of it came from the prefix cache; `reasoning_tokens` are part
+    of `sampled_tokens`. `created` is in seconds since the epoch. `stop_sequence` is the one that ended the text.
+    """
+
+    name: str
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[SentCall, ...] = ()
+    ending: ReplyEnding = "stop"
+    stop_sequence: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    sampled_tokens: int = 0
+    reasoning_tokens: int = 0
+    created: int = 0
+
+    @property
+    def message(self) -> Message:
+        """Return the reply as clients send it back, without its reasoning, which some drop."""
+        content = (TextBlock(text=self.text),) if self.text else ()
+        return Message(role="assistant", content=content, calls=tuple(sent.call for sent in self.calls))
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """Return the ids of its calls."""
+        return tuple(sent.id for sent in self.calls)
+
+
+Event = Mapping[str, Any]
+
+
+class ClientApi(Struct, frozen=True, kw_only=True):
+    """One API that clients speak: pure functions from its wire format and to it.
+
+    `read` raises RequestRefused. `body` is the answer of one piece, `events` are those of a stream, in order; `encode`
+    writes one of them, `end` follows the last one, and `keepalive` may stand between any two.
+    """
+
+    name: str
+    read: Callable[[bytes], ModelRequest]
+    body: Callable[[Reply, ModelRequest], dict[str, Any]]
+    events: Callable[[Reply, ModelRequest], Iterable[Event]]
+    error: Callable[[RequestRefused], dict[str, Any]]
+    encode: Callable[[Event], bytes]
+    error_event: Callable[[RequestRefused], Event]
+    keepalive: bytes
+    end: bytes = b""

@@ -1,0 +1,64 @@
+"""Shared by OpenAI's two APIs: function tools, the choice of a tool, and errors."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from orl_core.messages import ToolSpec
+
+from orl_gateway.dialects.exchange import RequestRefused
+from orl_gateway.dialects.reading import unsupported
+
+KEEPALIVE = b": keepalive\n\n"
+
+
+def function_tool(tool: dict[str, Any], function: object) -> ToolSpec:
+    """Return a tool whose name, description and parameters stand in `function`.
+
+    `strict` promises decoding under the schema, which would sample from another policy: it changes nothing here.
+
+    Raises:
+        RequestRefused: it is no function, or it has no name.
+    """
+    kind = tool.get("type", "function")
+    if kind != "function" or not isinstance(function, dict):
+        raise unsupported(f"a tool of type `{kind}`")
+    return tool_spec(cast("dict[str, Any]", function), "parameters")
+
+
+def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
+    """Return the tool of `fields`; `schema` names the field of its parameters.
+
+    Raises:
+        RequestRefused: it has no name, or its parameters are no object.
+    """
+    name: object = fields.get("name")
+    parameters: object = fields.get(schema) or {"type": "object", "properties": {}}
+    if not isinstance(name, str) or not name:
+        raise RequestRefused("a tool has no name")
+    if not isinstance(parameters, dict):
+        raise RequestRefused(f"tool `{name}`: `{schema}` is no object")
+    return ToolSpec(
+        name=name, description=str(fields.get("description") or ""), parameters=cast("dict[str, Any]", parameters)
+    )
+
+
+def allows_calls(choice: object) -> bool:
+    """Return whether the model may call tools.
+
+    Raises:
+        RequestRefused: a call is demanded, which sampling cannot promise.
+    """
+    if choice not in ("auto", "none"):
+        raise unsupported(f"`tool_choice`: {choice!r}, a call that the model must make,")
+    return choice == "auto"
+
+
+def error(refusal: RequestRefused) -> dict[str, Any]:
+    """Return the body of an error."""
+    kind = "invalid_request_error"
+    if refusal.status >= 500:
+        kind = "server_error"
+    elif refusal.status == 401:
+        kind = "authentication_error"
+    return {"error": {"message": str(refusal), "type": kind, "param": None, "code": refusal.code}}

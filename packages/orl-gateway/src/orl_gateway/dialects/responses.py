@@ -1,0 +1,225 @@
+"""OpenAI's Responses: `/v1/responses`, without state on the server: each request holds its whole input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+from msgspec import Struct, field
+
+from orl_gateway.dialects.exchange import ClientApi, Event, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.openai import KEEPALIVE, allows_calls, error, function_tool
+from orl_gateway.dialects.reading import Conversation, arguments_of, read_body, text_blocks, unsupported
+
+
+class _Text(Struct, kw_only=True):
+    format: dict[str, Any] = field(default_factory=dict[str, Any])
+    verbosity: Any = None
+
+
+class _Body(Struct, kw_only=True):
+    input: str | list[dict[str, Any]]
+    instructions: str = ""
+    model: str = ""
+    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tool_choice: Any = "auto"
+    parallel_tool_calls: bool = True
+    max_output_tokens: int | None = None
+    stream: bool = False
+    text: _Text = field(default_factory=_Text)
+    include: list[str] = field(default_factory=list[str])
+    truncation: str = "disabled"
+    background: bool = False
+
+
+def read(body: bytes) -> ModelRequest:
+    """Read a request.
+
+    Raises:
+        RequestRefused: it is malformed, or asks for what the gateway cannot obey.
+    """
+    asked = read_body(body, _Body, taken=("stream_options",))
+    _refuse(asked)
+    conversation = Conversation()
+    if asked.instructions:
+        conversation.system(text_blocks(asked.instructions, "instructions"))
+    if isinstance(asked.input, str):
+        conversation.user(text_blocks(asked.input, "input"))
+    else:
+        for index, item in enumerate(asked.input):
+            _add(conversation, item, f"input item {index}")
+    messages, call_ids = conversation.messages()
+    return ModelRequest(
+        messages=messages,
+        call_ids=call_ids,
+        tools=tuple(function_tool(tool, tool) for tool in asked.tools),
+        model=asked.model,
+        max_tokens=asked.max_output_tokens,
+        allows_calls=allows_calls(asked.tool_choice),
+        allows_parallel=asked.parallel_tool_calls,
+        stream=asked.stream,
+        stream_usage=True,
+    )
+
+
+def _refuse(asked: _Body) -> None:
+    if asked.text.format.get("type", "text") != "text":
+        raise unsupported(f"`text.format` of type `{asked.text.format['type']}`")
+    if unknown := sorted({*asked.include} - {"reasoning.encrypted_content"}):
+        raise unsupported(f"`include`: `{unknown[0]}`")
+    if asked.truncation != "disabled":
+        raise unsupported(f"`truncation`: `{asked.truncation}`")
+    if asked.background:
+        raise unsupported("`background`")
+
+
+def _add(conversation: Conversation, item: dict[str, Any], where: str) -> None:
+    kind = item.get("type", "message")
+    if kind == "message":
+        _add_message(conversation, item, where)
+    elif kind == "reasoning":
+        parts = cast("list[Any]", item.get("content") or item.get("summary") or [])
+        conversation.assistant(reasoning="\n".join(block.text for block in text_blocks(parts, where)))
+    elif kind == "function_call":
+        name = str(item.get("name"))
+        call = (str(item.get("call_id")), name, arguments_of(item.get("arguments"), name))
+        conversation.assistant(calls=[call])
+    elif kind == "function_call_output":
+        conversation.result(str(item.get("call_id")), text_blocks(item.get("output"), where))
+    else:
+        raise unsupported(f"{where}: an item of type `{kind}`")
+
+
+def _add_message(conversation: Conversation, item: dict[str, Any], where: str) -> None:
+    role, blocks = item.get("role"), text_blocks(item.get("content"), where)
+    if role in ("system", "developer"):
+        conversation.system(blocks)
+    elif role == "user":
+        conversation.user(blocks)
+    elif role == "assistant":
+        conversation.assistant(blocks)
+    else:
+        raise unsupported(f"{where}: the role `{role}`")
+
+
+def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
+    """Return the answer of one piece."""
+    cut = reply.ending == "length"
+    return {
+        **_frame(reply, request),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": _output(reply),
+        "usage": {
+            "input_tokens": reply.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": reply.sampled_tokens,
+            "output_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},
+            "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
+        },
+    }
+
+
+def _frame(reply: Reply, request: ModelRequest) -> dict[str, Any]:
+    return {
+        "id": f"resp_{reply.name}",
+        "object": "response",
+        "created_at": reply.created,
+        "status": "in_progress",
+        "error": None,
+        "incomplete_details": None,
+        "model": request.model,
+        "output": [],
+        "parallel_tool_calls": request.allows_parallel,
+        "tool_choice": "auto" if request.allows_calls else "none",
+        "tools": [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "strict": False,
+            }
+            for tool in request.tools
+        ],
+        "usage": None,
+    }
+
+
+def _output(reply: Reply) -> list[dict[str, Any]]:
+    """Return the items of the output: reasoning, the text, and each call."""
+    status = "incomplete" if reply.ending == "length" else "completed"
+    items: list[dict[str, Any]] = []
+    if reply.reasoning:
+        thought = [{"type": "reasoning_text", "text": reply.reasoning}]
+        items.append({"type": "reasoning", "id": f"rs_{reply.name}", "summary": [], "content": thought})
+    if reply.text or not reply.calls:
+        said: dict[str, Any] = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        items.append({"type": "message", "id": f"msg_{reply.name}", "role": "assistant", "content": [said]})
+    for index, sent in enumerate(reply.calls):
+        arguments = json.dumps(sent.call.arguments, ensure_ascii=False)
+        call = {"type": "function_call", "id": f"fc_{reply.name}_{index}", "call_id": sent.id}
+        items.append({**call, "name": sent.call.name, "arguments": arguments})
+    return [{**item, "status": status} for item in items]
+
+
+def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
+    """Yield the events of a stream, numbered."""
+    frame, answer = _frame(reply, request), body(reply, request)
+    made = [
+        {"type": "response.created", "response": frame},
+        {"type": "response.in_progress", "response": frame},
+        *(event for index, item in enumerate(answer["output"]) for event in _item_events(index, item)),
+        {"type": f"response.{answer['status']}", "response": answer},
+    ]
+    for number, event in enumerate(made):
+        yield {**event, "sequence_number": number}
+
+
+def _item_events(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    at = {"output_index": index, "item_id": item["id"]}
+    begun: dict[str, Any] = {
+        **item,
+        "status": "in_progress",
+        **({"arguments": ""} if "arguments" in item else {"content": []}),
+    }
+    yield {"type": "response.output_item.added", "output_index": index, "item": begun}
+    if item["type"] == "function_call":
+        written = item["arguments"]
+        yield {"type": "response.function_call_arguments.delta", **at, "delta": written}
+        yield {"type": "response.function_call_arguments.done", **at, "name": item["name"], "arguments": written}
+    else:
+        yield from _part_events(at, item["content"][0])
+    yield {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def _part_events(at: dict[str, Any], part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    at = {**at, "content_index": 0}
+    more: dict[str, Any] = {"logprobs": []} if "logprobs" in part else {}
+    yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
+    yield {"type": f"response.{part['type']}.delta", **at, "delta": part["text"], **more}
+    yield {"type": f"response.{part['type']}.done", **at, "text": part["text"], **more}
+    yield {"type": "response.content_part.done", **at, "part": part}
+
+
+def encode(event: Event) -> bytes:
+    """Write an event as a server-sent event."""
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def error_event(refusal: RequestRefused) -> Event:
+    """Return the event of a fault in a stream that has begun."""
+    return {"type": "error", "sequence_number": 0, "code": refusal.code, "message": str(refusal), "param": None}
+
+
+RESPONSES = ClientApi(
+    name="responses",
+    read=read,
+    body=body,
+    events=events,
+    error=error,
+    encode=encode,
+    error_event=error_event,
+    keepalive=KEEPALIVE,
+)

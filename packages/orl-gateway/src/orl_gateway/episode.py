@@ -1,0 +1,225 @@
+"""One episode of an agent that other people wrote: it owns the session, the tree of turns and the budgets.
+
+The agent asks for actions (`ask`) and calls the environment's tools (`tools.call`), in any order and at once;
+`trajectory` is what happened, whatever happened (law L2). A fault of the engine or the environment ends the episode
+with ERROR, which never trains (law L3). The module knows no HTTP and no client's format.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+from msgspec import structs
+from orl_core.errors import OrlError, RenderError, boundary
+from orl_core.messages import Action
+from orl_core.render import Renderer
+from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
+from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.fair_queue import fair_queue
+from orl_rollout.loop.loop import INLINE_CHARACTERS, never
+from orl_rollout.loop.session import Opening, Session
+from orl_rollout.loop.token_buffer import TokenBuffer
+
+from orl_gateway.allowance import Allowance
+from orl_gateway.answer import answer_of, reasoning_tokens
+from orl_gateway.dialects import ModelRequest, Reply, RequestRefused
+from orl_gateway.retries import Retries
+from orl_gateway.sampler import Sampler
+from orl_gateway.state import EpisodeState
+from orl_gateway.tool_side import ToolSide
+from orl_gateway.tree import Place, Tree
+
+
+class Episode:
+    """One episode of `job.task`. `async with` opens and closes the session; `opening` is what the environment says.
+
+    `model` is the name that clients see. `stopped` is the host's abort flag, read before every request. `tools` is the
+    environment's side; `retries` are the requests by their bytes. Time is in seconds, budgets are in ids.
+
+    Raises:
+        SessionError: on entry: the environment cannot be reached or does not start.
+    """
+
+    def __init__(
+        self,
+        job: RolloutSpec,
+        *,
+        session: Session,
+        renderer: Renderer,
+        engine: Engine,
+        model: str = "orl",
+        stopped: Callable[[], bool] = never,
+    ) -> None:
+        self.job = job
+        self.model = model
+        self.opening = Opening(messages=(), tools=())
+        self.tree = Tree(renderer, strips=job.limits.strip_reasoning)
+        self.state = EpisodeState(stopped)
+        self.retries = Retries()
+        self._allowance = Allowance(job.limits, self.state)
+        self.tools = ToolSide(session, self.tree, job.limits, self.state, self._allowance)
+        self._renderer = renderer
+        self._sampler = Sampler(job, renderer=renderer, engine=engine, stopped=stopped)
+        self._started = time.monotonic()
+        self._name = secrets.token_hex(4)
+        self._replies = 0
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.opening = await self.tools.open(self.job.task)
+        except BaseException as fault:
+            if isinstance(fault, OrlError):
+                self.state.fail(fault)
+            await self.tools.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        try:
+            await self.retries.close()
+        finally:
+            await self.tools.close()
+
+    async def ask(self, request: ModelRequest) -> Reply:
+        """Sample the model's answer to `request`, and keep it as a turn.
+
+        Raises:
+            RequestRefused: the episode is over, a budget is used, the request cannot be shown to the model, or the
+                engine failed; then the episode does not train.
+        """
+        try:
+            async with self._allowance.turn():
+                with boundary(OrlError, "a bug in orl"):
+                    return await self._answer(request)
+        except RequestRefused as refusal:
+            self.state.refusal = refusal
+            raise
+        except OrlError as fault:
+            raise self.state.fail(fault) from fault
+
+    async def count(self, request: ModelRequest) -> int:
+        """Return how many ids the model would be shown for `request`.
+
+        Raises:
+            RequestRefused: the episode is over, or the request cannot be shown to the model.
+        """
+        async with self._allowance.time():
+            place, observation = await self._observe(request)
+            return self.tree.shown(place) + len(observation)
+
+    async def finish(self) -> None:
+        """End the episode because the agent ended: its last text is the answer, where the environment takes one.
+
+        An agent whose every request was refused has not played: that is an ERROR.
+        """
+        if self.state.over:
+            return
+        if self.state.stopped():
+            self.state.end(StopReason.ABORTED)
+        elif self.state.refusal is not None and not self.tree.nodes:
+            self.state.fail(OrlError(f"no request of the agent was answered: {self.state.refusal}"))
+        elif self.opening.accepts_text_answer and self.tree.nodes:
+            with suppress(RequestRefused):
+                await self.tools.answer(self.tree.nodes[-1].turn.action.text)
+            self.state.end(StopReason.FINISHED)
+        elif self.state.refusal is not None and self.state.refusal.code == "context_length_exceeded":
+            self.state.end(StopReason.MAX_TOKENS)
+        else:
+            self.state.end(StopDetail.NO_CALL)
+
+    def trajectory(self) -> Trajectory:
+        """Return what happened. An episode that was not ended is ABORTED."""
+        self.tools.settle()
+        nodes, error, ending = self.tree.nodes, self.state.error, self.state.ending or StopReason.ABORTED
+        detail = ending if isinstance(ending, StopDetail) and not error else None
+        reason = ending.reason if isinstance(ending, StopDetail) else ending
+        return Trajectory(
+            job=self.job,
+            messages=nodes[0].opening if nodes else self.opening.messages,
+            tools=nodes[0].tools if nodes else self.opening.tools,
+            turns=tuple(node.turn for node in nodes),
+            stop_reason=StopReason.ERROR if error else reason,
+            stop_detail=detail,
+            error=error,
+            seconds=time.monotonic() - self._started,
+        )
+
+    async def _answer(self, request: ModelRequest) -> Reply:
+        if request.max_tokens is not None and request.max_tokens < 1:
+            raise RequestRefused(f"the request allows {request.max_tokens} tokens: allow at least 1")
+        place, observation = await self._observe(request)
+        shown, limit = self.tree.shown(place) + len(observation), self.job.limits.context_tokens
+        if shown >= limit:
+            raise _too_long(shown, limit)
+        most = min(self.job.turn_tokens, request.max_tokens or limit, limit - shown)
+        async with self._allowance.tokens(most) as budget:
+            context = self.tree.take_context(place)
+            context.extend(observation)
+            turn, whole = await self._sample(place, observation, context, budget)
+        await fair_queue().enter()
+        return self._commit(place, turn, context, cut=not whole)
+
+    async def _observe(self, request: ModelRequest) -> tuple[Place, tuple[int, ...]]:
+        """Return where the request continues and the ids of what is new, rendered on a thread where that is long.
+
+        Raises:
+            RequestRefused: it is far too long, or the chat template cannot express it.
+        """
+        place, limit = self.tree.place(request), self.job.limits.context_tokens
+        try:
+            if self.tree.too_long(place, limit):
+                raise _too_long(None, limit)
+            if place.node is None or self.tree.size(place) > INLINE_CHARACTERS:
+                return await asyncio.to_thread(self.tree.observe, place)
+            await fair_queue().enter()
+            return self.tree.observe(place)
+        except RenderError as fault:
+            raise RequestRefused(str(fault), code="unsupported") from fault
+
+    async def _sample(
+        self, place: Place, observation: tuple[int, ...], context: TokenBuffer, budget: int
+    ) -> tuple[Turn, bool]:
+        """Return the turn, not parsed yet, and whether its action is whole. Ids that a fault cut off are kept."""
+        generations: list[Generation] = []
+        whole: bool | None = None
+        try:
+            whole = await self._sampler.sample(context, budget, place.request.stop, generations)
+            if generations[-1].finish_reason == "abort" and self.state.stopped():
+                whole = None
+                self.state.check()
+        finally:
+            self._allowance.sampled += sum(len(each.token_ids) for each in generations)
+            turn = Turn(observation=observation, generations=tuple(generations), action=Action())
+            if whole is None and turn.action_ids:
+                self.tree.commit(place, turn, None, context)
+        return turn, bool(whole)
+
+    def _commit(self, place: Place, turn: Turn, context: TokenBuffer, *, cut: bool) -> Reply:
+        """Parse the action, keep the turn and return the reply."""
+        after, tools = place.messages[-1].role, place.request.tools
+        with boundary(RenderError, "parsing an action"):
+            action, spans = self._renderer.read(turn.action_ids, tools, after=after)
+        self._replies += 1
+        counted = Reply(
+            name=f"{self._name}{self._replies:04d}",
+            prompt_tokens=len(context) - len(turn.action_ids),
+            cached_tokens=min(turn.generations[0].cached_tokens, len(context) - len(turn.action_ids)),
+            sampled_tokens=len(turn.action_ids),
+            reasoning_tokens=reasoning_tokens(spans),
+            created=int(time.time()),
+        )
+        most = self._renderer.certificate.calls_per_action
+        answer = answer_of(action, place.request, counted, cut=cut, most=most)
+        turn = structs.replace(turn, action=action, spans=spans, results=answer.results)
+        self.tree.commit(place, turn, answer, context)
+        return answer.reply
+
+
+def _too_long(shown: int | None, limit: int) -> RequestRefused:
+    tokens = "far more" if shown is None else f"{shown} tokens"
+    return RequestRefused(f"{tokens} > {limit - 1} maximum", code="context_length_exceeded")

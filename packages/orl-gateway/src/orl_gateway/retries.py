@@ -1,0 +1,78 @@
+"""Repeated requests: a client that got no answer asks again, and must get the same answer, not a second sample.
+
+A byte-equal request joins or replays the first one where the client says that it is a retry, or where nobody got the
+first one's answer. Else it is a second sample. The module knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from orl_gateway.dialects import Reply
+
+
+class _Asked:
+    """One request: its task, the clients that wait for the answer, and whether one of them got it."""
+
+    def __init__(self, task: asyncio.Task[Reply]) -> None:
+        self.task = task
+        self.waiting = 0
+        self.delivered = False
+
+
+class Retries:
+    """The requests of one episode, by their bytes. The tasks belong to it: an answer outlives its client."""
+
+    def __init__(self) -> None:
+        self._asked: dict[bytes, _Asked] = {}
+        self._tasks: set[asyncio.Task[Reply]] = set()
+
+    @asynccontextmanager
+    async def answer(
+        self, request: bytes, ask: Callable[[], Awaitable[Reply]], *, retried: bool
+    ) -> AsyncGenerator[asyncio.Future[Reply]]:
+        """Yield the answer to `request` to come; the block delivers it. A block that is left by an exception does not.
+
+        `retried` tells that the client says so.
+        """
+        asked = self._asked.get(request)
+        if asked is None or not (retried or (not asked.waiting and not asked.delivered)) or _failed(asked.task):
+            asked = self._asked[request] = _Asked(asyncio.ensure_future(_awaited(ask)))
+            self._tasks.add(asked.task)
+            asked.task.add_done_callback(self._done)
+        asked.waiting += 1
+        answer = asyncio.shield(asked.task)
+        try:
+            yield answer
+            asked.delivered = True
+        finally:
+            asked.waiting -= 1
+            if not answer.cancel():
+                _look_at(answer)
+
+    async def close(self) -> None:
+        """Cancel what is still asked for, and wait for its end."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[Reply]) -> None:
+        self._tasks.discard(task)
+        _look_at(task)
+
+
+def _look_at(answer: asyncio.Future[Reply]) -> None:
+    """Read the exception of an answer whose client may be gone: asyncio logs one that nobody reads."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+async def _awaited(ask: Callable[[], Awaitable[Reply]]) -> Reply:
+    return await ask()
+
+
+def _failed(task: asyncio.Task[Reply]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -1,0 +1,163 @@
+"""The gateway's HTTP server: one URL for each episode, `/s/{token}/v1/...`, on loopback unless told otherwise.
+
+The token is unguessable and opens one episode; it serves as the API key too, for clients that keep no path. An answer
+is generated whole and streamed afterwards, with keepalives while it is made. Tokens are in no log: there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+from aiohttp import web
+from orl_core.errors import OrlError, boundary
+
+from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.anthropic import count_body
+from orl_gateway.dialects.models import models_body
+from orl_gateway.episode import Episode
+
+LARGEST_REQUEST = 64 << 20  # bytes
+KEEPALIVE_SECONDS = 10.0  # of silence, after which a stream begins before its answer is there
+_APIS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": ANTHROPIC}
+_HEADERS = {"x-should-retry": "false"}  # of a refusal: the same request is refused again
+_RETRIES = "x-stainless-retry-count"
+
+
+class Gateway:
+    """A server of episodes on the current event loop. `async with` starts and stops it.
+
+    `host` is the interface, `port` 0 takes a free one. `keepalive` is in seconds.
+
+    Raises:
+        OrlError: on entry: the port cannot be bound.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, keepalive: float = KEEPALIVE_SECONDS) -> None:
+        self._host = host
+        self._port = port
+        self._keepalive = keepalive
+        self._episodes: dict[str, Episode] = {}
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=LARGEST_REQUEST)
+        for prefix in ("/s/{token}/v1", "/v1"):
+            for path, api in _APIS.items():
+                app.router.add_post(prefix + path, self._answers(api))
+            app.router.add_post(f"{prefix}/messages/count_tokens", self._count)
+            app.router.add_get(f"{prefix}/models", self._models)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        await self._runner.setup()
+        with boundary(OrlError, f"binding {self._host}:{self._port}"):
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        """Return the address, without a path."""
+        host, port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def add(self, episode: Episode) -> str:
+        """Serve `episode` and return its token."""
+        token = secrets.token_urlsafe(32)
+        self._episodes[token] = episode
+        return token
+
+    def base_url(self, token: str) -> str:
+        """Return the base URL of an episode, without `/v1`, which Anthropic's clients add and OpenAI's do not."""
+        return f"{self.url}/s/{token}"
+
+    def remove(self, token: str) -> None:
+        """Serve the episode no longer: its token opens nothing."""
+        self._episodes.pop(token, None)
+
+    def _episode(self, request: web.Request) -> Episode:
+        token = request.match_info.get("token")
+        if token is None:
+            bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            token = request.headers.get("x-api-key") or bearer
+        episode = self._episodes.get(token)
+        if episode is None:
+            raise RequestRefused("no episode has this token", code="unknown_token", status=401)
+        return episode
+
+    def _answers(self, api: ClientApi) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handler(http: web.Request) -> web.StreamResponse:
+            try:
+                episode, body = self._episode(http), await http.read()
+                asked = read(episode, api, body)
+                retried = http.headers.get(_RETRIES, "0") != "0"
+                request = http.path.encode() + body
+
+                async def ask() -> Reply:
+                    return await episode.ask(asked)
+
+                async with episode.retries.answer(request, ask, retried=retried) as answer:
+                    return await self._deliver(http, api, asked, answer)
+            except RequestRefused as refusal:
+                return web.json_response(api.error(refusal), status=refusal.status, headers=_HEADERS)
+
+        return handler
+
+    async def _deliver(
+        self, http: web.Request, api: ClientApi, asked: ModelRequest, answer: asyncio.Future[Reply]
+    ) -> web.StreamResponse:
+        """Send the answer: in one piece, or as a stream that begins when there is something to send."""
+        if not asked.stream:
+            response = web.json_response(api.body(await answer, asked))
+            await response.prepare(http)
+            await response.write_eof()
+            return response
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        while not (await asyncio.wait((answer,), timeout=self._keepalive))[0]:
+            if not stream.prepared:
+                await stream.prepare(http)
+            await stream.write(api.keepalive)
+        try:
+            reply = answer.result()
+        except RequestRefused as refusal:
+            if not stream.prepared:
+                raise
+            await stream.write(api.encode(api.error_event(refusal)))
+            await stream.write_eof()
+            return stream
+        if not stream.prepared:
+            await stream.prepare(http)
+        for event in api.events(reply, asked):
+            await stream.write(api.encode(event))
+        await stream.write(api.end)
+        await stream.write_eof()
+        return stream
+
+    async def _count(self, http: web.Request) -> web.Response:
+        try:
+            episode = self._episode(http)
+            tokens = await episode.count(read(episode, ANTHROPIC, await http.read()))
+        except RequestRefused as refusal:
+            return web.json_response(ANTHROPIC.error(refusal), status=refusal.status, headers=_HEADERS)
+        return web.json_response(count_body(tokens))
+
+    async def _models(self, http: web.Request) -> web.Response:
+        try:
+            return web.json_response(models_body(self._episode(http).model))
+        except RequestRefused as refusal:
+            return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
+
+
+def read(episode: Episode, api: ClientApi, body: bytes) -> ModelRequest:
+    """Return the request of `body`; a refusal is noted in the episode.
+
+    Raises:
+        RequestRefused: the body cannot be obeyed.
+    """
+    try:
+        return api.read(body)
+    except RequestRefused as refusal:
+        episode.state.refusal = refusal
+        raise

@@ -1,0 +1,132 @@
+"""The environment's side of an episode: the calls of its tools, and the results, kept with the turns that made them.
+
+Whatever brings the agent's calls (MCP, HTTP) uses it: the checks, deadlines and order are those of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+
+from msgspec import structs
+from orl_core.errors import SessionError, boundary
+from orl_core.limits import Limits
+from orl_core.messages import ParseFailure, ToolCall, ToolResult
+from orl_core.task import Task
+from orl_core.trajectory import StopReason
+from orl_rollout.loop.deadline import within
+from orl_rollout.loop.loop import CLOSE_SECONDS
+from orl_rollout.loop.own_results import keep_unusable, refused
+from orl_rollout.loop.session import Opening, Session
+from orl_rollout.loop.tool_check import Toolbox
+
+from orl_gateway.allowance import Allowance
+from orl_gateway.matching import canonical
+from orl_gateway.state import EpisodeState
+from orl_gateway.tree import Node, Tree
+
+
+class ToolSide:
+    """The session of one episode."""
+
+    def __init__(self, session: Session, tree: Tree, limits: Limits, state: EpisodeState, allowance: Allowance) -> None:
+        self._session = session
+        self._tree = tree
+        self._limits = limits
+        self._state = state
+        self._allowance = allowance
+        self._one_by_one = asyncio.Lock()
+        self._answered: dict[int, int] = {}  # calls of each turn that have a result
+        self._early: list[ToolResult] = []  # of calls before the first turn
+
+    async def open(self, task: Task) -> Opening:
+        """Open the session.
+
+        Raises:
+            SessionError: the environment cannot be reached or does not start.
+        """
+        with boundary(SessionError, "opening a session"):
+            opening = await self._session.open(task)
+            self._tools = await Toolbox.of(opening.tools)
+        return opening
+
+    async def close(self) -> None:
+        """Close the session in bounded time; what it has to complain about changes nothing.
+
+        Raises:
+            SessionError: never; it is kept to itself.
+        """
+        try:
+            async with within(CLOSE_SECONDS, SessionError, "closing the session"):
+                await self._session.close()
+        except SessionError:
+            return
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Return the result of a call, which is kept with the turn that made it.
+
+        What the tool's schema refuses is answered without the environment.
+
+        Raises:
+            RequestRefused: the episode is over, or the environment failed.
+        """
+        async with self._allowance.time():
+            (checked,) = await self._tools.check_all([call], None)
+            if isinstance(checked, ParseFailure):
+                return self._keep(call, refused(checked))
+            if self._limits.parallel_calls:
+                return await self._ask(call, f"calling tool `{call.name}`", self._session.call(checked))
+            async with self._one_by_one:
+                self._state.check()
+                return await self._ask(call, f"calling tool `{call.name}`", self._session.call(checked))
+
+    async def answer(self, text: str) -> None:
+        """Give the environment the agent's last text, where it takes one as the answer.
+
+        Raises:
+            RequestRefused: the episode is over, or the environment failed.
+        """
+        async with self._allowance.time():
+            await self._ask(ToolCall(name="answer"), "answering", self._session.answer(text))
+
+    def settle(self) -> None:
+        """Give results from before the first turn to that, once there is one."""
+        if self._early and self._tree.nodes:
+            first = self._tree.nodes[0]
+            first.turn = structs.replace(first.turn, results=(*self._early, *first.turn.results))
+            self._early = []
+
+    async def _ask(self, call: ToolCall, what: str, answer: Awaitable[ToolResult]) -> ToolResult:
+        """Await the environment's answer under the deadline of one call; past it the episode is lost, not repeated."""
+        started = time.monotonic()
+        unusable: list[ToolResult] = []
+        try:
+            with keep_unusable(unusable, call.name):
+                async with within(self._limits.call_timeout, SessionError, what):
+                    result = await answer
+        except SessionError as fault:
+            for one in unusable:
+                self._keep(call, one)
+            raise self._state.fail(fault) from fault
+        result = self._keep(call, structs.replace(result, seconds=time.monotonic() - started))
+        if result.finished:
+            self._state.end(StopReason.FINISHED)
+        return result
+
+    def _keep(self, call: ToolCall, result: ToolResult) -> ToolResult:
+        """Keep a result with its turn; see `settle` for one from before the first turn."""
+        nodes = self._tree.nodes
+        if not nodes:
+            self._early.append(result)
+            return result
+        node = next((node for node in reversed(nodes) if self._made(node, call)), nodes[-1])
+        self._answered[node.index] = self._answered.get(node.index, 0) + 1
+        node.turn = structs.replace(node.turn, results=(*node.turn.results, result))
+        return result
+
+    def _made(self, node: Node, call: ToolCall) -> bool:
+        """Return whether the turn made this call and has results for fewer than it made. Agents may prefix names."""
+        made = [sent.call for sent in node.reply.calls]
+        same = (one for one in made if canonical(one.arguments) == canonical(call.arguments))
+        return self._answered.get(node.index, 0) < len(made) and any(one.name.endswith(call.name) for one in same)

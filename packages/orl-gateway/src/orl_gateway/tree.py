@@ -1,0 +1,230 @@
+"""The tree of turns of one episode: where a request continues, what is new in it, and what was sampled there.
+
+A node holds only what its turn adds: observation, action, logprobs. A request is matched against what the gateway sent
+by a chain of hashes (`matching`); on a match the sampled ids stand as they are, and `Renderer.extend` renders only what
+is new (laws L1, L5). What does not match begins a conversation of its own through `Renderer.open`. The tree knows no
+engine, no session and no budgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct, structs
+from orl_core.errors import RenderError, boundary
+from orl_core.messages import Message, Role, TextBlock, ToolSpec
+from orl_core.render import Renderer
+from orl_core.trajectory import ROOT, BranchCause, Turn
+from orl_rollout.loop.token_buffer import TokenBuffer
+
+from orl_gateway.answer import NO_ANSWER, Answer
+from orl_gateway.causes import cause_of_root
+from orl_gateway.dialects import ModelRequest
+from orl_gateway.matching import next_key, root_key
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where a request continues: after `node`, or in a conversation of its own where that is None.
+
+    `messages` are new there, `key` names the conversation with them. `cause` is why the request begins a conversation,
+    where the match tells.
+    """
+
+    request: ModelRequest
+    node: Node | None
+    messages: tuple[Message, ...]
+    key: bytes
+    cause: BranchCause | None
+
+
+class Node:
+    """One turn in the tree. `reply` is what the agent was sent, `refused` are the results of the calls that it was not.
+
+    `results` counts the tool results rendered up to the action, `after` is the role of the last message before it.
+    `opening` is how the conversation began, where the node begins one. `context` are the ids up to the end of the
+    action, until a turn continues with them.
+    """
+
+    def __init__(self, index: int, place: Place, turn: Turn, answer: Answer) -> None:
+        self.index = index
+        self.parent = place.node
+        self.turn = turn
+        self.reply = answer.reply
+        self.refused = answer.refused
+        self.tools: tuple[ToolSpec, ...] = place.request.tools
+        self.opening = () if place.node else place.messages
+        answered = sum(message.role == "tool" for message in place.messages)
+        self.results: int = answered + (place.node.results if place.node else 0)
+        self.after: Role = place.messages[-1].role
+        self.context: TokenBuffer | None = None
+        self.continued = False
+        self.stripped = False
+
+    def path(self) -> Iterator[Node]:
+        """Yield the node and those that it continues, the last one first."""
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    @property
+    def length(self) -> int:
+        """Return how many ids of the turn later ones are shown."""
+        hidden = sum(end - start for start, end in self.turn.stripped_spans)
+        return len(self.turn.observation) + len(self.turn.action_ids) - hidden
+
+
+class Tree:
+    """The turns of one episode, in the order in which they were sampled. `strips`: as `Limits.strip_reasoning`."""
+
+    def __init__(self, renderer: Renderer, *, strips: bool = False) -> None:
+        self.nodes: list[Node] = []
+        self._renderer = renderer
+        self._strips = strips
+        self._by_key: dict[bytes, list[Node]] = {}
+        self._rendered: tuple[Place, Place, tuple[int, ...]] | None = None  # the last one: agents count before they ask
+
+    def place(self, request: ModelRequest) -> Place:
+        """Return where `request` continues. Nothing is rendered or changed."""
+        key = root_key(request.tools)
+        alive: list[Node] = []  # the turns that said the request's last action so far
+        last, changed, start = None, False, 0
+        for index, message in enumerate(request.messages):
+            key = next_key(key, message)
+            if message.role != "assistant":
+                continue
+            said = [node for node in self._by_key.get(key, ()) if node.parent is None or node.parent in alive]
+            alive = [node for node in said if _reasons_alike(node, request.messages[: index + 1])]
+            changed = changed or bool(said and not alive)
+            alive = [node for node in alive if node.reply.call_ids == request.call_ids[index]] or alive
+            if alive:
+                last, start = alive[-1], index + 1
+        new = request.messages[start:]
+        if last is not None and all(message.role != "assistant" for message in new):
+            messages = _with_refused(last, new)
+            return Place(request=request, node=last, messages=messages, key=key, cause=None)
+        cause = BranchCause.REASONING if changed else BranchCause.EDIT if last is not None else None
+        return Place(request=request, node=None, messages=request.messages, key=key, cause=cause)
+
+    def observe(self, place: Place) -> tuple[Place, tuple[int, ...]]:
+        """Return the ids of what is new, and the place that they are for.
+
+        Where the chat template cannot continue the node in this way, that is a conversation of its own.
+
+        Raises:
+            RenderError: the chat template cannot express the conversation.
+        """
+        last = self._rendered
+        if last is not None and (last[0].node, last[0].key) == (place.node, place.key):
+            return last[1:]
+        with boundary(RenderError, "rendering"):
+            found, ids = self._extended(place) or self._opened(place)
+        self._rendered = place, found, ids
+        return found, ids
+
+    def _extended(self, place: Place) -> tuple[Place, tuple[int, ...]] | None:
+        if place.node is None:
+            return None
+        try:
+            ids = self._renderer.extend(place.node.turn.action_ids, place.messages, calls_before=place.node.results)
+        except RenderError:
+            return None
+        return place, ids
+
+    def _opened(self, place: Place) -> tuple[Place, tuple[int, ...]]:
+        if place.node is not None:
+            messages = place.request.messages
+            place = structs.replace(place, node=None, messages=messages, cause=BranchCause.TEMPLATE)
+        return place, self._renderer.open(place.messages, place.request.tools)
+
+    def too_long(self, place: Place, budget: int) -> bool:
+        """Return whether the new messages are far over a budget of ids, before they are tokenized."""
+        return self._renderer.too_long(place.messages, () if place.node else place.request.tools, budget)
+
+    def size(self, place: Place) -> int:
+        """Return about how many characters are rendered at `place`."""
+        blocks = (block for message in place.messages for block in message.content)
+        return sum(len(block.text) for block in blocks if isinstance(block, TextBlock))
+
+    def shown(self, place: Place) -> int:
+        """Return how many ids the engine is shown at `place` before the new messages."""
+        return sum(self._strip(node).length for node in place.node.path()) if place.node else 0
+
+    def take_context(self, place: Place) -> TokenBuffer:
+        """Return the ids that are shown at `place` before the new messages; the caller appends to it.
+
+        The first turn that continues a node goes on with that one's buffer, a later one gets a copy.
+        """
+        node = place.node
+        if node is None:
+            return TokenBuffer()
+        self._strip(node)
+        kept, node.context = node.context, None
+        if kept is None:
+            path = [self._strip(one) for one in node.path()]
+            return TokenBuffer(token for one in reversed(path) for token in one.turn.visible_ids)
+        begins = len(kept) - len(node.turn.observation) - len(node.turn.action_ids)
+        for start, end in reversed(node.turn.stripped_spans):
+            kept.cut(begins + start, begins + end)
+        return kept
+
+    def commit(self, place: Place, turn: Turn, answer: Answer | None, context: TokenBuffer) -> Node:
+        """Store a turn that was sampled at `place`, and return its node. `context` are the ids up to its end.
+
+        A turn without an answer was not finished: nothing can continue it.
+        """
+        before = place.node
+        follows = (before.index if before else ROOT) == len(self.nodes) - 1
+        if before is None:
+            cause = place.cause or cause_of_root(place.request, self.nodes)
+        else:
+            cause = BranchCause.FORK if before.continued else None
+        turn = structs.replace(
+            turn,
+            continues=None if follows else before.index if before else ROOT,
+            branch=cause,
+            messages=place.messages,
+        )
+        node = Node(len(self.nodes), place, turn, answer or NO_ANSWER)
+        self.nodes.append(node)
+        if before is not None:
+            before.continued = True
+        if answer is not None:
+            node.context = context
+            self._by_key.setdefault(next_key(place.key, node.reply.message), []).append(node)
+        return node
+
+    def _strip(self, node: Node) -> Node:
+        """Note what later turns are not shown of a node, where reasoning is stripped. Return the node."""
+        if self._strips and not node.stripped:
+            turn = node.turn
+            with boundary(RenderError, "stripping reasoning"):
+                hidden = self._renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=node.after)
+            node.turn, node.stripped = structs.replace(turn, stripped_spans=hidden), True
+        return node
+
+
+def _reasons_alike(node: Node, messages: Sequence[Message]) -> bool:
+    """Return whether the reasoning of the last message is that of the node, or was dropped.
+
+    A node that begins a conversation was shown the reasoning of the messages before it: that is compared too.
+    """
+    if not _same_or_dropped(messages[-1].reasoning, node.reply.reasoning):
+        return False
+    pairs = zip(messages[:-1], node.opening, strict=False)
+    return all(_same_or_dropped(now.reasoning, then.reasoning) for now, then in pairs)
+
+
+def _same_or_dropped(now: str, then: str) -> bool:
+    return now.strip() in ("", then.strip())
+
+
+def _with_refused(node: Node, new: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Return the new messages with our own results of the calls that were not sent, in the order of the calls."""
+    given = [message for message in new if message.role == "tool"]
+    if not given:
+        return new
+    others = [message for message in new if message.role != "tool"]
+    for position, result in node.refused:
+        given.insert(position, Message(role="tool", name=result.name, content=result.content))
+    return (*given, *others)

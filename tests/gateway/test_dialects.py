@@ -1,0 +1,128 @@
+"""The wire formats of the gateway: golden requests and replies, the SDKs' own types, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from anthropic.types import Message as AnthropicMessage
+from anthropic.types import RawMessageStreamEvent
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, RequestRefused
+from pydantic import TypeAdapter
+
+from tests.gateway.replies import REPLIES
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "gateway"
+APIS = {api.name: api for api in (CHAT, RESPONSES, ANTHROPIC)}
+SDK_TYPES: dict[str, tuple[TypeAdapter[Any], TypeAdapter[Any]]] = {
+    "chat": (TypeAdapter(ChatCompletion), TypeAdapter(ChatCompletionChunk)),
+    "responses": (TypeAdapter(Response), TypeAdapter(ResponseStreamEvent)),
+    "anthropic": (TypeAdapter(AnthropicMessage), TypeAdapter(RawMessageStreamEvent)),
+}
+USER = {"role": "user", "content": "Hi."}
+IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:"}}
+STRAY = {"role": "tool", "tool_call_id": "call_x", "content": "A wall."}
+
+
+def golden(name: str) -> dict[str, Any]:
+    return json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def wire(tree: object) -> bytes:
+    return json.dumps(tree).encode()
+
+
+@pytest.mark.parametrize("name", APIS)
+def test_requests_are_read_as_golden(name: str) -> None:
+    for case in golden(name)["requests"]:
+        assert APIS[name].read(wire(case["wire"])) == msgspec.convert(case["read"], ModelRequest)
+
+
+@pytest.mark.parametrize("name", APIS)
+def test_replies_are_written_as_golden(name: str) -> None:
+    api, cases = APIS[name], golden(name)
+    request = api.read(wire(cases["requests"][-1]["wire"]))
+    assert [case["reply"] for case in cases["replies"]] == [*REPLIES]
+    for case in cases["replies"]:
+        reply = REPLIES[case["reply"]]
+        assert api.body(reply, request) == case["body"]
+        assert b"".join(map(api.encode, api.events(reply, request))).decode() + api.end.decode() == case["stream"]
+
+
+@pytest.mark.parametrize("name", APIS)
+@pytest.mark.parametrize("kind", REPLIES)
+def test_types_of_the_sdks_accept_replies(name: str, kind: str) -> None:
+    api, (whole, event) = APIS[name], SDK_TYPES[name]
+    request = api.read(wire(golden(name)["requests"][-1]["wire"]))
+    whole.validate_python(api.body(REPLIES[kind], request))
+    for one in api.events(REPLIES[kind], request):
+        event.validate_python(dict(one))
+
+
+@pytest.mark.parametrize(
+    ("api", "body", "subject"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": [IMAGE_URL]}]}, "image"),
+        (CHAT, {"messages": [USER], "n": 2}, "`n`"),
+        (CHAT, {"messages": [USER], "logprobs": True}, "`logprobs`"),
+        (CHAT, {"messages": [USER], "logit_bias": {"5": 3}}, "`logit_bias`"),
+        (CHAT, {"messages": [USER], "response_format": {"type": "json_object"}}, "`response_format`"),
+        (CHAT, {"messages": [USER], "tool_choice": "required"}, "`tool_choice`"),
+        (CHAT, {"messages": [USER], "tools": [{"type": "custom", "custom": {"name": "x"}}]}, "`custom`"),
+        (CHAT, {"messages": [USER, STRAY]}, "call_x"),
+        (CHAT, {"messages": [USER, {"role": "assistant", "content": "I"}]}, "assistant"),
+        (CHAT, {"messages": []}, "message"),
+        (CHAT, {"messages": [{"role": "system", "content": "Play."}]}, "message"),
+        (CHAT, {"messages": [USER], "max_tokens": "many"}, "max_tokens"),
+        (RESPONSES, {"input": "Hi.", "previous_response_id": "resp_1"}, "`previous_response_id`"),
+        (RESPONSES, {"input": [{"type": "message", "role": "user", "content": [{"type": "input_image"}]}]}, "image"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "`item_reference`"),
+        (RESPONSES, {"input": "Hi.", "tools": [{"type": "web_search"}]}, "`web_search`"),
+        (RESPONSES, {"input": "Hi.", "text": {"format": {"type": "json_schema"}}}, "`text.format`"),
+        (RESPONSES, {"input": "Hi.", "include": ["message.output_text.logprobs"]}, "`include`"),
+        (RESPONSES, {"input": "Hi.", "truncation": "auto"}, "`truncation`"),
+        (RESPONSES, {"input": "Hi.", "background": True}, "`background`"),
+        (ANTHROPIC, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
+        (ANTHROPIC, {"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "`document`"),
+        (ANTHROPIC, {"messages": [USER], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "`bash_20250124`"),
+        (ANTHROPIC, {"messages": [USER], "tool_choice": {"type": "any"}}, "`tool_choice`"),
+        (ANTHROPIC, {"messages": [USER], "mcp_servers": [{}]}, "`mcp_servers`"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused(api: ClientApi, body: dict[str, Any], subject: str) -> None:
+    with pytest.raises(RequestRefused, match=subject) as refused:
+        api.read(wire(body))
+    assert refused.value.status == 400
+    assert subject in json.dumps(api.error(refused.value))
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"messages": 5}', b"[" * 100_000, b'{"messages": ["\\ud800"]}'])
+@pytest.mark.parametrize("api", APIS.values(), ids=APIS)
+def test_broken_body_is_refused(api: ClientApi, body: bytes) -> None:
+    with pytest.raises(RequestRefused):
+        api.read(body)
+
+
+def nothing(tree: dict[str, Any]) -> dict[str, Any]:
+    return tree
+
+
+def without_calls(tree: dict[str, Any]) -> dict[str, Any]:
+    return {**tree, "tool_choice": "none"}
+
+
+@pytest.mark.parametrize(("change", "allowed"), [(nothing, True), (without_calls, False)])
+def test_choice_of_no_tool_is_read(change: Callable[[dict[str, Any]], dict[str, Any]], allowed: bool) -> None:
+    assert CHAT.read(wire(change({"messages": [USER]}))).allows_calls is allowed
+
+
+def test_prompt_too_long_is_said_as_clients_of_anthropic_read_it() -> None:
+    error = ANTHROPIC.error(RequestRefused("9 ids of 8", code="context_length_exceeded"))["error"]
+    assert error["message"].startswith("prompt is too long")
+    assert error["type"] == "invalid_request_error"

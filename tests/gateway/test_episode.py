@@ -1,0 +1,401 @@
+"""Budgets, faults, endings and tools of an episode at the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from msgspec import structs
+from orl_core.datum import to_data
+from orl_core.errors import EngineError, RenderError, SessionError
+from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, ToolSpec, text_message
+from orl_core.trajectory import BranchCause, Generation, StopDetail, StopReason
+from orl_gateway import Episode
+from orl_gateway.dialects import CHAT, ModelRequest, RequestRefused
+from orl_testing import ScriptedEngine, ScriptedSession
+from orl_testing.scripted import Hang
+
+from tests.gateway.agents import (
+    RENDERER,
+    TOKENIZER,
+    Agent,
+    ChatAgent,
+    Model,
+    call_text,
+    episode_of,
+    generation_of,
+    turn,
+)
+
+LOOK_TOOL = ToolSpec(name="look", parameters={"type": "object", "properties": {"at": {"type": "integer"}}})
+
+
+def agent_of(**fields: Any) -> Agent:
+    agent = ChatAgent()
+    agent.wire |= fields
+    agent.user("Begin.")
+    return agent
+
+
+def request_of(**fields: Any) -> ModelRequest:
+    return CHAT.read(agent_of(**fields).request())
+
+
+def engine_of(*texts: str) -> ScriptedEngine:
+    return ScriptedEngine([generation_of(text) for text in texts])
+
+
+async def refusal_of(episode: Episode, request: ModelRequest | None = None) -> RequestRefused:
+    with pytest.raises(RequestRefused) as refused:
+        await episode.ask(request or request_of())
+    return refused.value
+
+
+async def test_turn_after_the_last_one_is_refused() -> None:
+    async with episode_of(Model(), max_turns=2) as episode:
+        for _ in range(2):
+            await episode.ask(request_of())
+        assert (await refusal_of(episode)).code == "budget_exhausted"
+        assert (await refusal_of(episode)).code == "episode_over"
+        await episode.finish()
+    assert episode.trajectory().stop_reason is StopReason.MAX_TURNS
+    assert len(episode.trajectory().turns) == 2
+
+
+async def test_request_beyond_the_context_is_refused_and_a_shorter_one_goes_on() -> None:
+    async with episode_of(Model(), context_tokens=500) as episode:
+        agent = agent_of()
+        await turn(episode, agent)
+        agent.answer("word " * 200)
+        refusal = await refusal_of(episode, CHAT.read(agent.request()))
+        assert (refusal.code, refusal.status) == ("context_length_exceeded", 400)
+        agent.said.pop()
+        agent.user("word " * 10_000)
+        assert (await refusal_of(episode, CHAT.read(agent.request()))).code == "context_length_exceeded"
+        await episode.ask(request_of())
+    assert len(episode.trajectory().turns) == 2
+
+
+async def test_agent_that_ends_at_the_full_context_ends_with_max_tokens() -> None:
+    async with episode_of(Model(), context_tokens=500) as episode:
+        agent = agent_of()
+        await turn(episode, agent)
+        agent.answer("word " * 300)
+        await refusal_of(episode, CHAT.read(agent.request()))
+        await episode.finish()
+    assert episode.trajectory().stop_reason is StopReason.MAX_TOKENS
+
+
+class Greedy:
+    """An engine that returns as many ids as it may."""
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        await asyncio.sleep(0)
+        count = sampling["max_new_tokens"]
+        return Generation(token_ids=(9,) * count, logprobs=(-1.0,) * count, finish_reason="length")
+
+
+async def test_turns_side_by_side_share_the_sampled_ids() -> None:
+    async with episode_of(Greedy(), rollout_tokens=100, turn_tokens=30) as episode:
+        asked = [episode.ask(request_of()) for _ in range(7)]
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        trajectory = episode.trajectory()
+    assert sum(len(turn.action_ids) for turn in trajectory.turns) == 100
+    assert trajectory.stop_reason is StopReason.MAX_TOKENS
+    assert all(isinstance(reply, RequestRefused) for reply in replies[4:])
+
+
+async def test_client_lowers_the_tokens_of_a_turn_and_no_call_of_a_cut_action_is_sent() -> None:
+    cut = generation_of(call_text("look") + "\nand", finish="length")
+    engine = ScriptedEngine([cut])
+    async with episode_of(engine, turn_tokens=200) as episode:
+        reply = await episode.ask(request_of(max_tokens=90))
+        assert (await refusal_of(episode, request_of(max_tokens=0))).code == "invalid_request"
+    assert engine.requests[0].sampling["max_new_tokens"] == 90
+    assert (reply.ending, reply.calls) == ("length", ())
+    assert "and" in reply.text
+
+
+async def test_sampling_is_the_trainers() -> None:
+    model = Model()
+    async with episode_of(model) as episode:
+        await episode.ask(request_of(temperature=0.1, top_p=0.2, seed=5))
+    assert model.samplings[0]["temperature"] == 0.7
+    assert not {"top_p", "seed"} & model.samplings[0].keys()
+    assert model.samplings[0]["no_stop_trim"] is True
+
+
+async def test_deadline_ends_the_episode_with_timeout() -> None:
+    async with episode_of(ScriptedEngine([], pause=Hang), rollout_timeout=0.05) as episode:
+        assert (await refusal_of(episode)).code == "budget_exhausted"
+    assert episode.trajectory().stop_reason is StopReason.TIMEOUT
+    assert not episode.trajectory().trainable
+
+
+FAULTS: dict[str, Any] = {
+    "ours": EngineError("gone"),
+    "foreign": OSError("gone"),
+    "too many ids": generation_of("word " * 5_000),
+    "no id": Generation(token_ids=(), logprobs=(), finish_reason="stop"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_engine_fault_is_an_error_that_never_trains(fault: str) -> None:
+    async with episode_of(ScriptedEngine([generation_of("Well."), FAULTS[fault]])) as episode:
+        await episode.ask(request_of())
+        refusal = await refusal_of(episode)
+        assert (refusal.code, refusal.status) == ("engine_fault", 502)
+        assert (await refusal_of(episode)).status == 502
+        await episode.finish()
+    trajectory = episode.trajectory()
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert trajectory.error
+    assert [sum(datum.loss_mask) for datum in to_data(trajectory, reward=1.0)] == [0]
+
+
+async def test_fault_after_the_end_changes_nothing() -> None:
+    session = ScriptedSession([ToolResult(name="look", finished=True)], tools=(LOOK_TOOL,))
+    async with episode_of(engine_of(call_text("look", at=1)), session) as episode:
+        await episode.ask(request_of())
+        await episode.tools.call(ToolCall(name="look", arguments={"at": 1}))
+        episode.state.fail(EngineError("gone"))
+    assert episode.trajectory().stop_reason is StopReason.FINISHED
+
+
+async def test_abort_that_nobody_asked_for_is_continued_in_one_turn() -> None:
+    whole = generation_of("I go on.")
+    parts = [
+        Generation(token_ids=whole.token_ids[:2], logprobs=whole.logprobs[:2], finish_reason="abort"),
+        Generation(token_ids=whole.token_ids[2:], logprobs=whole.logprobs[2:], finish_reason="stop"),
+    ]
+    engine = ScriptedEngine(parts)
+    async with episode_of(engine) as episode:
+        assert (await episode.ask(request_of())).text == "I go on."
+    (only,) = episode.trajectory().turns
+    assert only.action_ids == whole.token_ids
+    assert engine.requests[1].token_ids == (*engine.requests[0].token_ids, *whole.token_ids[:2])
+
+
+@pytest.mark.parametrize("stops", [True, False])
+async def test_ids_of_an_unfinished_action_are_kept(stops: bool) -> None:
+    part = structs.replace(generation_of("I go on."), finish_reason="abort")
+    part = structs.replace(part, token_ids=part.token_ids[:2], logprobs=part.logprobs[:2])
+    engine = ScriptedEngine([part, EngineError("gone")])
+    async with episode_of(engine, stopped=lambda: stops and bool(engine.requests)) as episode:
+        await refusal_of(episode)
+        await episode.finish()
+    trajectory = episode.trajectory()
+    assert trajectory.stop_reason is (StopReason.ABORTED if stops else StopReason.ERROR)
+    assert [turn.action_ids for turn in trajectory.turns] == [part.token_ids]
+
+
+async def test_result_of_a_tool_belongs_to_the_turn_that_called() -> None:
+    paid = [ToolResult(name="look", content=(TextBlock(text=str(at)),), reward=at / 2) for at in range(3)]
+    session = ScriptedSession(paid, tools=(LOOK_TOOL,))
+    async with episode_of(engine_of(call_text("look", at=1), call_text("look", at=2), "Well."), session) as episode:
+        agent = agent_of()
+        await turn(episode, agent)
+        other = agent.branch()
+        agent.answer("Result")
+        await turn(episode, agent)
+        other.answer("Other")
+        await turn(episode, other)
+        for at in (1, 2, 3):
+            await episode.tools.call(ToolCall(name="look", arguments={"at": at}))
+        trajectory = episode.trajectory()
+    assert [[result.reward for result in turn.results] for turn in trajectory.turns] == [[0.0], [0.5], [1.0]]
+    assert trajectory.rewards == (0.0, 0.5, 1.0)
+
+
+async def test_result_before_the_first_turn_is_kept() -> None:
+    session = ScriptedSession([ToolResult(name="look", reward=0.25), ToolResult(name="look")], tools=(LOOK_TOOL,))
+    async with episode_of(Model(), session) as episode:
+        await episode.tools.call(ToolCall(name="look"))
+        await episode.ask(request_of())
+        trajectory = episode.trajectory()
+    assert trajectory.rewards == (0.25,)
+
+
+async def test_call_that_the_schema_refuses_does_not_reach_the_environment() -> None:
+    session = ScriptedSession(tools=(LOOK_TOOL,))
+    async with episode_of(Model(), session) as episode:
+        wrong = await episode.tools.call(ToolCall(name="look", arguments={"at": "left"}))
+        unknown = await episode.tools.call(ToolCall(name="fly"))
+    assert (wrong.failure, unknown.failure) == (FailureKind.INVALID_ARGUMENTS, FailureKind.UNKNOWN_TOOL)
+    assert session.calls == []
+
+
+async def test_environment_that_fails_is_an_error() -> None:
+    session = ScriptedSession([SessionError("gone")], tools=(LOOK_TOOL,))
+    async with episode_of(Model(), session) as episode:
+        await episode.ask(request_of())
+        with pytest.raises(RequestRefused, match="gone"):
+            await episode.tools.call(ToolCall(name="look"))
+    assert episode.trajectory().stop_reason is StopReason.ERROR
+    assert session.closed == 1
+
+
+async def test_episode_that_finished_refuses_everything() -> None:
+    session = ScriptedSession([ToolResult(name="look", finished=True, reward=1.0)], tools=(LOOK_TOOL,))
+    async with episode_of(Model(), session) as episode:
+        await episode.ask(request_of())
+        await episode.tools.call(ToolCall(name="look"))
+        assert (await refusal_of(episode)).code == "episode_over"
+        with pytest.raises(RequestRefused):
+            await episode.tools.call(ToolCall(name="look"))
+        with pytest.raises(RequestRefused):
+            await episode.count(request_of())
+        await episode.finish()
+    assert episode.trajectory().stop_reason is StopReason.FINISHED
+
+
+async def test_last_text_is_the_answer_where_the_environment_takes_one() -> None:
+    session = ScriptedSession([ToolResult(name="answer", reward=1.0)], accepts_text_answer=True)
+    async with episode_of(engine_of("It was the cook."), session) as episode:
+        await episode.ask(request_of())
+        await episode.finish()
+    assert session.answers == ["It was the cook."]
+    assert episode.trajectory().rewards == (1.0,)
+    assert episode.trajectory().stop_reason is StopReason.FINISHED
+
+
+async def test_agent_that_ends_by_itself_made_no_call() -> None:
+    async with episode_of(Model()) as episode:
+        await episode.ask(request_of())
+        await episode.finish()
+    assert episode.trajectory().stop_detail is StopDetail.NO_CALL
+    assert episode.trajectory().trainable
+
+
+async def test_session_that_does_not_open_is_an_error_and_is_closed() -> None:
+    session = ScriptedSession(fails_to_open=SessionError("no room"))
+    episode = episode_of(Model(), session)
+    with pytest.raises(SessionError):
+        await episode.__aenter__()
+    assert session.closed == 1
+    assert episode.trajectory().stop_reason is StopReason.ERROR
+
+
+async def test_episode_without_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> tuple[int, ...]:
+        raise RenderError("the template cannot")
+
+    monkeypatch.setattr(RENDERER, "open", fails)
+    async with episode_of(Model()) as episode:
+        assert (await refusal_of(episode)).status == 400
+        await episode.finish()
+    assert episode.trajectory().stop_reason is StopReason.ERROR
+    assert "the template cannot" in episode.trajectory().error
+
+
+async def test_conversation_that_the_template_cannot_continue_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> tuple[int, ...]:
+        raise RenderError("the template cannot")
+
+    model = Model()
+    async with episode_of(model) as episode:
+        agent = agent_of()
+        await turn(episode, agent)
+        agent.answer("Go on.")
+        monkeypatch.setattr(RENDERER, "extend", fails)
+        await turn(episode, agent)
+    assert [turn.branch for turn in episode.trajectory().turns] == [None, BranchCause.TEMPLATE]
+    assert "I say the number 0." in TOKENIZER.decode(model.requests[1][0])
+
+
+async def test_text_of_a_broken_call_is_given_and_the_row_goes_on() -> None:
+    model = Model(("broken", "text"))
+    async with episode_of(model) as episode:
+        agent = agent_of()
+        body = await turn(episode, agent)
+        agent.answer("Write JSON.")
+        await turn(episode, agent)
+    first, second = episode.trajectory().turns
+    assert '"look"' in body["choices"][0]["message"]["content"]
+    assert second.branch is None
+    assert first.failed
+
+
+def alone(agent: Agent) -> None:
+    agent.wire["parallel_tool_calls"] = False
+
+
+@pytest.mark.parametrize(("kind", "change"), [("half_broken", lambda _: None), ("calls", alone)])
+async def test_model_reads_what_is_wrong_with_a_call(kind: str, change: Callable[[Agent], None]) -> None:
+    model = Model((kind, "text"))
+    async with episode_of(model) as episode:
+        agent = agent_of()
+        change(agent)
+        body = await turn(episode, agent)
+        agent.answer("A wall")
+        await turn(episode, agent)
+    assert len(body["choices"][0]["message"]["tool_calls"]) == 1
+    first, second = episode.trajectory().turns
+    shown = TOKENIZER.decode(second.observation)
+    assert shown.index("A wall of 0") < shown.index("Error: ")
+    assert (second.branch, first.failed) == (None, False)
+
+
+async def test_no_call_is_sent_where_none_is_wanted() -> None:
+    async with episode_of(Model(("call",))) as episode:
+        reply = await episode.ask(request_of(tool_choice="none"))
+    assert (reply.calls, reply.ending) == ((), "stop")
+
+
+async def test_stop_sequence_ends_the_text_and_keeps_the_row() -> None:
+    cut = generation_of("One. STOP")
+    cut = structs.replace(cut, token_ids=cut.token_ids[:-1], logprobs=cut.logprobs[:-1])
+    engine = ScriptedEngine([cut, generation_of("Two.")])
+    async with episode_of(engine) as episode:
+        agent = agent_of(stop=["STOP", "HALT"])
+        body = await turn(episode, agent)
+        agent.answer("Go on.")
+        await turn(episode, agent)
+    assert body["choices"][0]["message"]["content"] == "One. "
+    assert engine.requests[0].sampling["stop"] == ["STOP", "HALT"]
+    assert engine.requests[1].token_ids[: len(engine.requests[0].token_ids) + len(cut.token_ids)] == (
+        *engine.requests[0].token_ids,
+        *cut.token_ids,
+    )
+
+
+async def test_usage_counts_what_the_engine_was_shown() -> None:
+    model = Model()
+    async with episode_of(model) as episode:
+        agent = agent_of()
+        assert await episode.count(CHAT.read(agent.request())) > 0
+        for number in range(3):
+            counted = await episode.count(CHAT.read(agent.request()))
+            usage = (await turn(episode, agent))["usage"]
+            shown, generation = model.requests[number]
+            assert counted == usage["prompt_tokens"] == len(shown)
+            assert usage["completion_tokens"] == len(generation.token_ids)
+            agent.answer("Go on")
+    assert usage["completion_tokens_details"]["reasoning_tokens"] > 0
+
+
+async def test_count_renders_once_with_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    render = RENDERER.open
+    monkeypatch.setattr(RENDERER, "open", lambda *given: opened.append(given) or render(*given))
+    async with episode_of(Model()) as episode:
+        await episode.count(request_of())
+        await episode.ask(request_of())
+    assert len(opened) == 1
+
+
+async def test_trajectory_says_what_the_model_was_shown() -> None:
+    async with episode_of(Model()) as episode:
+        agent = agent_of()
+        await turn(episode, agent)
+        agent.answer("Go on.")
+        await turn(episode, agent)
+        trajectory = episode.trajectory()
+    assert [message.role for message in trajectory.messages] == ["system", "user"]
+    assert {tool.name for tool in trajectory.tools} == {"look", "wait"}
+    assert trajectory.turns[1].messages == (text_message("user", "Go on."),)
+    assert json.loads(agent.request())["messages"]
