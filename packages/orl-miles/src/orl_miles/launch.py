@@ -15,7 +15,7 @@ from orl_cluster.launch.layout import Installation, LaunchRequest
 from orl_cluster.launch.model_shape import model_shape
 from orl_rollout.run_folder.contract import Run
 
-from orl_miles import args
+from orl_miles import args, on_policy
 
 SHAPE = "miles.utils.external_utils.model_args_utils"  # prints the shape in a script that it is given without suffix
 LESS_MEMORY: dict[args.Backend, str] = {
@@ -35,10 +35,11 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
     argv, notes = args.arguments(request, backend, features, shape)
     # Megatron overlaps its communication only with one queue; FSDP only with several.
     queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if backend == "megatron" else {}
+    exact = on_policy.VARIABLES if on_policy.is_on(request) else {}
     return launch.Command(
         request=request,
         argv=tuple(argv),
-        environment={"no_proxy": _no_proxy(), **queues},
+        environment={"no_proxy": _no_proxy(), **queues, **exact},
         unknown=f"miles with --train-backend {backend} has no option {{}}",
         memory=LESS_MEMORY[backend],
         notes=tuple(notes),

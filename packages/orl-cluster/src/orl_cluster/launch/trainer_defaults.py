@@ -101,6 +101,7 @@ def options(
         "--num-gpus-per-node": layout.per_node,
         "--rollout-num-gpus": layout.rollout,
         "--rollout-num-gpus-per-engine": layout.tensor_parallel,
+        "--use-fault-tolerance": True,
         "--colocate": layout.colocate,
         **_checkpoints(request, absolute(reference or request.trainer.model or MODEL)),
         **_data(request, generate),
