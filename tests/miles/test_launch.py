@@ -116,6 +116,8 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
         ([*APART, "--", "--fully-async", "--pause-generation-mode", "abort"], "retract is the default"),
         (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
         (["--actor-gpus", "4"], "give both"),
+        ([*MEGATRON, "--tp", "4", "--", "--context-parallel-size", "2"], "does not divide 4 training GPUs"),
+        ([*MEGATRON, "--", "--context-parallel-size", "two"], "expected a whole number"),
         ([*MEGATRON, "--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
         ([*MEGATRON, "--model", "/models/Unheard-1B"], "--model-args"),
         (["--", "--use-dynamic-batch-size", "--attn-implementation", "sdpa"], "packed sequences see each other"),

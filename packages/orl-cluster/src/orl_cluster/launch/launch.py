@@ -30,7 +30,7 @@ from orl_cluster.launch import preflight, probe, process
 from orl_cluster.launch.argv import split_options, without
 from orl_cluster.launch.eval_sets import write_eval_sets
 from orl_cluster.launch.find_python import NotInstalledError, find_python, search_path
-from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of
+from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.probe import CUSTOM_CONFIG, WORKING_FOLDER, Findings
 from orl_cluster.launch.ray import environment_for, ray_cluster, several_nodes, unclosable
 from orl_cluster.launch.ray_address import ray_address
@@ -123,7 +123,10 @@ def _with_settings(command: Command) -> Command:
 def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool = True) -> LaunchRequest:
     """Return the input of the adapter's command line; see `layout_of`."""
     trainer = run.config.trainer
-    layout = layout_of(trainer, installation.found.gpus, trains_in_parallel=trains_in_parallel)
+    splits = splits_of(run) if trains_in_parallel else 1
+    layout = layout_of(
+        trainer, installation.found.gpus, trains_in_parallel=trains_in_parallel, other_splits=splits
+    )
     return LaunchRequest(run=run, installation=installation, layout=layout, tracking=tracking_of(trainer))
 
 
