@@ -86,6 +86,12 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         """The folder for checkpoints."""
         return Path(self.value("--save") or self.trainer.save or self.run.folder / "checkpoint").absolute()
 
+    @property
+    def loads_own(self) -> bool:
+        """Tell whether the run goes on from the checkpoint in its own folder, if there is one."""
+        load = self.value("--load") or self.trainer.load
+        return not load or Path(load).expanduser().absolute() == self.save
+
     def value(self, name: str) -> str | None:
         """Return the user's own value of the trainer's option `name`: after `--`, else in the file; "" for a switch.
 
