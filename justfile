@@ -86,12 +86,19 @@ test-all:
 
 # the slime adapter against slime itself: PYTHONPATH=/path/to/slime just test-slime
 test-slime *arguments:
-    uv run --extra trl --group dev --group slime pytest -m slime "$@"
+    uv run --extra trl --group dev --group slime pytest -m "slime and not megatron" "$@"
+    @just _test-megatron slime
 
 # the miles adapter against miles itself: PYTHONPATH=/path/to/miles just test-miles
 test-miles *arguments:
     uv pip install --quiet --no-deps --target .sglang sglang==0.5.23
-    PYTHONPATH="${PYTHONPATH:?put a checkout of miles on it}:$PWD/.sglang" uv run --extra trl --group dev --group miles pytest -m miles "$@"
+    PYTHONPATH="${PYTHONPATH:?put a checkout of miles on it}:$PWD/.sglang" uv run --extra trl --group dev --group miles pytest -m "miles and not megatron" "$@"
+    @just _test-megatron miles
+
+# Megatron's own parser, where MEGATRON_PATH is a checkout: NVIDIA/Megatron-LM for slime, radixark/Megatron-LM for miles
+_test-megatron trainer:
+    [ -z "${MEGATRON_PATH:-}" ] || uv pip install --quiet --no-deps --target .sglang sglang==0.5.23 six
+    [ -z "${MEGATRON_PATH:-}" ] || PYTHONPATH="$PYTHONPATH:$MEGATRON_PATH:$PWD/.sglang" uv run --extra trl --group dev --group {{trainer}} pytest -m "{{trainer}} and megatron"
 
 # environments on the servers of older SDKs, which are installed from the package index: just test-servers -k ors
 test-servers *arguments:

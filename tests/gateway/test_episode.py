@@ -364,7 +364,7 @@ async def test_stop_sequence_ends_the_text_and_keeps_the_row() -> None:
 
 
 async def test_usage_counts_what_the_engine_was_shown() -> None:
-    model = Model()
+    model, usage = Model(), dict[str, Any]()
     async with episode_of(model) as episode:
         agent = agent_of()
         assert await episode.count(CHAT.read(agent.request())) > 0

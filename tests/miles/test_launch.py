@@ -22,6 +22,7 @@ QUICK_START = [
 ]
 APART = ["--async", "--actor-gpus", "4", "--rollout-gpus", "4"]
 MEGATRON = ["--train-backend", "megatron"]
+EXACT = ["--", "--true-on-policy-mode"]
 KL = ["--use-kl-loss", "--kl-loss-coef", "0.01"]
 
 # Every command line of the cookbook's README for miles, its `bash run.sh` replaced by `just train-miles --config C`.
@@ -39,7 +40,7 @@ COOKBOOK = {
     "wandb": ["--wandb-project", "miles-openreward", "--wandb-run", "first try"],
     "asynchronous": [*APART, "--advantage-estimator", "gspo"],
     "fully_asynchronous": [*APART, "--", "--fully-async", "--max-weight-staleness", "2"],
-    "true_on_policy": ["--", "--true-on-policy-mode", "--attn-implementation", "flash_attention_3"],
+    "true_on_policy": ["--", "--true-on-policy-mode"],
     "without_flash_attention": QUICK_START,
 }
 
@@ -115,10 +116,19 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
         ([*APART, "--", "--fully-async", "--pause-generation-mode", "abort"], "retract is the default"),
         (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
         (["--actor-gpus", "4"], "give both"),
+        ([*MEGATRON, "--tp", "4", "--", "--context-parallel-size", "2"], "does not divide 4 training GPUs"),
+        ([*MEGATRON, "--", "--context-parallel-size", "two"], "expected a whole number"),
         ([*MEGATRON, "--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
         ([*MEGATRON, "--model", "/models/Unheard-1B"], "--model-args"),
         (["--", "--use-dynamic-batch-size", "--attn-implementation", "sdpa"], "packed sequences see each other"),
         (["--", "--micro-batch-size", "4", "--attn-implementation", "eager"], "packed sequences see each other"),
+        ([*EXACT, "--attn-implementation", "sdpa"], "needs one of flash_attention_3, triton"),
+        ([*EXACT, "--sglang-attention-backend", "flashinfer"], "needs --sglang-attention-backend fa3"),
+        ([*EXACT, "--sglang-rl-on-policy-target", "fsdp_tp"], "needs --sglang-rl-on-policy-target fsdp"),
+        ([*MEGATRON, *EXACT], "--train-backend fsdp"),
+        (["--set", "trainer.flags.deterministic-mode=false", *EXACT], "--deterministic-mode is taken away"),
+        (["--", "--sglang-rl-on-policy-target", "fsdp"], "Give --true-on-policy-mode"),
+        ([*EXACT, "--recompute-logprobs-via-prefill"], "replaces the logprobs of sampling"),
     ],
 )
 def test_what_miles_would_trip_over_is_refused_with_what_is_right(
@@ -172,6 +182,18 @@ def test_an_old_miles_that_stops_at_packed_batches_is_not_given_any(
     assert "`Attribute tokens is not found in the packed batch`" in plan
     assert "older than 2026-01-12" in refused(capsys, python, "--", "--use-dynamic-batch-size")
     assert actor.read_bytes() == before
+
+
+def test_true_on_policy_with_triton_sets_the_engine_too(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    words = words_of(planned(capsys, python, *EXACT, "--attn-implementation", "triton"))
+    assert words[words.index("--sglang-attention-backend") + 1] == "triton"
+    assert words.count("--attn-implementation") == 1
+
+
+def test_fault_tolerance_can_be_switched_off(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    assert "--use-fault-tolerance" in words_of(planned(capsys, python))
+    off = ["--set", "trainer.flags.use-fault-tolerance=false"]
+    assert "--use-fault-tolerance" not in words_of(planned(capsys, python, *off))
 
 
 @pytest.mark.slow
@@ -297,7 +319,7 @@ def test_a_run_that_dies_of_memory_names_the_levers_of_its_backend(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
     monkeypatch.setenv("STAND_IN_ENDS", "memory")
-    assert trained(python, working) == 1
+    assert trained(python, working, "--memory-retries", "0") == 1
     told = capsys.readouterr().err
     assert "CUDA out of memory" in told
     assert "--fsdp-cpu-offload" in told

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_rollout.run_folder.record import read_record
 
 from tests.slime.environment import make_environment
 from tests.slime.test_launch import checkpoint, planned
@@ -85,11 +86,78 @@ def test_a_run_that_dies_of_memory_names_the_levers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
 ) -> None:
     monkeypatch.setenv("STAND_IN_ENDS", "memory")
-    assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
+    assert trained(python, working, "--model-args", "qwen3-0.6B", "--memory-retries", "0") == 1
+    assert len(attempts_of(working)) == 1
     told = capsys.readouterr().err
     assert "CUDA out of memory" in told
     assert "--max-tokens-per-gpu" in told
     assert "error" in json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
+
+
+def attempts_of(working: Path) -> list[list[str]]:
+    """The arguments of each attempt of the run."""
+    return json.loads((working / "runs/run/attempts.json").read_text(encoding="utf-8"))
+
+
+def values_of(attempts: list[list[str]], option: str) -> list[str]:
+    """The value of an option in each attempt, which names it once."""
+    assert all(argv.count(option) == 1 for argv in attempts)
+    return [argv[argv.index(option) + 1] for argv in attempts]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_run_without_gpu_memory_recovers_with_less(
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    python: str,
+    working: Path,
+) -> None:
+    """The second attempt begins again, for want of a checkpoint; the third goes on from that of the second."""
+    monkeypatch.setenv("STAND_IN_ENDS", "recovers")
+    other = checkpoint(working / "other") / "before"
+    (other / "iter_0000040").mkdir(parents=True)
+    (other / "latest_checkpointed_iteration.txt").write_text("40", encoding="utf-8")
+    argv = ["--model-args", "qwen3-0.6B", "--load", str(other), "--", "--finetune", "--eps-clip", "0.3"]
+    assert trained(python, working, *argv) == 0
+    attempts, folder = attempts_of(working), working / "runs" / "run"
+    assert values_of(attempts, "--max-tokens-per-gpu") == ["8192", "4096", "4096"]
+    assert values_of(attempts, "--rollout-max-context-len") == ["8192", "8192", "4096"]
+    assert values_of(attempts, "--load") == [str(other), str(other), str(folder / "checkpoint")]
+    assert ["--finetune" in argv for argv in attempts] == [True, True, False]
+    assert values_of(attempts, "--eps-clip") == ["0.3"] * 3
+    assert values_of(attempts, "--prompt-data") == [attempts[0][attempts[0].index("--prompt-data") + 1]] * 3
+    record = read_record(folder)
+    assert [(one.option, one.after, one.checkpoint) for one in record.recoveries] == [
+        ("--max-tokens-per-gpu", "4096", None),
+        ("--rollout-max-context-len", "4096", 1),
+    ]
+    assert len(record.points) == 3, "a step that was made again counts once"
+    assert record.finished
+    assert record.summary["command"][2:] == attempts[-1]
+    assert (folder / "trainer.log").read_text(encoding="utf-8").count("trained\n") == 3
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for recovery in record.recoveries:
+        assert recovery.text in caplog.text
+        assert recovery.text in page
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_failure_after_a_recovery_ends_the_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    """The log still holds the lack of memory of the attempt before, which is over."""
+    monkeypatch.setenv("STAND_IN_ENDS", "recovers, then fails")
+    argv = ["--model-args", "qwen3-0.6B", "--", "--max-tokens-per-gpu", "9000"]
+    assert trained(python, working, *argv) == 1
+    attempts = attempts_of(working)
+    assert values_of(attempts, "--max-tokens-per-gpu") == ["9000", "9000"], "what the user set stays"
+    assert len(set(values_of(attempts, "--rollout-max-context-len"))) == 2
+    told = capsys.readouterr().err
+    assert "a fault of another kind" in told
+    assert "lower memory use" not in told
 
 
 @pytest.mark.slow

@@ -13,17 +13,33 @@ argv = sys.argv[1:]
 folder = Path(json.loads(Path(argv[argv.index("--custom-config-path") + 1]).read_text(encoding="utf-8"))["orl_folder"])
 seen = {"argv": argv, "environment": dict(os.environ), "folder": str(Path.cwd()), "process": os.getpid()}
 (folder / "seen.json").write_text(json.dumps(seen), encoding="utf-8")
+attempts = [
+    *json.loads((folder / "attempts.json").read_text("utf-8") if (folder / "attempts.json").is_file() else "[]"),
+    argv,
+]
+(folder / "attempts.json").write_text(json.dumps(attempts), encoding="utf-8")
 rows = [
     {"step": 0, "kind": "eval", "seconds": 1.0, "Org/Env/success": 0.25, "Org/Env/rollouts": 4},
     {"step": 1, "kind": "train", "seconds": 1.0, "Org/Env/success": 0.5, "Org/Env/rollouts": 4},
     {"step": 1, "kind": "eval", "seconds": 1.0, "Org/Env/success": 0.75, "Org/Env/rollouts": 4},
 ]
-(folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+with (folder / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
+    metrics.writelines(json.dumps(row) + "\n" for row in rows)
 print("trained", flush=True)
+NO_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 match os.environ.get("STAND_IN_ENDS"):
     case "memory":
-        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", flush=True)
+        print(NO_MEMORY, flush=True)
         sys.exit(1)
+    case "recovers":  # lacks memory twice; a checkpoint is there from the second time on
+        if len(attempts) == 2:
+            saved = Path(argv[argv.index("--save") + 1])
+            (saved / "iter_0000001").mkdir(parents=True)
+            (saved / "latest_checkpointed_iteration.txt").write_text("1", encoding="utf-8")
+        if len(attempts) < 3:
+            sys.exit(NO_MEMORY)
+    case "recovers, then fails":
+        sys.exit(NO_MEMORY if len(attempts) == 1 else "ValueError: a fault of another kind")
     case "interrupted":
         os.kill(os.getppid(), signal.SIGINT)
         time.sleep(60)

@@ -17,9 +17,12 @@ from orl_cluster.launch.layout import LaunchRequest
 from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
+from orl_miles import on_policy
+from orl_miles.on_policy import ATTENTION
+
 Backend = Literal["fsdp", "megatron"]
 
-ATTENTION, PACK, MICRO_BATCH = "--attn-implementation", "--use-dynamic-batch-size", "--micro-batch-size"
+PACK, MICRO_BATCH = "--use-dynamic-batch-size", "--micro-batch-size"
 FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that a probe looks for; the first is miles' default
 LOGGING_CRASH = "packed-logging-crash"  # a feature that a probe finds in old versions
 LEGACY = "legacy-rollout"  # the feature that miles' rollout functions are those of v1
@@ -50,12 +53,7 @@ NOT_REINFORCE = (
     "use reinforce_plus_plus_baseline, or train with slime"
 )
 FULLY_ASYNC = "--fully-async"
-NOT_FULLY_ASYNC = (
-    "--partial-rollout",
-    "--rollout-function-path",
-    "--rollout-all-samples-process-path",
-    "--recompute-logprobs-via-prefill",
-)
+NOT_FULLY_ASYNC = ("--partial-rollout", "--rollout-function-path", "--rollout-all-samples-process-path")
 
 
 def arguments(
@@ -77,10 +75,11 @@ def arguments(
     if request.run.config.turn_advantages:
         raise ConfigError("miles takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
     parallel = backend == "megatron"
+    exact = on_policy.options(request, fsdp=not parallel)
     training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features)
     reference = trainer.megatron_ckpt if parallel else None
     generate = "generate_legacy" if LEGACY in features else "generate"
-    ours = trainer_defaults.options(request, reference, training, parallel=parallel, generate=generate)
+    ours = trainer_defaults.options(request, reference, {**training, **exact}, parallel=parallel, generate=generate)
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
     resumed = critic_load(argv) if estimator == "ppo" and not request.value("--critic-load") else None
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
@@ -95,7 +94,12 @@ def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, l
         for option, value in (("--megatron-ckpt", trainer.megatron_ckpt), ("--model-args", trainer.model_args))
         if value
     ]
-    attention = request.value(ATTENTION) or next((name for name in FLASH if name in features), "sdpa")
+    if on_policy.is_on(request):
+        attention = on_policy.attention(request)
+        if attention in FLASH and attention not in features and features:
+            notes.append(f"{on_policy.MODE} needs flash-attn-3, which is not installed beside miles")
+    else:
+        attention = request.value(ATTENTION) or next((name for name in FLASH if name in features), "sdpa")
     common: Options = {ATTENTION: attention, "--gradient-checkpointing": True}
     apart = _why_apart(attention, features)
     if not apart:

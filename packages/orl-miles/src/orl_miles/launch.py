@@ -13,13 +13,14 @@ from urllib.request import getproxies_environment
 
 from msgspec import structs
 from orl_cluster.launch import launch, tools
+from orl_cluster.launch.command import Command
 from orl_cluster.launch.convert import ClusterConverter
 from orl_cluster.launch.layout import Installation
 from orl_cluster.launch.model_shape import model_shape
 from orl_core.config import TrainerConfig
 from orl_rollout.run_folder.contract import Conversion, Run
 
-from orl_miles import args
+from orl_miles import args, on_policy
 
 SHAPE = "miles.utils.external_utils.model_args_utils"  # prints the shape in a script that it is given without suffix
 LESS_MEMORY: dict[args.Backend, str] = {
@@ -28,7 +29,7 @@ LESS_MEMORY: dict[args.Backend, str] = {
 }
 
 
-def _command_of(installation: Installation, run: Run) -> launch.Command:
+def _command_of(installation: Installation, run: Run) -> Command:
     features = set(installation.found.features)
     if os.environ.get("MILES_USE_LEGACY_ROLLOUT_V1", "0") != "0":
         features.add(args.LEGACY)
@@ -39,10 +40,11 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
     argv, notes = args.arguments(request, backend, features, shape)
     # Megatron overlaps its communication only with one queue; FSDP only with several.
     queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if backend == "megatron" else {}
-    return launch.Command(
+    exact = on_policy.VARIABLES if on_policy.is_on(request) else {}
+    return Command(
         request=request,
         argv=tuple(argv),
-        environment={"no_proxy": _no_proxy(), **queues},
+        environment={"no_proxy": _no_proxy(), **queues, **exact},
         unknown=f"miles with --train-backend {backend} has no option {{}}",
         memory=LESS_MEMORY[backend],
         notes=tuple(notes),

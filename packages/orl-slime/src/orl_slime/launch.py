@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import structs
 from orl_cluster.launch import launch, tools, trainer_defaults
 from orl_cluster.launch.argv import Options
+from orl_cluster.launch.command import Command
 from orl_cluster.launch.convert import ClusterConverter
 from orl_cluster.launch.layout import Installation, LaunchRequest
 from orl_cluster.launch.model_shape import model_shape
@@ -26,7 +27,7 @@ TURN_ESTIMATORS = ("grpo", "gspo", "cispo")  # they train on the advantages that
 PRINT_SHAPE = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
 
 
-def _command_of(installation: Installation, run: Run) -> launch.Command:
+def _command_of(installation: Installation, run: Run) -> Command:
     """Return slime's command line.
 
     Raises:
@@ -44,7 +45,7 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
         training = {**training, **_turn_advantages(request)}
     ours = trainer_defaults.options(request, request.trainer.megatron_ckpt, training, parallel=True)
     argv = trainer_defaults.assemble(request, ours)
-    return launch.Command(
+    return Command(
         request=request,
         argv=(*shape, *argv),
         files=critic.files(request, argv),

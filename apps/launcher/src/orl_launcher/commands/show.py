@@ -140,6 +140,8 @@ def _last(numbered: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[i
 
 def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, Entry]]) -> None:
     console = cli.console()
+    for recovery in record.recoveries if record else ():
+        console.print(recovery.text, soft_wrap=True, markup=False, highlight=False)
     if record and record.points:
         if (told := closing_table(record)).row_count:
             console.print(told)

@@ -65,7 +65,8 @@ options that lower the memory of training on a cluster:
   --sglang-mem-fraction-static 0.5                       the engines' share of a GPU that they share with training
   --context-parallel-size 2, --optimizer-cpu-offload     Megatron (slime; miles with --train-backend megatron)
   --fsdp-cpu-offload                                     miles with FSDP; --gradient-checkpointing is on by default
-  --train-memory-margin-bytes, --use-fault-tolerance     miles: reserve memory for a long batch; restart dead engines
+  --train-memory-margin-bytes                            miles: reserve memory for a long batch
+A run on a cluster whose GPU memory ran out starts again with less, --memory-retries times.
 """
 
 

@@ -52,7 +52,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             RunAborted: `generate` ended the run, and the trainer went on without its exception.
         """
         run_in_progress(args).batches = rollout_id + 1
-        self._log(args, rollout_id, "rollout", _stats_in(samples), rollout_time)
+        self._log(args, rollout_id, "rollout", _stats_in(samples), rollout_time, step=rollout_id + 1)
         return False
 
     def log_eval(self, rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None) -> bool:
@@ -61,11 +61,13 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         Raises:
             RunAborted: as `log_rollout`.
         """
-        run_in_progress(args)
+        run = run_in_progress(args)
         stats = [found for one in data.values() for found in _stats_in(one.get("samples") or ())]
         # Evaluated rollouts run side by side: they take as long as the longest of them.
         seconds = max((found.generation_seconds + found.environment_seconds for found in stats), default=0.0)
-        self._log(args, rollout_id, "eval", stats, seconds)
+        # Trainers give the evaluation before all training the number of the first batch. The count may be a batch
+        # ahead, where the next batch is played meanwhile.
+        self._log(args, rollout_id, "eval", stats, seconds, step=min(run.batches or rollout_id, rollout_id + 1))
         return False
 
     def has_signal(self, args: Any, samples: list[Any], **_: Any) -> Any:
@@ -136,7 +138,9 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
                 "metrics of rollouts are in metrics.jsonl alone: this %s has none of %s", self.package, names
             )
 
-    def _log(self, args: Any, rollout_id: int, kind: str, stats: Sequence[RolloutStats], seconds: float) -> None:
+    def _log(
+        self, args: Any, rollout_id: int, kind: str, stats: Sequence[RolloutStats], seconds: float, *, step: int
+    ) -> None:
         """Log the metrics of `stats` by the trainer's tracking, on its own axis for `kind`, and to metrics.jsonl."""
         metrics = (evaluation_metrics if kind == "eval" else metrics_of)(stats)
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
@@ -146,11 +150,10 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             self._warn_untracked(args)
         elif named:
             with boundary(OrlError, "the trainer's tracking"):
-                step = metric_utils.compute_rollout_step(args, rollout_id)
-                tracking.log(args, {**named, f"{kind}/step": step}, step_key=f"{kind}/step")
+                axis = metric_utils.compute_rollout_step(args, rollout_id)
+                tracking.log(args, {**named, f"{kind}/step": axis}, step_key=f"{kind}/step")
         if named and (folder := getattr(args, "orl_folder", None)):
             path = Path(folder) / "metrics.jsonl"
-            step = _steps_made(path, rollout_id) if kind == "eval" else rollout_id + 1
             metrics_log.append(path, "eval" if kind == "eval" else "train", step, metrics, seconds=seconds)
 
 
@@ -158,13 +161,3 @@ def _stats_in(samples: Iterable[Any]) -> list[RolloutStats]:
     """Return the numbers that `generate` left in `samples`. Several samples of one rollout count once."""
     found = {rollout_of(sample): sample.metadata[STATS] for sample in flat(samples)[::-1] if STATS in sample.metadata}
     return [msgspec.convert(found[rollout], RolloutStats) for rollout in reversed(found)]
-
-
-def _steps_made(path: Path, rollout_id: int) -> int:
-    """Return the steps before the evaluation `rollout_id`, as the metrics file at `path` has them.
-
-    Trainers give the evaluation before all training the number of the first step. The file may be a step ahead, where
-    the next batch is played meanwhile.
-    """
-    logged = max((row.step for row in metrics_log.read(path) if row.kind == "train"), default=rollout_id)
-    return min(logged, rollout_id + 1)

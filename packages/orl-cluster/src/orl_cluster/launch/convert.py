@@ -153,11 +153,11 @@ def _run(command: Command, output: Path) -> None:
     made = checkpoint_in(output)
     if code == 0 and made is not None and made.format == command.tool.makes and weights_in(output).is_dir():
         return
-    error, lacks_memory = process.failure_of(log)
-    memory = "; --num-gpus spreads the model" if lacks_memory and command.tool.gpus else ""
+    failure = process.failure_of(log)
+    memory = "; --num-gpus spreads the model" if failure.lacks_memory and command.tool.gpus else ""
     name = Path(command.tool.script).name
     ended = f"ended with exit code {code}" if code else "ended without a checkpoint"
-    raise OrlError(f"{name} {ended}: {error} (see {log}){memory}")
+    raise OrlError(f"{name} {ended}: {failure.error} (see {log}){memory}")
 
 
 def _noted(conversion: Conversion, trainer: str, output: Path) -> Checkpoint:

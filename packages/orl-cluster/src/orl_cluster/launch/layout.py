@@ -5,18 +5,21 @@ Pure, and without a trainer's name: an adapter and `trainer_defaults` write the 
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from msgspec import Struct, field
 from orl_core.config import TrainerConfig
+from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.tracking import Tracking
 
-from orl_cluster.launch.argv import merge, names_in, option_name, value_of
+from orl_cluster.launch.argv import merge, names_in, number, option_name, value_of
 from orl_cluster.launch.probe import Findings
 
 GPUS, TENSOR_PARALLEL = 4, 4
+PIPELINE_PARALLEL = "--pipeline-model-parallel-size"
 
 
 class Installation(Struct, frozen=True, kw_only=True):
@@ -49,6 +52,12 @@ class Layout(Struct, frozen=True, kw_only=True):
         return self.actor * self.nodes + (0 if self.colocate else self.rollout)
 
 
+def splits_of(run: Run) -> int:
+    """Return the number of GPUs over which the user's context and pipeline parallelism split a sequence and a model."""
+    given = merge({}, run.config.trainer.own_flags, run.extra)
+    return math.prod(number(value_of(given, name), name) or 1 for name in (CONTEXT_PARALLEL, PIPELINE_PARALLEL))
+
+
 class LaunchRequest(Struct, frozen=True, kw_only=True):
     """Input of a command line. `tracking` says how the run is reported to Weights & Biases."""
 
@@ -77,6 +86,12 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         """The folder for checkpoints."""
         return Path(self.value("--save") or self.trainer.save or self.run.folder / "checkpoint").absolute()
 
+    @property
+    def loads_own(self) -> bool:
+        """Tell whether the run goes on from the checkpoint in its own folder, if there is one."""
+        load = self.value("--load") or self.trainer.load
+        return not load or Path(load).expanduser().absolute() == self.save
+
     def value(self, name: str) -> str | None:
         """Return the user's own value of the trainer's option `name`: after `--`, else in the file; "" for a switch.
 
@@ -85,13 +100,14 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         return value_of(merge({}, self.trainer.own_flags, self.run.extra), name)
 
 
-def layout_of(config: TrainerConfig, found: int, *, trains_in_parallel: bool = True) -> Layout:
+def layout_of(config: TrainerConfig, found: int, *, trains_in_parallel: bool = True, other_splits: int = 1) -> Layout:
     """Return the layout that the options ask for, on a machine where `found` GPUs were found (0: not known).
 
     `trains_in_parallel` tells whether `--tp` splits the model in training too, and not in the engines alone.
+    `other_splits` is the number of GPUs over which context and pipeline parallelism split each tensor-parallel part.
 
     Raises:
-        ConfigError: half a division into trainers and engines, or a tensor-parallel size that does not divide.
+        ConfigError: half a division into trainers and engines, or parallel sizes that do not divide the GPUs.
     """
     divided = config.actor_gpus is not None or config.rollout_gpus is not None or config.asynchronous
     nodes = config.actor_nodes or 1
@@ -101,9 +117,16 @@ def layout_of(config: TrainerConfig, found: int, *, trains_in_parallel: bool = T
     actor = config.actor_gpus or gpus
     rollout = config.rollout_gpus or gpus * nodes
     split = actor if trains_in_parallel or not divided else rollout  # a tensor-parallel group has to fit into it
-    tensor = config.tp or next(size for size in (TENSOR_PARALLEL, 2, 1) if split % size == 0 and rollout % size == 0)
+    training = actor * nodes
+    sizes = [size for size in (TENSOR_PARALLEL, 2, 1) if split % size == 0 and rollout % size == 0]
+    tensor = config.tp or next((size for size in sizes if training % (size * other_splits) == 0), sizes[-1])
     if split % tensor or rollout % tensor:
         raise ConfigError(f"--tp {tensor} does not divide {actor} training and {rollout} engine GPUs: change --tp")
+    if trains_in_parallel and training % (tensor * other_splits):
+        raise ConfigError(
+            f"tensor parallel {tensor} x context and pipeline parallel {other_splits} does not divide {training} "
+            "training GPUs: change --tp, or --context-parallel-size and --pipeline-model-parallel-size after `--`"
+        )
     per_node = config.num_gpus or (found or actor if divided else gpus)
     return Layout(
         nodes=nodes, per_node=per_node, actor=actor, rollout=rollout, colocate=not divided, tensor_parallel=tensor

@@ -14,12 +14,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
+from msgspec import Struct
 from orl_core.credentials import has_login, takes_secret
 from orl_rollout.signals import children
 
+LOG = "trainer.log"  # in the run's folder
 END_BYTES = 100_000  # of a log that are read for what went wrong
 LINE_CHARACTERS = 400
-MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory", "OOM-killed", "Out of memory")
+MEMORY = ("OutOfMemoryError", "OOM-killed", "Out of memory")
+GPU_MEMORY = re.compile(
+    r"torch(?:\.cuda)?\.OutOfMemoryError|(?:CUDA|HIP) (?:error: )?out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+)
+ENGINE = re.compile(r"^\s*(?:\x1b\[\d+m)?\(\w*SGLang\w*[ )]")  # what Ray writes before a line of an engine
 WORKING_FOLDER = "PWD"  # a shell's variable, whose name is also a password's
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
 
@@ -88,11 +94,30 @@ def _scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str])
         scrub.wait()
 
 
-def failure_of(log: Path) -> tuple[str, bool]:
-    """Return the last line of a log that names an exception, or its last line; and whether its end lacks memory."""
+class Failure(Struct, frozen=True, kw_only=True):
+    """The end of a log. `error` is its last line that names an exception, else its last line.
+
+    `lacks_memory` tells that memory ran out; `lacks_gpu_memory` that it was a GPU's; `in_engine` that it was in an
+    engine and not in training.
+    """
+
+    error: str
+    lacks_memory: bool = False
+    lacks_gpu_memory: bool = False
+    in_engine: bool = False
+
+
+def failure_of(log: Path, *, start: int = 0) -> Failure:
+    """Return what the end of a log says, as far as it was written after the byte `start`."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - END_BYTES))
+        file.seek(max(start, log.stat().st_size - END_BYTES))
         lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
     named = [line for line in lines if _EXCEPTION.search(line)]
     last = (named or lines or ["it said nothing"])[-1]
-    return " ".join(last.split())[:LINE_CHARACTERS], any(sign in line for line in lines for sign in MEMORY)
+    gpu = [line for line in lines if GPU_MEMORY.search(line)]
+    return Failure(
+        error=" ".join(last.split())[:LINE_CHARACTERS],
+        lacks_memory=bool(gpu) or any(sign in line for line in lines for sign in MEMORY),
+        lacks_gpu_memory=bool(gpu),
+        in_engine=bool(gpu) and all(ENGINE.match(line) for line in gpu),
+    )

@@ -20,7 +20,7 @@ from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
 from orl_cluster.launch.eval_sets import eval_options
-from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
 from orl_cluster.launch.probe import CUSTOM_CONFIG
 
 MODEL = "Qwen/Qwen3-30B-A3B"
@@ -102,6 +102,7 @@ def options(
         "--num-gpus-per-node": layout.per_node,
         "--rollout-num-gpus": layout.rollout,
         "--rollout-num-gpus-per-engine": layout.tensor_parallel,
+        "--use-fault-tolerance": True,
         "--colocate": layout.colocate,
         **_checkpoints(request, absolute(reference or request.trainer.model or MODEL)),
         **_data(request, generate),
@@ -235,7 +236,7 @@ def megatron(request: LaunchRequest) -> Options:
     """Return the options of Megatron, the training backend that several trainers have."""
     return {
         "--tensor-model-parallel-size": request.layout.tensor_parallel,
-        "--pipeline-model-parallel-size": 1,
+        PIPELINE_PARALLEL: 1,
         CONTEXT_PARALLEL: 1,
         "--recompute-granularity": "full",
         "--recompute-method": "uniform",

@@ -111,6 +111,13 @@ class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fie
     save: Annotated[str | None, Meta(description="Folder for checkpoints (default: in the run's own folder).")] = None
     megatron_ckpt: Annotated[str | None, Meta(description="The model, converted for Megatron.")] = None
     model_args: Annotated[str | None, Meta(description="The trainer's file with the shape of the model.")] = None
+    memory_retries: Annotated[
+        NonNegative | None,
+        Meta(
+            description="Most restarts of a run whose GPU memory ran out (default: 3). Each lowers one of: tokens of a "
+            "GPU, context, the engines' share."
+        ),
+    ] = None
     slime_path: Annotated[str | None, Meta(description="Checkout of slime (default: the installed one).")] = None
     miles_path: Annotated[str | None, Meta(description="Checkout of miles (default: the installed one).")] = None
     megatron_path: Annotated[str | None, Meta(description="Checkout of Megatron-LM (default: the installed one).")] = (

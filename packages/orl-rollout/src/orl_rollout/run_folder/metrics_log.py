@@ -43,8 +43,13 @@ def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, s
 
 
 def read(path: Path) -> list[MetricsRow]:
-    """Return the lines of the file at `path`; none if there is no file. Torn lines are left out."""
-    return [row for row in map(parse_row, read_lines(path)) if row is not None] if path.is_file() else []
+    """Return the lines of the file at `path`; none if there is no file. Torn lines are left out.
+
+    A trainer that goes on from a checkpoint makes some steps again: then the last line of a step counts.
+    """
+    rows = [row for row in map(parse_row, read_lines(path)) if row is not None] if path.is_file() else []
+    last = {(row.kind, row.step): row for row in rows}
+    return [row for row in rows if last[row.kind, row.step] is row]
 
 
 def parse_row(line: bytes) -> MetricsRow | None:

@@ -13,9 +13,10 @@ from typing import Any
 from msgspec import Struct
 from orl_core.errors import ConfigError
 
-from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder import metrics_log, recoveries
 from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, names_in
+from orl_rollout.run_folder.recoveries import Recovery
 
 FILES = ("config.json", "metrics.jsonl")
 RECENT = 5  # steps that a mean over the end (or the beginning) of training takes
@@ -28,6 +29,7 @@ class Record(Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     summary: dict[str, Any]
     points: tuple[MetricsRow, ...]
+    recoveries: tuple[Recovery, ...] = ()
 
     @property
     def environments(self) -> tuple[str, ...]:
@@ -109,6 +111,7 @@ def read_record(folder: Path) -> Record:
         config=read_object(folder / "config.json"),
         summary=read_object(folder / "summary.json"),
         points=tuple(metrics_log.read(folder / "metrics.jsonl")),
+        recoveries=recoveries.read(folder),
     )
 
 

@@ -1,0 +1,142 @@
+"""Runs a trainer to its end, and again with less memory where a GPU's memory ran out. Writes the summary.
+
+Every attempt goes on from the run's own newest checkpoint. Journal, metrics and log are those of one run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import structs
+from orl_core.errors import ConfigError, OrlError
+from orl_rollout.logs import logger_of, shown
+from orl_rollout.run_folder import metrics_log, recoveries
+from orl_rollout.run_folder.checkpoint import note_saved
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.recoveries import Recovery
+from orl_rollout.run_folder.summary import Summary, SummaryFile
+from orl_rollout.signals import interrupt
+
+from orl_cluster.launch import process, recovery
+from orl_cluster.launch.argv import value_of
+from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
+from orl_cluster.launch.eval_sets import write_eval_sets
+from orl_cluster.launch.process import Failure
+from orl_cluster.launch.ray import ray_cluster
+
+logger = logger_of("orl")
+Remake = Callable[[Run], Command]
+
+
+def run_to_end(command: Command, remake: Remake) -> None:
+    """Run the trainer to its end. `remake` makes the command of a changed run.
+
+    Raises:
+        ConfigError: the command cannot run on this machine.
+        OrlError: the trainer ended with an error, and another attempt would not help or is not allowed.
+    """
+    if command.problems:
+        raise ConfigError(command.problems[0])
+    for note in command.notes:
+        logger.warning("%s", note)
+    attempts = _Attempts(command, remake)
+    ending: dict[str, Any] = {}
+    summary = SummaryFile(command.request.run.folder, lambda: _summary_of(attempts.command))
+    try:
+        with interrupt.listening(), interrupt.notified(summary.interrupted):
+            while (failure := _attempt(attempts.command)) is not None:
+                attempts.next(failure)
+    except KeyboardInterrupt:
+        ending = {"interrupted": True}
+        raise
+    except OrlError as error:
+        ending = {"error": shown(str(error))}
+        raise
+    finally:
+        summary.end(ending)
+        request = command.request
+        note_saved(request.save, request.installation.trainer, value_of(command.argv, "--hf-checkpoint") or "")
+
+
+class _Attempts:
+    """The attempts of one run. `command` is that of the present one."""
+
+    def __init__(self, command: Command, remake: Remake) -> None:
+        self.command = command
+        self._first = command
+        self._remake = remake
+        self._changes: list[recovery.Change] = []
+        self._found = recovery.checkpoint_in(command.request.save)
+
+    def next(self, failure: tuple[int, Failure]) -> None:
+        """Make the command of the next attempt, and record it.
+
+        Raises:
+            OrlError: it is the last attempt that failed.
+        """
+        code, why = failure
+        request = self._first.request
+        allowed = request.trainer.memory_retries
+        allowed = recovery.RETRIES if allowed is None else allowed
+        change = None
+        if why.lacks_gpu_memory and len(self._changes) < allowed:
+            change = recovery.next_change(self.command.argv, request.names, self._changes, in_engine=why.in_engine)
+        if change is None:
+            raise self._error(code, why)
+        self._changes.append(change)
+        checkpoint = recovery.checkpoint_in(request.save)
+        goes_on = checkpoint is not None and (checkpoint != self._found or request.loads_own)
+        command = self._remake(recovery.going_on(request.run, request.save)) if goes_on else self._first
+        self.command = structs.replace(command, argv=tuple(recovery.changed(command.argv, self._changes)))
+        made = Recovery(
+            attempt=len(self._changes),
+            option=change.option,
+            before=change.before,
+            after=change.after,
+            checkpoint=checkpoint.number if checkpoint and goes_on else None,
+            error=shown(why.error),
+            seconds=round(time.monotonic() - request.run.started, 1),
+        )
+        logger.warning("%s", made.text)
+        recoveries.append(request.run.folder, made)
+
+    def _error(self, code: int, why: Failure) -> OrlError:
+        request = self._first.request
+        memory = f"; {self._first.memory}" if why.lacks_memory else ""
+        tried = f", after {len(self._changes)} restarts with less memory" if self._changes else ""
+        log = request.run.folder / process.LOG
+        return OrlError(
+            f"{request.installation.trainer} ended with exit code {code}{tried}: {why.error} (see {log}){memory}"
+        )
+
+
+def _attempt(command: Command) -> tuple[int, Failure] | None:
+    """Run the trainer once, on a Ray cluster of this attempt's own. Return exit code and cause if it failed."""
+    request, folder = command.request, command.request.run.folder
+    log = folder / process.LOG
+    start = log.stat().st_size if log.is_file() else 0
+    for path, content in {**command.files, request.custom_config: custom_config(request)}.items():
+        path.write_bytes(content)
+    write_eval_sets(request.run)
+    environment, needs = environment_of(command), required_env(command)
+    python, gpus = request.installation.python, request.layout.per_node
+    with ray_cluster(python, environment, gpus=gpus, log=folder / "ray.log", needs=needs) as ray:
+        code = process.run(command.words, ray, log=log, hidden=needs.names)
+    return (code, process.failure_of(log, start=start)) if code else None
+
+
+def _summary_of(command: Command) -> Summary:
+    run = command.request.run
+    made = Summary.of(run.config, metrics_log.read(run.folder / "metrics.jsonl"))
+    return structs.replace(
+        made,
+        # The log hook of a trainer times the rollouts of a step, not the training after them.
+        seconds_per_step=msgspec.UNSET,
+        rollout_seconds_per_step=made.seconds_per_step,
+        seconds_total=round(time.monotonic() - run.started, 1),
+        command=command.words,
+        **run.facts,
+    )

@@ -1,0 +1,73 @@
+"""A trainer's command: its arguments, its environment, and the files that it reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+from orl_core.config.yaml import read
+from orl_core.errors import ConfigError
+from orl_rollout.run_folder.tracking import WANDB_KEY
+
+from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.probe import CUSTOM_CONFIG, WORKING_FOLDER
+from orl_cluster.launch.ray import environment_for
+from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """Arguments of the trainer's train.py, and the `environment` beside what is inherited.
+
+    `files` are written before it starts. `unknown` is the message for an option `{}` that nothing there knows; `memory`
+    says what lowers memory use. `problems` keep it from running on this machine; `notes` are what else its user should
+    know.
+    """
+
+    request: LaunchRequest
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    unknown: str
+    memory: str
+    files: Mapping[Path, bytes] = field(default_factory=dict[Path, bytes])
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The whole command line."""
+        script = "train_async.py" if self.request.trainer.asynchronous else "train.py"
+        installation = self.request.installation
+        return [installation.python, str(Path(installation.found.root) / script), *self.argv]
+
+
+def environment_of(command: Command) -> dict[str, str]:
+    """Return the environment of the trainer, and of the workers of a cluster of its own."""
+    given = secrets_in_config(command.request.run.config)
+    return environment_for(command.request.installation.python, {**given, **command.environment})
+
+
+def required_env(command: Command) -> RequiredEnv:
+    """Return the variables that the workers need. A user who is logged in at Weights & Biases needs no key there."""
+    request = command.request
+    tracked = request.tracking.mode == "online" and bool(os.environ.get(WANDB_KEY))
+    package = f"orl_{request.installation.trainer}"
+    return needs_of(request.run.config, package, tracked=tracked, settings=command.environment)
+
+
+def custom_config(request: LaunchRequest) -> bytes:
+    """Write the file of `--custom-config-path`: the keys of the user's own file of that option, and ours."""
+    own = request.value(CUSTOM_CONFIG)
+    if own == "":
+        raise ConfigError(f"{CUSTOM_CONFIG}: expected a file after it")
+    tree = read(Path(own)) if own else {}
+    run = request.run
+    ours = {
+        "orl_config": run.config.public(),
+        "orl_folder": str(run.folder.absolute()),
+        WORKING_FOLDER: str(Path.cwd()),
+    }
+    merged = {**tree, **ours}
+    return msgspec.json.format(msgspec.json.encode(merged), indent=2)

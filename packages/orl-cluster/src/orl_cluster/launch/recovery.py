@@ -1,0 +1,96 @@
+"""Recovery from a lack of GPU memory: the next change of the command line, and the run that goes on.
+
+No trainer is named here. What changes one option comes before it changes again: tokens of a GPU, context, the engines'
+share. If an engine ran out of memory, its share comes first. An option that the user gave by the trainer's own name is
+left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from msgspec import Struct, structs
+from orl_core.config.limits import PER_GPU
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
+from orl_rollout.run_folder.contract import Run
+
+from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
+
+RETRIES = 3
+CONTEXT, ENGINES = "--rollout-max-context-len", "--sglang-mem-fraction-static"
+LEAST_TOKENS = 1024
+LEAST_SHARE, SHARE_STEP = 0.3, 0.15
+# Options that say where a run begins, and how. The run's own checkpoint replaces them.
+BEGINNING = ("--load", "--ckpt-step", "--critic-load", "--finetune", "--start-rollout-id")
+NO_OPTIMIZER, UNSAVED_OPTIMIZER = "--no-load-optim", "--no-save-optim"
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """A new value of one option of the trainer."""
+
+    option: str
+    before: str
+    after: str
+
+
+def next_change(
+    argv: Sequence[str], given: Collection[str], made: Sequence[Change], *, in_engine: bool
+) -> Change | None:
+    """Return the change of `argv` that lowers memory next; None if nothing is left to lower.
+
+    `given` are the options that the user gave by the trainer's own names, `made` the changes up to now.
+    """
+    order = (ENGINES, PER_GPU, CONTEXT) if in_engine else (PER_GPU, CONTEXT, ENGINES)
+    pulled = [change.option for change in made]
+    for option in sorted(order, key=pulled.count):
+        before = value_of(argv, option)
+        after = _lowered(option, before) if before and option not in given else None
+        if before and after:
+            return Change(option=option, before=before, after=after)
+    return None
+
+
+def _lowered(option: str, value: str) -> str | None:
+    """Return the next lower value of an option; None below the least."""
+    if option == ENGINES:
+        share = round(float(value) - SHARE_STEP, 2)
+        return str(share) if share >= LEAST_SHARE else None
+    half = int(value) // 2
+    return str(half) if half >= LEAST_TOKENS else None
+
+
+def changed(argv: Sequence[str], changes: Sequence[Change]) -> list[str]:
+    """Return `argv` with the values of `changes`."""
+    words = list(argv)
+    for change in changes:
+        words = [*without(words, change.option), change.option, change.after]
+    return words
+
+
+class Checkpoint(Struct, frozen=True):
+    """The newest checkpoint in a folder: its number, and when it was written."""
+
+    number: int
+    written: int
+
+
+def checkpoint_in(folder: Path) -> Checkpoint | None:
+    """Return the newest checkpoint that training wrote to `folder`; None if there is none."""
+    tracker = folder / CHECKPOINT_TRACKER
+    if not tracker.is_file():
+        return None
+    text = tracker.read_text(encoding="utf-8").strip()
+    return Checkpoint(int(text), tracker.stat().st_mtime_ns) if text.isdecimal() else None
+
+
+def going_on(run: Run, save: Path) -> Run:
+    """Return `run` as it goes on from its own checkpoint in `save`, whatever checkpoint it began with."""
+    trainer = run.config.trainer
+    names = {*names_in(run.extra), *map(option_name, trainer.own_flags)}
+    gone = {*BEGINNING, *(() if UNSAVED_OPTIMIZER in names else (NO_OPTIMIZER,))}
+    flags = {name: value for name, value in trainer.own_flags.items() if option_name(name) not in gone}
+    options = split_options(run.extra)
+    extra = tuple(word for words in options if words[0].partition("=")[0] not in gone for word in words)
+    config = structs.replace(run.config, trainer=structs.replace(trainer, load=str(save), flags=flags))
+    return structs.replace(run, config=config, extra=extra)

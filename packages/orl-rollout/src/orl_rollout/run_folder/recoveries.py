@@ -1,0 +1,57 @@
+"""recoveries.jsonl of a run: one line for each restart of the trainer after GPU memory ran out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from orl_rollout.bounded_files import read_lines
+
+FILE = "recoveries.jsonl"
+
+
+class Recovery(Struct, frozen=True, kw_only=True):
+    """One restart, the `attempt`-th of the run, with `option` at `after` instead of `before`.
+
+    `checkpoint` is the number of the checkpoint from which it goes on; None if there is none and it begins again.
+    `error` is how the attempt before it ended, `seconds` how long the run had lasted then.
+    """
+
+    attempt: int
+    option: str
+    before: str
+    after: str
+    checkpoint: int | None = None
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The restart in one line."""
+        begins = "from the beginning" if self.checkpoint is None else f"from checkpoint {self.checkpoint}"
+        return (
+            f"GPU memory ran out. Restart {self.attempt} {begins} with {self.option} {self.after} instead of "
+            f"{self.before}"
+        )
+
+
+def append(folder: Path, recovery: Recovery) -> None:
+    """Add a restart to the record of the run in `folder`."""
+    with (folder / FILE).open("ab") as file:
+        file.write(msgspec.json.encode(recovery) + b"\n")
+
+
+def read(folder: Path) -> tuple[Recovery, ...]:
+    """Return the restarts of the run in `folder`. Torn lines are left out."""
+    path = folder / FILE
+    found = (_parse(line) for line in read_lines(path)) if path.is_file() else ()
+    return tuple(one for one in found if one is not None)
+
+
+def _parse(line: bytes) -> Recovery | None:
+    try:
+        return msgspec.json.decode(line, type=Recovery)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
