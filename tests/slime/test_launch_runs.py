@@ -191,7 +191,7 @@ def test_unreadable_checkpoint_is_refused_before_start(
 ) -> None:
     other = str(checkpoint(working / "other", model_type="unheard_of"))
     assert trained(python, working, "--model-args", "qwen3-0.6B", "--load", other) == 1
-    assert "convert_hf_to_torch_dist.py" in capsys.readouterr().err
+    assert "orl convert" in capsys.readouterr().err
     assert not (working / "runs/run/trainer.log").exists()
 
 
