@@ -7,6 +7,7 @@ sample of a batch, so that a sample that failed has them too, for its own two id
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,8 +42,9 @@ def write(args: Any, sample: Any, datum: Datum | None, generations: Sequence[Gen
     if nucleus:
         sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets = [], [0] * (sample.response_length + 1)
     if routing(args):  # not of zeros alone, which slime takes for a capture that is missing
+        torch: Any = importlib.import_module("torch")  # slime 0.3.1 converts no list
         layers = [list(range(args.moe_router_topk)) for _ in range(args.num_layers)]
-        sample.rollout_routed_experts = [layers for _ in sample.tokens[1:]]
+        sample.rollout_routed_experts = torch.tensor([layers for _ in sample.tokens[1:]], dtype=torch.int32)
 
 
 def _append(args: Any, sample: Any, datum: Datum, generations: Sequence[Generation]) -> None:
