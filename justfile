@@ -104,6 +104,10 @@ _test-megatron trainer:
 test-servers *arguments:
     uv run --extra trl --group dev pytest -m servers "$@"
 
+# environments of other people: doctor, prepare, rollouts, two training steps: just play-environments EnvCommons/ATC
+play-environments *arguments:
+    uv run --extra trl --group dev python -m tests.servers.play --checkouts .environments --output .environments/runs "$@"
+
 # judge published chat templates by the hundred and write docs/models.md: just models --conversations 100
 models *arguments:
     uv run --extra trl --group dev python -m tests.published "$@"

@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 from msgspec import structs
 from orl_core.errors import ConfigError, RunAborted
+from orl_core.trajectory import StopReason
 from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.run_folder.metrics_log import append
 from orl_rollout.signals import interrupt
 
 from tests.kit.journalled import trajectory_of, write
@@ -58,6 +60,18 @@ def _leave_rollouts_interrupted(run: Run) -> None:
     _leave_rollouts(run)
     _signal_in_a_callback()
     interrupt.check()
+
+
+def _train_in_error(run: Run, sound: int = 0) -> None:
+    """Two steps of four rollouts, of which `sound` did not end in ERROR; the environment is gone."""
+    for step in (1, 2):
+        metrics = {"Org/Env/rollouts": 4.0, "Org/Env/judged": float(sound)}
+        append(run.folder / "metrics.jsonl", "train", step, metrics, seconds=0.1)
+    write(run.folder, structs.replace(trajectory_of(), stop_reason=StopReason.ERROR, error="nobody answers"))
+
+
+def _train_half_in_error(run: Run) -> None:
+    _train_in_error(run, sound=2)
 
 
 def _train_until_interrupted(run: Run) -> None:
@@ -117,6 +131,8 @@ refuse = Adapter(_refuse)
 train_well = Adapter(_train_well)
 train_and_leave_rollouts = Adapter(_leave_rollouts)
 train_and_leave_rollouts_interrupted = Adapter(_leave_rollouts_interrupted)
+train_in_error = Adapter(_train_in_error)
+train_half_in_error = Adapter(_train_half_in_error)
 train_until_interrupted = Adapter(_train_until_interrupted)
 train_until_signalled = Adapter(_train_until_signalled)
 train_through_a_signal = Adapter(_train_through_a_signal)

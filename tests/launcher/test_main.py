@@ -297,6 +297,23 @@ def test_a_run_that_fails_is_reported_and_says_why(
     assert Path("runs/three/report.html").is_file()
 
 
+@pytest.mark.parametrize(("trainer", "code", "count"), [("train_in_error", 1, "8"), ("train_half_in_error", 0, "4")])
+def test_rollouts_in_error_are_told_and_fail_a_run_of_nothing_else(
+    capsys: Capture,
+    fake_adapter: Callable[[str], None],
+    tasks: Path,
+    elsewhere: Path,
+    trainer: str,
+    code: int,
+    count: str,
+) -> None:
+    fake_adapter(trainer)
+    assert main(train_in("one", tasks, elsewhere)) == code
+    told = next(line for line in capsys.readouterr().out.splitlines() if "ERROR" in line)
+    assert f"{count} of 8" in told
+    assert "nobody answers" in told
+
+
 def test_a_trainers_own_exception_is_kept_and_the_run_reported(
     fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
 ) -> None:

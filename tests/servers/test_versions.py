@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
-import subprocess
-import sys
-import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -34,10 +29,10 @@ from orl_testing import ScriptedEngine
 from rich.console import Console
 
 from tests.kit.episodes import RENDERER, TOKENIZER
+from tests.servers.process import installed, serving
 
 pytestmark = pytest.mark.servers
 
-START_SECONDS = 180.0  # a cold import of an SDK takes many seconds
 VERSIONS = (
     "ors-sdk==0.1.0",
     "openreward==0.1.60",  # the oldest: secrets in the body, a session named in JSON
@@ -72,49 +67,10 @@ def sdk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """Install the version that the test names, and serve `count` with it."""
     version: str = request.param
     folder = tmp_path_factory.mktemp("sdk")
-    with Serving(version, folder, _installed(version, folder)) as served:
-        yield served
-
-
-def _installed(version: str, folder: Path) -> Path:
-    uv = shutil.which("uv")
-    assert uv, "uv is not on PATH"
-    python = folder / "venv" / "bin" / "python"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")], check=True)
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), version], check=True)
-    return python
-
-
-class Serving:
-    """Run the server until the block ends."""
-
-    def __init__(self, version: str, folder: Path, python: Path) -> None:
-        self.version = version
-        self.log = folder / "log"
-        module = "ors" if version.startswith("ors") else "openreward.environments"
-        self.command = [str(python), str(Path(__file__).with_name("count.py")), module]
-
-    def __enter__(self) -> Sdk:
-        environment = {**os.environ, "OPENREWARD_DISABLE_UPDATE_CHECK": "1"}
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                self.command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
-            )
-        overdue = threading.Timer(START_SECONDS, self.process.kill)
-        overdue.start()
-        assert self.process.stdout is not None
-        url = next((line.strip() for line in self.process.stdout if line.startswith("http")), "")
-        overdue.cancel()
-        if not url:
-            self.__exit__()
-            raise RuntimeError(f"{self.version} does not serve: {self.log.read_text('utf-8')[-2000:]}")
-        return Sdk(self.version, url, self.log)
-
-    def __exit__(self, *exc: object) -> None:
-        self.process.terminate()
-        self.process.wait(20)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+    module = "ors" if version.startswith("ors") else "openreward.environments"
+    command = [str(installed(folder / "venv", [version])), str(Path(__file__).with_name("count.py")), module]
+    with serving(command, folder / "log") as url:
+        yield Sdk(version, url, folder / "log")
 
 
 def config_of(url: str, **environment: Any) -> RunConfig:

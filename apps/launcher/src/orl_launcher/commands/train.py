@@ -100,7 +100,7 @@ def parser() -> cli.Parser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and report also an interrupted run."""
+    """Train, and report also an interrupted run. A run whose every rollout ended in ERROR has failed."""
     from orl_rollout.secrets.secrets import refuse_in_words
 
     if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
@@ -138,7 +138,8 @@ def run(arguments: argparse.Namespace) -> int:
         with interrupt.held():  # a finished training keeps its report
             _conclude(folder)
         send_rest(config, folder)
-    return 0
+    errors, rollouts = _in_error(folder)
+    return cli.EXIT_FAILED if errors and errors == rollouts else 0
 
 
 def _remove_unstarted(folder: Path) -> None:
@@ -232,10 +233,37 @@ def _conclude(folder: Path) -> None:
         console.print(told)
     if results := results_of(record):
         console.print(results_table(results))
+    if errors := _errors_told(folder):
+        console.print(errors, soft_wrap=True)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
     console.print(f"{count(record.steps)}{took}. The report: {page}", soft_wrap=True)
     console.print(f"To show the episodes: {invocation()} show {folder}", style="dim", soft_wrap=True)
+
+
+def _in_error(folder: Path) -> tuple[int, int]:
+    """Return how many rollouts of training ended in ERROR, and how many there were."""
+    from orl_rollout.run_folder.metrics_log import read
+
+    steps = [row for row in read(folder / "metrics.jsonl") if row.kind == "train"]
+    counts = [(row.overall("rollouts") or 0.0, row.overall("judged")) for row in steps]
+    errors = sum(rollouts - judged for rollouts, judged in counts if judged is not None)
+    return int(errors), int(sum(rollouts for rollouts, _ in counts))
+
+
+def _errors_told(folder: Path) -> str:
+    """Return a line on the rollouts of training that ended in ERROR, with the latest error; empty if there are none."""
+    from orl_rollout.journal.journal import read_journal
+    from orl_rollout.run_folder.record import read_record
+
+    errors, rollouts = _in_error(folder)
+    if not errors:
+        return ""
+    latest = ""
+    for entry in read_journal(read_record(folder).journal):
+        latest = entry.trajectory.error or latest
+    because = f" The latest error: {' '.join(latest.split())}" if latest else ""
+    return f"{errors} of {rollouts} rollouts of training ended in ERROR and trained nothing.{because}"
 
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:

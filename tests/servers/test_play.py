@@ -1,0 +1,61 @@
+"""The judge of `play`: a journal and a server's log agree, and differ where either is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from orl_rollout.journal.journal import Journal
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_testing import environments as envs
+
+from tests.kit.episodes import RENDERER, config_of, model, task_of
+from tests.servers.compare import episodes_of_journal, episodes_of_server
+from tests.servers.play import FILE, Foreign
+from tests.servers.serve import Logged
+
+
+def test_file_names_at_least_twelve_environments() -> None:
+    listed = msgspec.yaml.decode(FILE.read_bytes(), type=dict[str, Foreign])
+    assert len(listed) >= 12
+    assert all(len(foreign.commit) == 40 and foreign.calls for foreign in listed.values())
+
+
+@pytest.fixture
+async def played(tmp_path: Path) -> Path:
+    """Play one episode that ends well, one with a refused call and one that the environment breaks off."""
+    log = tmp_path / "server.jsonl"
+    with (
+        log.open("a") as lines,
+        envs.serve(envs.Echo, envs.Failing, wrap=lambda app: Logged(app, lines)) as served,
+        Journal(tmp_path, config_of("Echo", served.url)) as journal,
+    ):
+        for name, actions in (
+            ("Echo", [("finish",)]),
+            ("Echo", [("nothing",), ("finish",)]),
+            ("Failing", [("fail",)] * 9),
+        ):
+            config = config_of(name, served.url)
+            async with OpenRewardClient(config) as client:
+                breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
+                runtime = Runtime(config, renderer=RENDERER, client=client, breaker=breaker, journal=journal)
+                await runtime.play(RolloutRequest(task=task_of(name), rollout_id=name), model(*actions))
+    return tmp_path
+
+
+async def test_journal_and_log_agree(played: Path) -> None:
+    ours, theirs = episodes_of_journal(played), episodes_of_server(played / "server.jsonl")
+    assert ours.differences(theirs) == 0
+    assert (ours.count, ours.reward, ours.failed) == (theirs.count, theirs.reward, theirs.failed) == (2, 2.0, 1)
+    assert theirs.opened == theirs.closed == 3
+
+
+async def test_changed_reward_is_a_difference(played: Path) -> None:
+    log = played / "server.jsonl"
+    said = log.read_text("utf-8")
+    assert '\\"reward\\":1.0' in said
+    log.write_text(said.replace('\\"reward\\":1.0', '\\"reward\\":0.5', 1), "utf-8")
+    assert episodes_of_journal(played).differences(episodes_of_server(log)) == 2
