@@ -367,7 +367,7 @@ async def test_usage_counts_what_the_engine_was_shown() -> None:
     model = Model()
     async with episode_of(model) as episode:
         agent = agent_of()
-        assert await episode.count(CHAT.read(agent.request())) > 0
+        usage: Any = None
         for number in range(3):
             counted = await episode.count(CHAT.read(agent.request()))
             usage = (await turn(episode, agent))["usage"]
