@@ -105,7 +105,7 @@ async def test_turns_side_by_side_share_the_sampled_ids() -> None:
         trajectory = episode.trajectory()
     assert sum(len(turn.action_ids) for turn in trajectory.turns) == 100
     assert trajectory.stop_reason is StopReason.MAX_TOKENS
-    assert all(isinstance(reply, RequestRefused) for reply in replies[4:])
+    assert sum(isinstance(reply, RequestRefused) for reply in replies) == 3
 
 
 async def test_client_lowers_the_tokens_of_a_turn_and_no_call_of_a_cut_action_is_sent() -> None:
@@ -367,7 +367,7 @@ async def test_usage_counts_what_the_engine_was_shown() -> None:
     model, usage = Model(), dict[str, Any]()
     async with episode_of(model) as episode:
         agent = agent_of()
-        assert await episode.count(CHAT.read(agent.request())) > 0
+        usage: Any = None
         for number in range(3):
             counted = await episode.count(CHAT.read(agent.request()))
             usage = (await turn(episode, agent))["usage"]

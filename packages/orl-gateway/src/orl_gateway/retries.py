@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from orl_gateway.dialects import Reply
+from orl_gateway.dialects import Reply, RequestRefused
 
 
 class _Asked:
@@ -71,7 +71,11 @@ def _look_at(answer: asyncio.Future[Reply]) -> None:
 
 
 async def _awaited(ask: Callable[[], Awaitable[Reply]]) -> Reply:
-    return await ask()
+    """Return what is asked for; `close` alone cancels it, and clients that still wait are refused."""
+    try:
+        return await ask()
+    except asyncio.CancelledError as exc:
+        raise RequestRefused("the episode is over: end", code="episode_over") from exc
 
 
 def _failed(task: asyncio.Task[Reply]) -> bool:

@@ -1,0 +1,336 @@
+"""The gateway on loopback: the official SDKs, raw requests, tokens, retries, keepalives and faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import anthropic
+import openai
+import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+from orl_core.config import EnvironmentConfig
+from orl_core.errors import EngineError
+from orl_core.trajectory import Generation
+from orl_gateway import Episode, Gateway, report_of
+from orl_gateway.dialects import Reply
+from orl_gateway.retries import Retries
+from orl_rollout.results.outcome import outcome_of
+from orl_testing import ScriptedEngine
+
+from tests.gateway.agents import LOOK, Model, episode_of, generation_of
+
+CHAT_TOOLS: Any = [{"type": "function", "function": LOOK}]
+USER: Any = {"role": "user", "content": "Begin."}
+HELLO = {"model": "m", "messages": [USER]}
+
+
+class Served:
+    """A gateway with one episode, and clients of it."""
+
+    def __init__(self, gateway: Gateway, episode: Episode) -> None:
+        self.gateway = gateway
+        self.episode = episode
+        self.token = gateway.add(episode)
+        self.url = gateway.base_url(self.token)
+
+    @asynccontextmanager
+    async def openai(self, **settings: Any) -> AsyncGenerator[AsyncOpenAI]:
+        given = {"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, **settings}
+        async with AsyncOpenAI(**given) as client:
+            yield client
+
+    @asynccontextmanager
+    async def anthropic(self, **settings: Any) -> AsyncGenerator[AsyncAnthropic]:
+        async with AsyncAnthropic(**{"base_url": self.url, "api_key": "none", "max_retries": 0, **settings}) as client:
+            yield client
+
+
+@asynccontextmanager
+async def served(engine: Any, **settings: Any) -> AsyncGenerator[Served]:
+    async with Gateway(**settings) as gateway, episode_of(engine) as episode:
+        yield Served(gateway, episode)
+
+
+def branches(episode: Episode) -> list[str | None]:
+    return [turn.branch for turn in episode.trajectory().turns]
+
+
+async def test_chat_completions_of_the_sdk_are_one_row() -> None:
+    async with served(Model(("reasoned", "call", "text"))) as play, play.openai() as client:
+        messages: list[Any] = [USER]
+        message: Any = None
+        for _ in range(3):
+            answer = await client.chat.completions.create(model="m", messages=messages, tools=CHAT_TOOLS)
+            message = answer.choices[0].message
+            messages.append(message)
+            messages += [
+                {"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in message.tool_calls or ()
+            ]
+        assert message.content == "I say the number 2."
+        assert branches(play.episode) == [None] * 3
+
+
+async def test_streamed_chat_completions_of_the_sdk_are_one_row() -> None:
+    async with served(Model(("reasoned", "calls", "text"))) as play, play.openai() as client:
+        messages: list[Any] = [USER]
+        message: Any = None
+        for _ in range(3):
+            async with client.chat.completions.stream(model="m", messages=messages, tools=CHAT_TOOLS) as stream:
+                message = (await stream.get_final_completion()).choices[0].message
+            messages.append(message.to_dict())
+            messages += [
+                {"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in message.tool_calls or ()
+            ]
+        assert message.content == "I say the number 2."
+        assert branches(play.episode) == [None] * 3
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_responses_of_the_sdk_are_one_row(streams: bool) -> None:
+    async with served(Model(("reasoned", "calls", "text"))) as play, play.openai() as client:
+        said: list[Any] = [USER]
+        answer: Any = None
+        tools: Any = [{"type": "function", **LOOK}]
+        for _ in range(3):
+            if streams:
+                async with client.responses.stream(model="m", input=said, tools=tools) as stream:
+                    answer = await stream.get_final_response()
+            else:
+                answer = await client.responses.create(model="m", input=said, tools=tools)
+            said += [item.to_dict() for item in answer.output]
+            said += [
+                {"type": "function_call_output", "call_id": item.call_id, "output": "A wall."}
+                for item in answer.output
+                if item.type == "function_call"
+            ]
+        assert answer.output_text == "I say the number 2."
+        assert branches(play.episode) == [None] * 3
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_messages_of_the_sdk_are_one_row(streams: bool) -> None:
+    tools: Any = [{"name": "look", "description": "Look.", "input_schema": LOOK["parameters"]}]
+    async with served(Model(("reasoned", "calls", "text"))) as play, play.anthropic() as client:
+        messages: list[Any] = [USER]
+        answer: Any = None
+        for _ in range(3):
+            counted = await client.messages.count_tokens(model="m", messages=messages, tools=tools)
+            if streams:
+                async with client.messages.stream(model="m", max_tokens=90, messages=messages, tools=tools) as stream:
+                    answer = await stream.get_final_message()
+            else:
+                answer = await client.messages.create(model="m", max_tokens=90, messages=messages, tools=tools)
+            assert answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0) == counted.input_tokens
+            messages.append({"role": "assistant", "content": [block.to_dict() for block in answer.content]})
+            results = [
+                {"type": "tool_result", "tool_use_id": block.id, "content": "A wall."}
+                for block in answer.content
+                if block.type == "tool_use"
+            ]
+            if results:
+                messages.append({"role": "user", "content": results})
+        (said,) = answer.content
+        assert said.type == "text"
+        assert said.text == "I say the number 2."
+        assert branches(play.episode) == [None] * 3
+
+
+async def test_models_are_listed_for_both_sdks() -> None:
+    async with served(Model()) as play, play.openai() as ours, play.anthropic() as theirs:
+        assert [model.id async for model in ours.models.list()] == ["orl"]
+        assert [model.id async for model in theirs.models.list()] == ["orl"]
+
+
+async def test_token_is_the_key_of_clients_without_a_path() -> None:
+    async with served(Model()) as play:
+        url = play.gateway.url
+        async with play.openai(base_url=f"{url}/v1", api_key=play.token) as client:
+            await client.chat.completions.create(model="m", messages=[USER])
+        async with play.anthropic(base_url=url, api_key=play.token) as client:
+            await client.messages.create(model="m", max_tokens=90, messages=[USER])
+        assert len(play.episode.trajectory().turns) == 2
+
+
+async def test_token_opens_its_own_episode_alone() -> None:
+    async with served(Model()) as play, episode_of(Model()) as other:
+        token = play.gateway.add(other)
+        assert token != play.token
+        assert len(token) >= 43  # 256 bits
+        async with play.openai(base_url=f"{play.gateway.base_url(token)}/v1") as client:
+            await client.chat.completions.create(model="m", messages=[USER])
+        play.gateway.remove(token)
+        async with play.openai(base_url=f"{play.gateway.base_url(token)}/v1") as client:
+            with pytest.raises(openai.AuthenticationError):
+                await client.chat.completions.create(model="m", messages=[USER])
+        async with play.anthropic(base_url=play.gateway.url) as client:
+            with pytest.raises(anthropic.AuthenticationError):
+                await client.messages.create(model="m", max_tokens=90, messages=[USER])
+        assert (len(other.trajectory().turns), len(play.episode.trajectory().turns)) == (1, 0)
+
+
+async def test_gateway_listens_on_loopback() -> None:
+    async with Gateway() as gateway:
+        assert gateway.url.startswith("http://127.0.0.1:")
+
+
+async def test_refusal_is_raised_by_the_sdks_once() -> None:
+    picture: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
+    async with served(Model()) as play, play.openai(max_retries=3) as client:
+        with pytest.raises(openai.BadRequestError, match="image"):
+            await client.chat.completions.create(model="m", messages=[picture])
+        with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+            await client.responses.create(model="m", input="Hi.", previous_response_id="resp_1")
+
+
+async def test_engine_fault_is_a_server_error_that_is_not_retried() -> None:
+    engine = ScriptedEngine([EngineError("the engine is gone"), generation_of("Well.")])
+    async with served(engine) as play, play.openai(max_retries=3) as client, play.anthropic(max_retries=3) as other:
+        with pytest.raises(openai.InternalServerError, match="gone"):
+            await client.chat.completions.create(model="m", messages=[USER])
+        with pytest.raises(anthropic.InternalServerError, match="gone"):
+            await other.messages.create(model="m", max_tokens=90, messages=[USER])
+        assert play.episode.trajectory().error == "the engine is gone"
+        assert engine.requests == []
+
+
+class Waiting:
+    """An engine that answers when it is let go."""
+
+    def __init__(self, answer: Generation | Exception) -> None:
+        self.answer = answer
+        self.asked = 0
+        self.begun = asyncio.Event()
+        self.free = asyncio.Event()
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        self.asked += 1
+        self.begun.set()
+        await self.free.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "keepalive", "last"),
+    [
+        ("chat/completions", {**HELLO, "stream": True}, b": keepalive", b"data: [DONE]"),
+        ("responses", {"model": "m", "input": "Hi.", "stream": True}, b": keepalive", b"response.completed"),
+        ("messages", {**HELLO, "max_tokens": 9, "stream": True}, b"event: ping", b"message_stop"),
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
+async def test_stream_is_kept_alive_until_the_answer(
+    path: str, body: dict[str, Any], keepalive: bytes, last: bytes, fails: bool
+) -> None:
+    engine = Waiting(EngineError("the engine is gone") if fails else generation_of("Well."))
+    async with served(engine, keepalive=0.001) as play, aiohttp.ClientSession() as http:
+        answer = await http.post(f"{play.url}/v1/{path}", json=body)
+        assert (await answer.content.readline()).strip() == keepalive
+        engine.free.set()
+        rest = await answer.content.read()
+    assert (last in rest) is not fails
+    assert (b"the engine is gone" in rest) is fails
+    assert bool(play.episode.trajectory().error) is fails
+
+
+async def test_client_that_left_gets_the_same_answer() -> None:
+    engine = Waiting(generation_of("Well."))
+    async with served(engine) as play, aiohttp.ClientSession() as http:
+        url = f"{play.url}/v1/chat/completions"
+        asking = asyncio.create_task(http.post(url, json=HELLO))
+        await engine.begun.wait()
+        asking.cancel()
+        await asyncio.wait((asking,))
+        again = asyncio.create_task(http.post(url, json=HELLO, headers={"x-stainless-retry-count": "1"}))
+        engine.free.set()
+        answer = await (await again).json()
+        assert answer["choices"][0]["message"]["content"] == "Well."
+        assert engine.asked == 1
+        assert len(play.episode.trajectory().turns) == 1
+
+
+async def test_same_request_without_a_retry_is_a_second_sample() -> None:
+    async with served(Model()) as play, play.openai() as client:
+        answers = [await client.chat.completions.create(model="m", messages=[USER]) for _ in range(2)]
+        assert answers[0].id != answers[1].id
+        assert branches(play.episode) == [None, "fork"]
+
+
+async def test_report_counts_rows_and_causes() -> None:
+    async with served(Model(("text",))) as play, play.openai() as client:
+        for text in ("Begin.", "Begin.", "Help."):
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
+        await play.episode.finish()
+    report = report_of([outcome_of(play.episode.trajectory(), EnvironmentConfig())])
+    assert (report.rollouts, report.rows, report.single_rows, report.turns) == (1, 3, 0, 3)
+    assert report.branches == {"fork": 1, "sub_agent": 1}
+    assert report.sampled == report.trained > 0
+    assert json.loads(json.dumps(report.branches)) == report.branches
+
+
+def replied(name: str, calls: list[str]) -> Callable[[], Any]:
+    async def ask() -> Reply:
+        calls.append(name)
+        await asyncio.sleep(0)
+        return Reply(name=name)
+
+    return ask
+
+
+async def test_retries_join_and_replay() -> None:
+    retries, calls = Retries(), list[str]()
+    async with (
+        retries.answer(b"x", replied("a", calls), retried=False) as first,
+        retries.answer(b"x", replied("b", calls), retried=True) as second,
+    ):
+        assert (await first).name == (await second).name == "a"
+    async with retries.answer(b"x", replied("c", calls), retried=True) as third:
+        assert (await third).name == "a"
+    async with retries.answer(b"x", replied("d", calls), retried=False) as fourth:
+        assert (await fourth).name == "d"
+    async with retries.answer(b"y", replied("e", calls), retried=True) as other:
+        assert (await other).name == "e"
+    assert calls == ["a", "d", "e"]
+    await retries.close()
+
+
+async def test_answer_that_nobody_got_is_given_to_who_asks_again() -> None:
+    retries, calls = Retries(), list[str]()
+    with pytest.raises(ConnectionResetError):
+        async with retries.answer(b"x", replied("a", calls), retried=False):
+            raise ConnectionResetError
+    async with retries.answer(b"x", replied("b", calls), retried=False) as answer:
+        assert (await answer).name == "a"
+    await retries.close()
+
+
+async def test_failed_answer_is_asked_for_again() -> None:
+    retries, calls = Retries(), list[str]()
+
+    async def fails() -> Reply:
+        raise EngineError("gone")
+
+    with pytest.raises(EngineError):
+        async with retries.answer(b"x", fails, retried=False) as answer:
+            await answer
+    async with retries.answer(b"x", replied("b", calls), retried=True) as answer:
+        assert (await answer).name == "b"
+    await retries.close()
+
+
+async def test_closing_ends_what_is_asked_for() -> None:
+    engine = Waiting(generation_of("Well."))
+    async with served(engine) as play, aiohttp.ClientSession() as http:
+        asking = asyncio.create_task(http.post(f"{play.url}/v1/chat/completions", json=HELLO))
+        await engine.begun.wait()
+        await play.episode.retries.close()
+        answer = await asking
+        assert answer.status == 400
+    assert play.episode.trajectory().turns == ()
