@@ -11,6 +11,7 @@ from contextlib import suppress
 from urllib.request import getproxies_environment
 
 from orl_cluster.launch import launch
+from orl_cluster.launch.command import Command
 from orl_cluster.launch.layout import Installation, LaunchRequest
 from orl_cluster.launch.model_shape import model_shape
 from orl_rollout.run_folder.contract import Run
@@ -24,7 +25,7 @@ LESS_MEMORY: dict[args.Backend, str] = {
 }
 
 
-def _command_of(installation: Installation, run: Run) -> launch.Command:
+def _command_of(installation: Installation, run: Run) -> Command:
     features = set(installation.found.features)
     if os.environ.get("MILES_USE_LEGACY_ROLLOUT_V1", "0") != "0":
         features.add(args.LEGACY)
@@ -36,7 +37,7 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
     # Megatron overlaps its communication only with one queue; FSDP only with several.
     queues = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if backend == "megatron" else {}
     exact = on_policy.VARIABLES if on_policy.is_on(request) else {}
-    return launch.Command(
+    return Command(
         request=request,
         argv=tuple(argv),
         environment={"no_proxy": _no_proxy(), **queues, **exact},

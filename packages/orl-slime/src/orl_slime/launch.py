@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from orl_cluster.launch import launch, trainer_defaults
 from orl_cluster.launch.argv import Options
+from orl_cluster.launch.command import Command
 from orl_cluster.launch.layout import Installation, LaunchRequest
 from orl_cluster.launch.model_shape import model_shape
 from orl_core.errors import ConfigError
@@ -20,7 +21,7 @@ TURN_ESTIMATORS = ("grpo", "gspo", "cispo")  # they train on the advantages that
 PRINT_SHAPE = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
 
 
-def _command_of(installation: Installation, run: Run) -> launch.Command:
+def _command_of(installation: Installation, run: Run) -> Command:
     """Return slime's command line.
 
     Raises:
@@ -38,7 +39,7 @@ def _command_of(installation: Installation, run: Run) -> launch.Command:
         training = {**training, **_turn_advantages(request)}
     ours = trainer_defaults.options(request, request.trainer.megatron_ckpt, training, parallel=True)
     argv = trainer_defaults.assemble(request, ours)
-    return launch.Command(
+    return Command(
         request=request,
         argv=(*shape, *argv),
         files=critic.files(request, argv),
