@@ -63,11 +63,12 @@ class Clock:
         deadline = self.whole.when()
         if deadline is None or self.whole.expired():
             return True
-        began = time.monotonic()
+        now, began = asyncio.get_running_loop().time, time.monotonic()
+        left = deadline - now()
         self.whole.reschedule(None)
         goes_on = await self._pause()
         waited = time.monotonic() - began
         self._started += waited
         self._turn_ends += waited
-        self.whole.reschedule(deadline + waited)
+        self.whole.reschedule(now() + left)
         return not goes_on
