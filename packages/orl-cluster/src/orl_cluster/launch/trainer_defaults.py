@@ -50,7 +50,7 @@ MEGATRON_GONE = {
     "which are on already",
     **GONE,
 }
-ESTIMATOR = "--advantage-estimator"
+ESTIMATOR, PARTIAL = "--advantage-estimator", "--partial-rollout"
 NORMALISED_ADVANTAGES = frozenset({"ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"})
 
 
@@ -214,7 +214,7 @@ def _learning(request: LaunchRequest) -> Options:
         ESTIMATOR: estimator,
         "--eps-clip": 0.2,
         "--normalize-advantages": estimator in NORMALISED_ADVANTAGES,
-        "--use-tis": trainer.asynchronous or request.value("--partial-rollout") is not None,
+        "--use-tis": trainer.asynchronous or request.value(PARTIAL) is not None,
         "--optimizer": "adam",
         "--lr": trainer.lr or LEARNING_RATE,
         "--lr-decay-style": trainer.lr_decay_style or "constant",
