@@ -107,6 +107,7 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
         (["--", "--num-steps-per-rollout", "2"], "is not the 512 rollouts"),
         (["--num-gpus", "3", "--tp", "1"], "do not divide over 3 training GPUs"),
         (["--set", "thinking=strip"], "thinking: keep"),
+        ([*MEGATRON, "--set", "thinking=strip", "--", "--partial-rollout"], "which --partial-rollout loses"),
         (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
         (["--set", "rollout.context_tokens=65536"], "--max-tokens-per-gpu"),
         (["--", "--rollout-max-response-len", "64"], "rollout.turn_tokens"),
@@ -188,6 +189,16 @@ def test_true_on_policy_with_triton_sets_the_engine_too(capsys: pytest.CaptureFi
     words = words_of(planned(capsys, python, *EXACT, "--attn-implementation", "triton"))
     assert words[words.index("--sglang-attention-backend") + 1] == "triton"
     assert words.count("--attn-implementation") == 1
+
+
+def test_partial_rollouts_correct_for_older_weights(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    partial = ["--", "--partial-rollout"]
+    plan = planned(capsys, python, *partial)
+    assert "--use-tis" in words_of(plan)
+    assert "begin again" not in plan
+    assert "begin again" in planned(capsys, python, *partial, "--mask-offpolicy-in-partial-rollout")
+    limit = ["--set", "environments.GeneralReasoning/WhoDunIt.max_concurrency=4"]
+    assert "`max_concurrency` of GeneralReasoning/WhoDunIt" in planned(capsys, python, *limit, *partial)
 
 
 def test_fault_tolerance_can_be_switched_off(capsys: pytest.CaptureFixture[str], python: str) -> None:

@@ -18,7 +18,7 @@ from orl_testing import Fault, FaultKind
 from tests.miles.host import APIS, CLASS, SIGNATURE, V1, Api, flat
 from tests.miles.hosting import SECONDS, hosting, step
 from tests.slime import episode
-from tests.slime.cases import CASES, Case, check, key_of
+from tests.slime.cases import CASES, Case, check, check_continued, key_of
 from tests.slime.playing import break_once, configuration, engine
 
 pytestmark = pytest.mark.miles
@@ -75,19 +75,24 @@ async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(
 
 
 PARTIAL = {"partial_rollout": True, "rollout_batch_size": 1, "over_sampling_batch_size": 2, "n_samples_per_prompt": 1}
-HANG = Fault(kind=FaultKind.HANG, at=0)
+HANG = Fault(kind=FaultKind.HANG, at=0, tokens=3)
 
 
 @pytest.mark.parametrize(
-    ("api", "masked"), [(CLASS, False), (V1, False), (V1, True)], ids=["2 class", "2 legacy v1", "2c legacy v1"]
+    ("api", "masked", "limit"),
+    [(CLASS, False, None), (V1, False, None), (V1, True, None), (CLASS, False, 8)],
+    ids=["2 class", "2 legacy v1", "2c legacy v1", "2 with a limit of sessions"],
 )
-async def test_2_an_aborted_episode_starts_clean_on_the_same_task(
-    api: Api, masked: bool, environment: str, checkpoint: Path, tmp_path: Path
+async def test_2_an_aborted_episode_goes_on_with_its_tokens(
+    api: Api, masked: bool, limit: int | None, environment: str, checkpoint: Path, tmp_path: Path
 ):
+    """Where old tokens are to be masked, or a waiting session would take another's place, it starts clean."""
     flags = PARTIAL | {"mask_offpolicy_in_partial_rollout": masked}
+    config = episode.settings(environment)
+    config["environments"]["playground/GuessNumber"]["max_concurrency"] = limit
     with (
         engine(checkpoint, [HANG]) as server,
-        hosting(api, server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
+        hosting(api, server, checkpoint, tmp_path, config, **flags) as host,
     ):
         (first,), _ = await step(host)
         assert [sample.status.value for sample in first] != ["aborted"]
@@ -97,13 +102,15 @@ async def test_2_an_aborted_episode_starts_clean_on_the_same_task(
         assert aborted.status.value == "aborted"
         assert len(aborted.loss_mask) == len(aborted.rollout_log_probs) == aborted.response_length
         assert aborted.reward is not None
-        index = aborted.index
+        index, server.weight_version = aborted.index, "1"
         host.args.over_sampling_batch_size = 1  # what is buffered is all that is played next
         (second,) = await asyncio.wait_for(asyncio.to_thread(host.rollout, 1), SECONDS)
         data = host.train_data([first, second])
+        requests = list(server.requests)
     assert second[0].index == index
     assert second[0].status.value in ("completed", "truncated")
     assert len(data["tokens"][1]) > second[0].response_length > sum(data["loss_masks"][1]) > 0
+    check_continued(second[0], requests, goes_on=not masked and limit is None)
 
 
 async def test_2_where_the_hosts_flag_cannot_be_read_an_episode_plays_on(

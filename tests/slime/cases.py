@@ -106,6 +106,22 @@ def check(case: Case, groups: list[list[Any]], data: dict[str, Any], requests: l
             assert any(sample.tokens[: len(ids)] == ids for ids in shown)
 
 
+def check_continued(sample: Any, requests: list[Any], *, goes_on: bool) -> None:
+    """Hold a sample, whose first request the engine cut after three ids, against what the engine was asked."""
+    shown = [
+        request.body["input_ids"]
+        for request in requests
+        if sample.tokens[: len(request.body["input_ids"])] == request.body["input_ids"]
+    ]
+    assert ("default" in sample.weight_versions) == goes_on
+    assert "1" in sample.weight_versions
+    prompt = len(sample.tokens) - sample.response_length
+    lengths = sorted({len(ids) for ids in shown})
+    assert lengths[:2] == [prompt, prompt + 3] if goes_on else prompt + 3 not in lengths
+    assert sample.loss_mask[:3] == [1, 1, 1]
+    assert all(one < 0.0 for one in sample.rollout_log_probs[:3])
+
+
 def key_of(request: Any) -> str:
     """The routing key of a request (case 1b): one for each rollout."""
     return request.headers["X-SMG-Routing-Key"]

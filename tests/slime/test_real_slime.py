@@ -15,7 +15,7 @@ import pytest
 from orl_testing import Fault, FaultKind
 
 from tests.slime import episode
-from tests.slime.cases import CASES, Case, key_of
+from tests.slime.cases import CASES, Case, check_continued, key_of
 from tests.slime.playing import configuration, engine, hosting, play
 
 pytestmark = pytest.mark.slime
@@ -60,9 +60,10 @@ async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["2", "2c"])
-async def test_2_an_aborted_episode_starts_clean_on_the_same_task(
+async def test_2_an_aborted_episode_goes_on_with_its_tokens(
     masked: bool, environment: str, checkpoint: Path, tmp_path: Path
 ):
+    """Where old tokens are to be masked, it starts clean."""
     changes = {
         "partial_rollout": True,
         "mask_offpolicy_in_partial_rollout": masked,
@@ -70,7 +71,7 @@ async def test_2_an_aborted_episode_starts_clean_on_the_same_task(
         "over_sampling_batch_size": 2,
         "n_samples_per_prompt": 1,
     }
-    hang = Fault(kind=FaultKind.HANG, at=0)
+    hang = Fault(kind=FaultKind.HANG, at=0, tokens=3)
     with (
         engine(checkpoint, [hang]) as server,
         hosting(server, checkpoint, tmp_path, episode.settings(environment), **changes) as host,
@@ -82,14 +83,15 @@ async def test_2_an_aborted_episode_starts_clean_on_the_same_task(
         assert aborted.status.value == "aborted"
         assert len(aborted.loss_mask) == len(aborted.rollout_log_probs) == aborted.response_length
         assert aborted.reward is not None
-        index = aborted.index
+        index, server.weight_version = aborted.index, "1"
         host.args.over_sampling_batch_size = 1  # what is buffered is all that is played next
         (second,) = await asyncio.to_thread(host.rollout, 1)
         data = host.train_data([first, second])
+        requests = list(server.requests)
     assert second[0].index == index
     assert second[0].status.value in ("completed", "truncated")
     assert len(data["tokens"][1]) > second[0].response_length > sum(data["loss_masks"][1]) > 0
-    print(f"case 2: aborted, buffered, restarted: {len(data['tokens'][1])} tokens, mask {sum(data['loss_masks'][1])}")
+    check_continued(second[0], requests, goes_on=not masked)
 
 
 async def test_2b_without_partial_rollouts_what_is_aborted_is_dropped(

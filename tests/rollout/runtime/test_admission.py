@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import ToolCall
 from orl_core.task import Task
-from orl_rollout.loop.loop import never
+from orl_rollout.loop.clock import never
 from orl_rollout.loop.session import Overloaded
 from orl_rollout.runtime import admission
 from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from orl_cluster.hooks.generate import Host
+from orl_cluster.hooks.generate import Host, keeps_rollouts
 from orl_cluster.hooks.generate import generate as generate_in
 from orl_cluster.hooks.group_scores import flat
 from orl_core.datum import Datum
@@ -88,6 +88,7 @@ def _host(
         payload=adapter if evaluation else adapter | replay.payload(args),
         routing_key=getattr(sample, "routing_key", None) or getattr(sample, "session_id", None),
         loses_lists="--partial-rollout" if getattr(args, "partial_rollout", False) else "",
+        keeps=keeps_rollouts(args),
         aborted=aborted,
         complete=complete,
         play=play,

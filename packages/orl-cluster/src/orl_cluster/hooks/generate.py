@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -16,16 +17,19 @@ from orl_core.datum import Datum
 from orl_core.errors import ConfigError, EngineError, OrlError, boundary
 from orl_core.trajectory import Generation
 from orl_rollout.logs import logger_of, shown
+from orl_rollout.loop.clock import Pause, give_up
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
 
 from orl_cluster.hooks.group_scores import store_conversation
+from orl_cluster.hooks.kept import KeptRollout
 from orl_cluster.hooks.rows import is_task, task_of
-from orl_cluster.hooks.samples import fill, mark_failed, reset_sample, split
+from orl_cluster.hooks.samples import fill, mark_aborted, mark_failed, reset_sample, split
 from orl_cluster.hooks.turns import store_turns
 from orl_cluster.hooks.worker import LoopClients, clients_of, context_tokens, run_of
 
 logger = logger_of("orl")
+KEPT = "orl_kept"  # in a sample's metadata: the name of its rollout that was put aside
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -34,6 +38,8 @@ class Host(Struct, frozen=True, kw_only=True):
     `payload` goes into every request to the engines, beside ids and logprobs. `batch` is the number of the batch, from
     0; None where the trainer does not say. `routing_key` sends the requests of the rollout to one engine. `loses_lists`
     is the option under which the trainer cannot keep several samples of a rollout; empty if none.
+
+    `keeps` tells that the trainer asks again for the rollouts that it aborts, and trains all of their tokens.
 
     `aborted` reads the trainer's abort flag. `complete` writes into a sample, filled from a datum, the fields that only
     this trainer has; without a datum the sample failed, and gets the same fields in the same shapes. Evaluations that
@@ -46,9 +52,17 @@ class Host(Struct, frozen=True, kw_only=True):
     batch: int | None = None
     routing_key: str | None = None
     loses_lists: str = ""
+    keeps: bool = False
     aborted: Callable[[], bool]
     complete: Callable[[Any, Datum | None, Sequence[Generation]], None]
     play: Callable[[Any, Mapping[str, Any]], Awaitable[Any]]
+
+
+def keeps_rollouts(args: Any) -> bool:
+    """Tell whether the trainer asks again for the rollouts that it aborts, and trains all of their tokens."""
+    return bool(getattr(args, "partial_rollout", False)) and not getattr(
+        args, "mask_offpolicy_in_partial_rollout", False
+    )
 
 
 async def generate(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
@@ -59,8 +73,8 @@ async def generate(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
     counts once. A row that is no task of orl is played by the trainer.
 
     Status: FINISHED is COMPLETED; MAX_TURNS and MAX_TOKENS are TRUNCATED; TIMEOUT is TRUNCATED and removed; ABORTED is
-    ABORTED (a clean restart later); ERROR is FAILED, removed, reward 0.0. `remove_sample` keeps the loss off samples
-    that do not train.
+    ABORTED (a clean restart later), and so is a rollout that is put aside (`kept`); ERROR is FAILED, removed, reward
+    0.0. `remove_sample` keeps the loss off samples that do not train.
 
     Raises:
         RunAborted: too many rollouts end in ERROR.
@@ -83,17 +97,43 @@ async def _play(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
     if not is_task(sample):
         await _play_by_trainer(host, sample, sampling, clients)
         return [sample] if run.stripped else sample
+    play = partial(_outcome, host, sample, sampling, clients)
+    if host.keeps and not host.evaluation:
+        kept = clients.kept.pop(sample.metadata.pop(KEPT, None), None)
+        kept = kept if kept and not kept.ended else KeptRollout(play)
+        outcome = await kept.proceed()
+        if outcome is None:
+            return _put_aside(host, sample, kept, clients)
+    else:
+        outcome = await play(give_up)
+    samples = _write(host, sample, outcome, clients)
+    return samples if run.stripped else sample
+
+
+def _put_aside(host: Host, sample: Any, kept: KeptRollout, clients: LoopClients) -> Any:
+    """Keep the rollout for the next call with `sample`. Return it with nothing to train until then."""
+    _fail(host, sample)
+    mark_aborted(sample)
+    sample.metadata[KEPT] = name = uuid.uuid4().hex
+    clients.kept[name] = kept
+    return sample
+
+
+async def _outcome(host: Host, sample: Any, sampling: Mapping[str, Any], clients: LoopClients, pause: Pause) -> Outcome:
+    """Play the task of `sample`. An environment that limits its sessions gets none back that waits: it ends instead."""
+    run, task = run_of(host.args), task_of(sample)
     request = RolloutRequest(
-        task=task_of(sample),
+        task=task,
         rollout_id=host.routing_key or uuid.uuid4().hex,
         sampling=sampling,
         context_tokens=context_tokens(host.args, evaluation=host.evaluation),
         evaluation=host.evaluation,
         step=run.step(host.batch, evaluation=host.evaluation),
     )
-    outcome = await clients.runtime.play(request, clients.engine, stopped=host.aborted)
-    samples = _write(host, sample, outcome, clients)
-    return samples if run.stripped else sample
+    limited = clients.worker.config.environment(task.env_name).max_concurrency is not None
+    return await clients.runtime.play(
+        request, clients.engine, stopped=host.aborted, pause=give_up if limited else pause
+    )
 
 
 def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> list[Any]:

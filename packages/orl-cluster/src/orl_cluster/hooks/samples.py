@@ -68,6 +68,11 @@ def mark_failed(sample: Any) -> None:
     sample.reward, sample.remove_sample, sample.status = 0.0, True, _status(sample, StopReason.ERROR)
 
 
+def mark_aborted(sample: Any) -> None:
+    """Make `sample`, which holds nothing to train, one that the trainer asks for again."""
+    sample.status = _status(sample, StopReason.ABORTED)
+
+
 def reset_sample(sample: Any) -> None:
     """Make `sample`, which failed, one that was never played."""
     sample.tokens, sample.response, sample.response_length, sample.weight_versions = [], "", 0, []

@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from msgspec import Struct
+from msgspec import Struct, field
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
@@ -26,6 +26,8 @@ from orl_rollout.run_folder.config_file import named
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine
+
+from orl_cluster.hooks.kept import KeptRollout
 
 
 class RunState:
@@ -70,12 +72,13 @@ class RunState:
 
 
 class LoopClients(Struct, frozen=True):
-    """Clients of one event loop, and the runtime that uses them."""
+    """Clients of one event loop, the runtime that uses them, and the rollouts that the trainer has put aside."""
 
     worker: SharedState
     engine: SglangEngine
     runtime: Runtime
     closing: AsyncExitStack
+    kept: dict[str, KeptRollout] = field(default_factory=dict[str, KeptRollout])
 
 
 _runs: dict[str, RunState] = {}  # by the run's folder
@@ -133,7 +136,10 @@ async def aclose() -> None:
     """Close the clients of the current event loop. A trainer that kills its process need not call it."""
     for opening in _clients.pop(asyncio.get_running_loop(), {}).values():
         with suppress(OrlError):  # clients that never opened need no close
-            await (await opening).closing.aclose()
+            clients = await opening
+            for kept in clients.kept.values():
+                await kept.cancel()
+            await clients.closing.aclose()
 
 
 def config_of(args: Any) -> RunConfig:

@@ -12,7 +12,9 @@ from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.layout import LaunchRequest
 from orl_cluster.launch.probe import TRACKERS
 from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
-from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD
+from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, PARTIAL
+
+MASKED = "--mask-offpolicy-in-partial-rollout"
 
 
 def absent_model(request: LaunchRequest) -> list[str]:
@@ -48,6 +50,24 @@ def unevaluated(argv: Sequence[str]) -> list[str]:
     if not steps or not interval or interval < 1 or steps % interval == 0:
         return []
     return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
+
+
+def restarted(request: LaunchRequest) -> list[str]:
+    """Note whose aborted rollouts begin again, and do not go on with their tokens, under `--partial-rollout`.
+
+    Raises:
+        ConfigError: reasoning is stripped, which makes several samples of a rollout.
+    """
+    if request.value(PARTIAL) is None:
+        return []
+    config = request.run.config
+    if config.thinking == "strip":
+        raise ConfigError(f"`thinking: strip` makes several samples of a rollout, which {PARTIAL} loses. Use `keep`")
+    begins = "begin again, and do not go on with their tokens"
+    if request.value(MASKED) is not None:
+        return [f"{MASKED}: aborted rollouts {begins}"]
+    limited = [name for name, one in config.environments.items() if one.max_concurrency is not None]
+    return [f"`max_concurrency` of {name}: its aborted rollouts {begins}" for name in limited]
 
 
 def scoring_notes(request: LaunchRequest, plain_rows: int | None) -> list[str]:

@@ -51,7 +51,7 @@ MEGATRON_GONE = {
     "which are on already",
     **GONE,
 }
-ESTIMATOR = "--advantage-estimator"
+ESTIMATOR, PARTIAL = "--advantage-estimator", "--partial-rollout"
 NORMALISED_ADVANTAGES = frozenset({"ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"})
 
 
@@ -215,7 +215,7 @@ def _learning(request: LaunchRequest) -> Options:
         ESTIMATOR: estimator,
         "--eps-clip": 0.2,
         "--normalize-advantages": estimator in NORMALISED_ADVANTAGES,
-        "--use-tis": trainer.asynchronous,
+        "--use-tis": trainer.asynchronous or request.value(PARTIAL) is not None,
         "--optimizer": "adam",
         "--lr": trainer.lr or LEARNING_RATE,
         "--lr-decay-style": trainer.lr_decay_style or "constant",

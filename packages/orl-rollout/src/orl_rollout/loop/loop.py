@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from typing import Any
 
 from msgspec import structs
-from orl_core.errors import EngineError, OrlError, RenderError, SessionError, boundary
+from orl_core.errors import EngineError, RenderError, SessionError, boundary
 from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult
 from orl_core.render import Renderer
 from orl_core.trajectory import RolloutSpec, StopDetail, StopReason, Trajectory, Turn
 
+from orl_rollout.loop.clock import Clock, Pause, give_up, never
 from orl_rollout.loop.deadline import within
 from orl_rollout.loop.engine import Engine, check_generation
 from orl_rollout.loop.fair_queue import fair_queue
@@ -35,26 +36,28 @@ ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for an
 INLINE_CHARACTERS = 2_000  # contents up to this size are encoded on the event loop, longer ones on a thread
 
 
-def never() -> bool:
-    """Return False: the abort flag of a host that has none."""
-    return False
-
-
 async def rollout(
-    job: RolloutSpec, *, session: Session, renderer: Renderer, engine: Engine, stopped: Callable[[], bool] = never
+    job: RolloutSpec,
+    *,
+    session: Session,
+    renderer: Renderer,
+    engine: Engine,
+    stopped: Callable[[], bool] = never,
+    pause: Pause = give_up,
 ) -> Trajectory:
     """Play one episode of `job.task` and return what happened, whatever happened.
 
-    `stopped` is the host's abort flag, read before every turn and every call. Time is in seconds, budgets are in ids.
+    `stopped` is the host's abort flag, read before every turn and every call; for `pause` see `Clock`. Time is in
+    seconds, budgets are in ids.
     """
-    episode = _Episode(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
-    started, error = time.monotonic(), ""
-    clock = asyncio.timeout(job.limits.rollout_timeout)
+    clock = Clock(job.limits, stopped, pause)
+    episode = _Episode(job, session=session, renderer=renderer, engine=engine, clock=clock)
+    error = ""
     try:
-        async with clock:
+        async with clock.whole:
             ending = await episode.play()
     except TimeoutError:
-        if not clock.expired():
+        if not clock.whole.expired():
             raise
         ending = StopReason.TIMEOUT
     except (EngineError, SessionError, RenderError) as exc:
@@ -69,7 +72,7 @@ async def rollout(
         stop_reason=ending.reason if isinstance(ending, StopDetail) else ending,
         stop_detail=ending if isinstance(ending, StopDetail) else None,
         error=error,
-        seconds=time.monotonic() - started,
+        seconds=clock.seconds,
     )
 
 
@@ -79,14 +82,12 @@ _Render = Callable[..., tuple[int, ...] | None]
 class _Episode:
     """The state of one rollout. `turns` is complete at any moment, so that whatever ends the play keeps them."""
 
-    def __init__(
-        self, job: RolloutSpec, *, session: Session, renderer: Renderer, engine: Engine, stopped: Callable[[], bool]
-    ) -> None:
+    def __init__(self, job: RolloutSpec, *, session: Session, renderer: Renderer, engine: Engine, clock: Clock) -> None:
         self.job = job
         self.session = session
         self.renderer = renderer
         self.engine = engine
-        self.stopped = stopped
+        self.clock = clock
         self.opening = Opening(messages=(), tools=())
         self.turns: list[Turn] = []
         self.context = TokenBuffer()
@@ -94,7 +95,6 @@ class _Episode:
         self.mistakes = Mistakes(job.limits, user_turns=renderer.certificate.user_turns)
         self.calls = 0
         self.after: Role = "user"  # who spoke last before the action
-        self.turn_ends = 0.0
 
     async def play(self) -> Ending:
         """Run the loop, from the opening to the first reason to stop."""
@@ -109,11 +109,11 @@ class _Episode:
             return StopReason.MAX_TOKENS
         self.after = opening.messages[-1].role
         for number in range(1, limits.max_turns + 1):
-            if self.stopped():
+            if await self.clock.ends():
                 return StopReason.ABORTED
             if self._budget(len(observation)) < 1:
                 return StopReason.MAX_TOKENS
-            self.turn_ends = time.monotonic() + limits.turn_timeout
+            self.clock.begin_turn()
             ending, messages = await self._generate(observation) or await self._act(tools)
             if ending is not None:
                 return ending
@@ -139,7 +139,7 @@ class _Episode:
         self.turns.append(turn)
         while True:
             budget = self._budget(0, spent=len(turn.action_ids))
-            async with self._within(self.job.limits.turn_timeout, EngineError, "generating"):
+            async with self.clock.within(self.job.limits.turn_timeout, EngineError, "generating"):
                 generation = await self.engine.generate(self.context, self._sampling(budget), key=self.job.rollout_id)
             check_generation(generation, budget, self.renderer.vocabulary_size)
             self.context.extend(generation.token_ids)
@@ -149,7 +149,7 @@ class _Episode:
             ended = any(token in self.renderer.stop_ids for token in generation.token_ids[-1:])
             if generation.finish_reason != "abort":
                 break
-            if self.stopped():
+            if await self.clock.ends():
                 return StopReason.ABORTED, ()
             if ended or self._budget(0, spent=len(turn.action_ids)) < 1:
                 break
@@ -173,7 +173,7 @@ class _Episode:
         """Do what the action says; the reason to stop, or the messages that answer it."""
         action = self.turns[-1].action
         results: list[ToolResult] = []
-        if self.stopped():
+        if await self.clock.ends():
             return StopReason.ABORTED, ()
         try:
             if action.calls:
@@ -195,7 +195,7 @@ class _Episode:
             await self._call_side_by_side(checked, results)
         else:
             for call in checked:
-                if results and self.stopped():
+                if results and await self.clock.ends():
                     return StopReason.ABORTED, ()
                 with keep_unusable(results, call.name):
                     results.append(refused(call) if isinstance(call, ParseFailure) else await self._call(call))
@@ -230,7 +230,7 @@ class _Episode:
     async def _ask(self, what: str, answer: Awaitable[ToolResult]) -> ToolResult:
         """Await the environment's answer under the deadline of one call; past it the episode is lost, not repeated."""
         started = time.monotonic()
-        async with self._within(self.job.limits.call_timeout, SessionError, what):
+        async with self.clock.within(self.job.limits.call_timeout, SessionError, what):
             result = await answer
         return structs.replace(result, seconds=time.monotonic() - started)
 
@@ -274,10 +274,6 @@ class _Episode:
                 await fair_queue().enter()
                 return render(messages)
             return await asyncio.to_thread(render, messages)
-
-    def _within(self, seconds: float, error: type[OrlError], what: str) -> AbstractAsyncContextManager[None]:
-        """Open the deadline of one wait, nested in that of its turn."""
-        return within(max(0.0, min(seconds, self.turn_ends - time.monotonic())), error, what)
 
     def _budget(self, observed: int, *, spent: int = 0) -> int:
         """Return how many ids the next generation may have: the smallest of the three budgets, less the room needed."""

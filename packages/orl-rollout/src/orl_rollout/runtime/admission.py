@@ -67,6 +67,10 @@ class AdaptiveLimiter:
                 self.give()
             raise
 
+    def take_back(self) -> None:
+        """Take a slot at once, for a session that is open already."""
+        self.taken += 1
+
     def give(self) -> None:
         """Give a slot back."""
         self.taken -= 1
@@ -109,6 +113,14 @@ class Ticket:
 
     async def __aexit__(self, *exc: object) -> None:
         self._limiter.give()
+
+    async def lent(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """Await `wait` without the slot: a session that waits for its host is idle, and others may play."""
+        self._limiter.give()
+        try:
+            return await wait()
+        finally:
+            self._limiter.take_back()
 
     def opened(self) -> None:
         """Note that the server took the session."""

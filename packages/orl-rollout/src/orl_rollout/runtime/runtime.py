@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -24,8 +25,9 @@ from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 
 from orl_rollout.journal.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
+from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.loop import never, rollout
+from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome, cleared, outcome_of
 from orl_rollout.results.reward_function import load_reward
@@ -101,8 +103,10 @@ class Runtime:
             name: AdaptiveLimiter(config.environment(name).max_concurrency) for name in (*config.environments, PLAIN)
         }
 
-    async def play(self, request: RolloutRequest, engine: Engine, *, stopped: Callable[[], bool] = never) -> Outcome:
-        """Play a task once and return its outcome. `stopped` is the trainer's abort flag.
+    async def play(
+        self, request: RolloutRequest, engine: Engine, *, stopped: Callable[[], bool] = never, pause: Pause = give_up
+    ) -> Outcome:
+        """Play a task once and return its outcome. `stopped` is the trainer's abort flag, `pause` that of `Clock`.
 
         Raises:
             RunAborted: too many rollouts of the run end in ERROR, or they cannot be recorded.
@@ -117,7 +121,7 @@ class Runtime:
             sampling=dict(request.sampling),
             evaluation=request.evaluation,
         )
-        trajectory = await self._play(job, engine, stopped)
+        trajectory = await self._play(job, engine, stopped, pause)
         outcome = _with_short_error(await self._clear(await self._judge(trajectory, environment)))
         if self._journal is not None:
             try:
@@ -145,7 +149,7 @@ class Runtime:
     def _session(self, task: Task) -> Session:
         return PlainSession() if task.env_name == PLAIN else self._client.session(task)
 
-    async def _play(self, job: RolloutSpec, engine: Engine, stopped: Callable[[], bool]) -> Trajectory:
+    async def _play(self, job: RolloutSpec, engine: Engine, stopped: Callable[[], bool], pause: Pause) -> Trajectory:
         """Play within the environment's concurrency; a bug of ours becomes a trajectory that does not train.
 
         Where the server had no room for the session, nothing was begun: the rollout waits for its turn and begins.
@@ -160,7 +164,12 @@ class Runtime:
                             return Trajectory(job=job, stop_reason=StopReason.ABORTED)
                         limited = LimitedSession(session, ticket)
                         trajectory = await rollout(
-                            job, session=limited, renderer=self._renderer, engine=engine, stopped=stopped
+                            job,
+                            session=limited,
+                            renderer=self._renderer,
+                            engine=engine,
+                            stopped=stopped,
+                            pause=partial(ticket.lent, pause),
                         )
                     if not await ticket.again(stopped):
                         return trajectory

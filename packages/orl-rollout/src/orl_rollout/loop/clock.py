@@ -1,0 +1,74 @@
+"""Deadlines of one rollout and of its turns, and the wait for a host that has put the rollout aside.
+
+No deadline counts that wait. The module knows not what is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+
+from orl_core.errors import OrlError
+from orl_core.limits import Limits
+
+from orl_rollout.loop.deadline import within
+
+Pause = Callable[[], Awaitable[bool]]
+
+
+def never() -> bool:
+    """Return False: the abort flag of a host that has none."""
+    return False
+
+
+async def give_up() -> bool:
+    """Return False at once: the pause of a host that goes on with no rollout that it aborts."""
+    return False
+
+
+class Clock:
+    """Deadlines of a rollout that begins now. `whole` is that of all of it, to be entered once.
+
+    `stopped` is the host's abort flag. If it is set, `pause` waits until the host goes on with this rollout, and tells
+    whether it does.
+    """
+
+    def __init__(self, limits: Limits, stopped: Callable[[], bool], pause: Pause) -> None:
+        self.whole = asyncio.timeout(limits.rollout_timeout)
+        self._turn_timeout = limits.turn_timeout
+        self._stopped = stopped
+        self._pause = pause
+        self._started = time.monotonic()
+        self._turn_ends = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Return the time that the rollout has taken, waits for the host left out."""
+        return time.monotonic() - self._started
+
+    def begin_turn(self) -> None:
+        """Begin the deadline of a turn."""
+        self._turn_ends = time.monotonic() + self._turn_timeout
+
+    def within(self, seconds: float, error: type[OrlError], what: str) -> AbstractAsyncContextManager[None]:
+        """Open the deadline of one wait, nested in that of its turn."""
+        return within(max(0.0, min(seconds, self._turn_ends - time.monotonic())), error, what)
+
+    async def ends(self) -> bool:
+        """Tell whether the host's abort ends the rollout. Wait, if the host goes on with it later."""
+        if not self._stopped():
+            return False
+        deadline = self.whole.when()
+        if deadline is None or self.whole.expired():
+            return True
+        now, began = asyncio.get_running_loop().time, time.monotonic()
+        left = deadline - now()
+        self.whole.reschedule(None)
+        goes_on = await self._pause()
+        waited = time.monotonic() - began
+        self._started += waited
+        self._turn_ends += waited
+        self.whole.reschedule(now() + left)
+        return not goes_on
