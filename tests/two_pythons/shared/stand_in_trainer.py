@@ -19,6 +19,11 @@ rows = [
     {"step": 1, "kind": "eval", "seconds": 1.0, "Org/Env/success": 0.75, "Org/Env/rollouts": 4},
 ]
 (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+saved = Path(argv[argv.index("--save") + 1])
+fsdp = "--train-backend" in argv and argv[argv.index("--train-backend") + 1] == "fsdp"
+number = "1" if fsdp else "0"  # of the first step: Megatron's count begins at 0
+(saved / f"iter_{number:0>7}" / ("model" if fsdp else "")).mkdir(parents=True)
+(saved / "latest_checkpointed_iteration.txt").write_text(number, encoding="utf-8")
 print("trained", flush=True)
 match os.environ.get("STAND_IN_ENDS"):
     case "memory":
