@@ -26,6 +26,10 @@ train-slime *arguments:
 train-miles *arguments:
     uv run orl train miles "$@"
 
+# convert a checkpoint with the trainer's own tool: just convert runs/NAME
+convert *arguments:
+    uv run orl convert "$@"
+
 # play tasks without training
 rollout *arguments:
     uv run --extra trl orl rollout "$@"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as distributed
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict_saver import save
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 PADDED = 640  # rows of the embedding: Megatron's are a multiple of 128
@@ -52,7 +52,7 @@ def save_fsdp(model: Path, folder: Path, *, number: int) -> Path:
 def _save(tree: dict[str, Any], folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is meant
-        distributed.save(tree, checkpoint_id=str(folder), no_dist=True)  # pyright: ignore[reportPrivateImportUsage]
+        save(tree, checkpoint_id=str(folder), no_dist=True)
 
 
 def _in_megatrons_names(config: Qwen3Config, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -82,6 +82,6 @@ def _joined(config: Qwen3Config, weights: Mapping[str, Tensor], layer: str, part
     found = [weights[f"{layer}{part}.weight"] for part in parts]
     if len(parts) < 3:
         return torch.cat(found)
-    heads: Any = config.num_key_value_heads
+    heads = config.num_key_value_heads or config.num_attention_heads
     groups = [part.view(heads, -1, config.hidden_size) for part in found]  # q, k, v of each group
     return torch.cat(groups, dim=1).reshape(-1, config.hidden_size)

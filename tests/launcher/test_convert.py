@@ -69,9 +69,9 @@ def test_run_names_its_hugging_face_checkpoint() -> None:
 
 def test_unfinished_run_names_what_it_saved_last() -> None:
     folder = run_folder("trl")
-    for step in (2, 4):
+    for step in (10, 4):
         write_note(hugging_face(folder / "trainer" / f"checkpoint-{2 * step}"), Checkpoint(format="hf", step=step))
-    assert model_of(folder) == str(folder / "trainer" / "checkpoint-8")
+    assert model_of(folder) == str(folder / "trainer" / "checkpoint-20")
 
 
 def test_hub_name_and_playground_stay_as_they_are() -> None:

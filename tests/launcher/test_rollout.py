@@ -19,6 +19,7 @@ from orl_rollout.journal.journal import read_journal
 from transformers import PreTrainedTokenizerFast
 
 from tests.kit.configs import LOCAL
+from tests.kit.saved import hugging_face
 from tests.kit.serving import engine
 from tests.kit.tokenizers import build, template
 
@@ -41,12 +42,15 @@ def test_tasks_are_played_against_an_engine_and_measured(
 ) -> None:
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
     tokenizer = build(template("qwen3_instruct_2507"))
-    tokenizer.save_pretrained(tmp_path / "model")
+    run = tmp_path / "run"  # its name stands for its checkpoint
+    tokenizer.save_pretrained(hugging_face(run / "checkpoint"))
+    (run / "config.json").write_text('{"environments": {}, "trainer": {"backend": "trl"}}', encoding="utf-8")
     out = tmp_path / "out"
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
     with engine(guessing(tokenizer)) as url:
-        argv = ["rollout", "--config", LOCAL, "--engine", url, "--model", str(tmp_path / "model"), *wide]
+        argv = ["rollout", "--config", LOCAL, "--engine", url, "--model", str(run), *wide]
         assert main([*argv, "--max-tasks", "6", "--samples", "2", "--output", str(out)]) == 0
+    assert json.loads((out / "config.json").read_text())["trainer"]["model"] == str(run / "checkpoint")
     shown = capsys.readouterr().out
     assert "pass@1" in shown
     assert "pass@2" in shown

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, RunAborted
+from orl_launcher.view.pieces import load_decoder
 from orl_miles.generate import RunEnded, generate
 from orl_miles.hooks import has_signal, log_eval, log_rollout, post_process, reward
 from orl_rollout.journal.journal import read_journal
@@ -123,6 +124,7 @@ async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(
         await played(host, evaluation=True)
         await played(host)
     assert [entry.step for entry in read_journal(run)] == [1] * 4 + [4] * 4 + [5] * 4
+    assert load_decoder(run) is not None, "`orl show` reads the ids without the checkpoint"
 
 
 @by_api

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_rollout.run_folder.checkpoint import checkpoint_in
 
 from tests.miles.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
@@ -263,7 +264,9 @@ def test_unreadable_checkpoint_prevents_start(capsys: pytest.CaptureFixture[str]
     (hf / "config.json").write_text("{}", encoding="utf-8")
     starts = "# it would not start on this machine: --load"
     assert starts not in planned(capsys, python, "--load", ours)
-    assert f"{starts} {other}: FSDP did not write" in planned(capsys, python, "--load", other)
+    refused_by_fsdp = planned(capsys, python, "--load", other)
+    assert f"{starts} {other}: FSDP did not write" in refused_by_fsdp
+    assert f"`orl convert miles {other}`" in refused_by_fsdp
     assert f"{starts} {hf}: name a Hugging Face checkpoint with --model" in planned(capsys, python, "--load", str(hf))
     assert starts not in planned(capsys, python, "--model", str(hf), "--load", str(hf))
     assert starts not in planned(capsys, python)
@@ -322,6 +325,9 @@ def test_run_passes_config_and_keeps_secrets_in_environment(
     assert json.loads((folder / "miles.json").read_text(encoding="utf-8"))["orl_folder"] == str(folder)
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
+    noted = checkpoint_in(folder / "checkpoint")
+    assert noted is not None
+    assert (noted.format, noted.trainer, noted.step) == (backend, "miles", 1)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from orl_cluster.hooks.samples import fill, split
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, OrlError, RunAborted
 from orl_core.trajectory import StopReason, Trajectory
+from orl_launcher.view.pieces import load_decoder
 from orl_rollout.journal.journal import read_journal
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_slime.generate import generate
@@ -171,7 +172,11 @@ async def test_generate_writes_the_rollout_into_the_sample(environment: str, che
         finally:
             await aclose()
     assert done == samples
-    assert sorted(entry.key for entry in read_journal(tmp_path / "run")) == ["s0", "s1"]
+    entries = list(read_journal(tmp_path / "run"))
+    assert sorted(entry.key for entry in entries) == ["s0", "s1"]
+    decoder = load_decoder(tmp_path / "run")
+    assert decoder is not None, "`orl show` reads the ids without the checkpoint"
+    assert "guess" in decoder.decode(entries[0].trajectory.turns[0].observation)
     assert sorted((sample.status.value, sample.reward) for sample in done) == [("completed", 1.0), ("truncated", 0.0)]
     assert sampling == {"temperature": 1.0, "max_new_tokens": 200, "top_k": -1, "stop": None}
     for sample in done:

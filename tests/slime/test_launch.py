@@ -10,6 +10,7 @@ import pytest
 from orl_cluster.launch.ray import unclosable
 from orl_launcher.main import main
 
+from tests.kit.saved import saved
 from tests.slime.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT, add_distribution
@@ -304,8 +305,8 @@ def test_run_starts_at_step_0_or_resumes_from_training(
     tracker = working / "converted" / "latest_checkpointed_iteration.txt"
     for step in ("release", "iter_0000020"):
         (tracker.parent / step).mkdir(parents=True)
-    saved = str(working / "runs" / "run" / "checkpoint")
-    for step, load in (("release", saved), ("20", str(tracker.parent))):
+    own = str(working / "runs" / "run" / "checkpoint")
+    for step, load in (("release", own), ("20", str(tracker.parent))):
         tracker.write_text(step, encoding="utf-8")
         plan = planned(capsys, python, "--megatron-ckpt", "converted")
         words = words_of(plan)
@@ -343,31 +344,38 @@ def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
     assert told in planned(capsys, python, "--model", other, *fresh, *shape)
 
 
+def test_checkpoint_of_fsdp_names_its_conversion(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    saved(Path("fsdp"), 3, fsdp=True)
+    plan = planned(capsys, python, "--load", "fsdp")
+    told = f"--load {Path('fsdp').absolute()}: FSDP wrote this checkpoint: run `orl convert miles"
+    assert f"# it would not start on this machine: {told}" in plan
+
+
 @pytest.mark.slow
 def test_resume_folder_without_checkpoint_prevents_start(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     """slime would start anew, and end on the GPUs at a checkpoint that lacks its step."""
     model = str(checkpoint(working / "model"))
-    saved = working / "runs" / "before" / "checkpoint"
-    (saved / "iter_0000003").mkdir(parents=True)
-    tracker = saved / "latest_checkpointed_iteration.txt"
+    before = working / "runs" / "before" / "checkpoint"
+    (before / "iter_0000003").mkdir(parents=True)
+    tracker = before / "latest_checkpointed_iteration.txt"
     tracker.write_text("3", encoding="utf-8")
-    (saved.parent / "config.json").write_text("{}", encoding="utf-8")
+    (before.parent / "config.json").write_text("{}", encoding="utf-8")
     (working / "file").write_text("", encoding="utf-8")
     argv = ["--model", model, "--model-args", "qwen3-0.6B", "--load"]
     for load, told in (
         ("typo", "name the folder that --save named"),
         ("file", "name the folder that --save named"),
-        (str(saved.parent), f"did you mean {saved}?"),
-        (str(saved / "iter_0000003"), f"did you mean {saved}?"),
+        (str(before.parent), f"did you mean {before}?"),
+        (str(before / "iter_0000003"), f"did you mean {before}?"),
     ):
         (line,) = [line for line in planned(capsys, python, *argv, load).splitlines() if told in line]
         assert line.startswith(f"# it would not start on this machine: --load {working / load}: no checkpoint is there")
-    assert "load " not in planned(capsys, python, *argv, str(saved)).partition("\n# ")[2]
+    assert "load " not in planned(capsys, python, *argv, str(before)).partition("\n# ")[2]
     for step in ("4", "rubbish", ""):
         tracker.write_text(step, encoding="utf-8")
-        assert f"--load {saved}: its {tracker.name} names {step}" in planned(capsys, python, *argv, str(saved))
+        assert f"--load {before}: its {tracker.name} names {step}" in planned(capsys, python, *argv, str(before))
 
 
 def test_what_the_command_serves_itself_needs_no_key(

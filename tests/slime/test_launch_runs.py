@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.record import read_record
 
 from tests.slime.environment import make_environment
@@ -74,10 +75,16 @@ def test_run_passes_config_and_keeps_secrets_in_environment(
     assert summary["rollout_seconds_per_step"] == 1.0
     assert (folder / "trainer.log").read_text(encoding="utf-8") == "trained\n"
     assert seen["environment"]["token"] == "hush-hush", "a value in the configuration reaches the workers"
-    written = "".join(path.read_text("utf-8", "replace") for path in folder.iterdir() if path.name != "seen.json")
+    written = "".join(
+        path.read_text("utf-8", "replace") for path in folder.rglob("*") if path.is_file() and path.name != "seen.json"
+    )
     assert "hush-hush" not in written
     assert "orl-secret-key" not in written
     assert "orl-secret-key" not in " ".join(seen["argv"])
+    noted = checkpoint_in(folder / "checkpoint")
+    assert noted is not None
+    assert (noted.format, noted.trainer, noted.step) == ("megatron", "slime", 1)
+    assert noted.model == noted.tokenizer == str(working / "model")
 
 
 @pytest.mark.slow
@@ -191,7 +198,7 @@ def test_unreadable_checkpoint_is_refused_before_start(
 ) -> None:
     other = str(checkpoint(working / "other", model_type="unheard_of"))
     assert trained(python, working, "--model-args", "qwen3-0.6B", "--load", other) == 1
-    assert "orl convert" in capsys.readouterr().err
+    assert f"`orl convert slime {other}`" in capsys.readouterr().err
     assert not (working / "runs/run/trainer.log").exists()
 
 

@@ -39,6 +39,14 @@ def test_optimizer_options_are_obeyed(tmp_path: Path):
     assert made.lr_scheduler_type == "cosine"
 
 
+@pytest.mark.parametrize("rows", [{}, {"n_samples": 3, "rollout_batch_size": 3}, {"flags": {"num_iterations": 2}}])
+def test_save_interval_counts_steps(tmp_path: Path, rows: dict[str, Any]):
+    """TRL counts updates, of which a step makes several."""
+    made = settings(tmp_path, save_interval=3, num_rollout=9, **rows)
+    assert (made.save_steps, made.max_steps) == (3 * updates_per_step(made), 9 * updates_per_step(made))
+    assert settings(tmp_path).save_strategy == "no"
+
+
 def test_default_learning_rate_fits_the_size_of_the_model(tmp_path: Path):
     assert settings(tmp_path, lr=None).learning_rate == 4e-4
     assert settings(tmp_path, lr=None, parameters=600_000_000).learning_rate == 1e-6

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.signals import interrupt
 from orl_trl.trainer import WholeCheckpoints, train
 from transformers import AutoModelForCausalLM
@@ -116,6 +117,9 @@ def test_checkpoint_between_steps_gets_its_name_when_whole(
     assert names == [[], ["checkpoint-2"]]
     assert [path.name for path in (run.folder / "trainer").glob("checkpoint-*")] == ["checkpoint-4"]
     AutoModelForCausalLM.from_pretrained(run.folder / "trainer" / "checkpoint-4")
+    noted = checkpoint_in(run.folder / "trainer" / "checkpoint-4")
+    assert noted is not None
+    assert (noted.model, noted.step) == (str(checkpoint), 2), "four updates are two steps"
 
 
 @pytest.mark.slow

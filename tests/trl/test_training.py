@@ -16,6 +16,7 @@ from msgspec import structs
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.reward import group_advantages
 from orl_core.trajectory import Trajectory
+from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.runtime.runtime import Runtime
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts
@@ -78,6 +79,10 @@ def test_a_run_leaves_its_files(checkpoint: Path, tmp_path: Path, caplog: pytest
     before, after = weights(checkpoint), weights(run.folder / "checkpoint")
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert (run.folder / "checkpoint" / "tokenizer.json").is_file()
+    noted = checkpoint_in(run.folder / "checkpoint")
+    assert noted is not None
+    assert (noted.format, noted.trainer, noted.model, noted.step) == ("hf", "trl", str(checkpoint), 2)
+    assert noted.tokenizer == str(run.folder / "checkpoint")
     assert "returned None" not in caplog.text
     assert "sesame" not in "".join(path.read_text("utf-8", "replace") for path in run.folder.rglob("*.json*"))
 

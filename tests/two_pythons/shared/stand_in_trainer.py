@@ -25,9 +25,16 @@ rows = [
 ]
 with (folder / "metrics.jsonl").open("a", encoding="utf-8") as metrics:
     metrics.writelines(json.dumps(row) + "\n" for row in rows)
+ends = os.environ.get("STAND_IN_ENDS", "")
+if not ends.startswith("recovers"):
+    saved = Path(argv[argv.index("--save") + 1])
+    fsdp = "--train-backend" in argv and argv[argv.index("--train-backend") + 1] == "fsdp"
+    number = "1" if fsdp else "0"  # of the first step: Megatron's count begins at 0
+    (saved / f"iter_{number:0>7}" / ("model" if fsdp else "")).mkdir(parents=True, exist_ok=True)
+    (saved / "latest_checkpointed_iteration.txt").write_text(number, encoding="utf-8")
 print("trained", flush=True)
 NO_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-match os.environ.get("STAND_IN_ENDS"):
+match ends:
     case "memory":
         print(NO_MEMORY, flush=True)
         sys.exit(1)

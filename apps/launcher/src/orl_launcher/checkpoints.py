@@ -17,7 +17,7 @@ PERIODIC = "trainer/checkpoint-*"  # what a trainer on this machine saves betwee
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A checkpoint and its folder. `model` and `trainer` are its note's, else those of its run."""
+    """A checkpoint and its folder. What no note tells is that of its run."""
 
     folder: Path
     checkpoint: Checkpoint
@@ -57,10 +57,13 @@ def last_in(folder: Path) -> Found | None:
         return Found(folder=folder, checkpoint=_known(found, folder.parent)) if found else None
     options: dict[str, Any] = described.get("trainer") or {}
     saved = Path(options.get("save") or folder / "checkpoint")
-    between = sorted(folder.glob(PERIODIC), key=lambda place: place.stat().st_mtime, reverse=True)
-    for place in (saved, *between):
-        if found := checkpoint_in(place):
-            return Found(folder=place, checkpoint=_known(found, folder))
+    between = [(place, found) for place in folder.glob(PERIODIC) if (found := checkpoint_in(place))]
+    between.sort(key=lambda saved: saved[1].step or 0)
+    if found := checkpoint_in(saved):
+        return Found(folder=saved, checkpoint=_known(found, folder))
+    if between:
+        place, found = between[-1]
+        return Found(folder=place, checkpoint=_known(found, folder))
     raise ConfigError(f"{folder}: the run has no checkpoint in {saved}. Name the folder that --save named")
 
 

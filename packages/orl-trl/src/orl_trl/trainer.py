@@ -157,7 +157,8 @@ class WholeCheckpoints(GRPOTrainer):
                 self.args.output_dir = str(folder)
             step = self.state.global_step // updates_per_step(cast("GRPOConfig", self.args))
             for saved in unfinished.iterdir():
-                note(saved, folder / saved.name, model=self.begins_with, step=step)
+                if saved.is_dir():  # a README.md lies beside it
+                    note(saved, folder / saved.name, model=self.begins_with, step=step)
                 saved.replace(folder / saved.name)
             rotate_checkpoints(output_dir=str(folder), save_total_limit=self.args.save_total_limit, use_mtime=True)
 
