@@ -237,7 +237,7 @@ def _conclude(folder: Path) -> None:
 
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:
-    """Print the settings for people on stderr, and the trainer's plan on stdout, to read or to paste into a shell."""
+    """Print settings and memory for people on stderr, and the plan on stdout, to read or to paste into a shell."""
     from orl_core.text import visible
     from rich.text import Text
 
@@ -254,6 +254,8 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
     console.print(table)
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}", soft_wrap=True)
+    if plan.memory:
+        console.print(visible(plan.memory), markup=False, highlight=False, soft_wrap=True)
     problems = (f"{WOULD_NOT_START}: {problem}" for problem in plan.problems)
     for line in (*plan.command.split("\n"), *(f"# {told}" for told in (*problems, *plan.notes))):
         print(visible(line))

@@ -31,6 +31,7 @@ from orl_cluster.launch.argv import split_options, without
 from orl_cluster.launch.eval_sets import write_eval_sets
 from orl_cluster.launch.find_python import NotInstalledError, find_python, search_path
 from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of
+from orl_cluster.launch.memory import estimate
 from orl_cluster.launch.probe import CUSTOM_CONFIG, WORKING_FOLDER, Findings
 from orl_cluster.launch.ray import environment_for, ray_cluster, several_nodes, unclosable
 from orl_cluster.launch.ray_address import ray_address
@@ -48,8 +49,8 @@ class Command(Struct, frozen=True, kw_only=True):
     """Arguments of the trainer's train.py, and the `environment` beside what is inherited.
 
     `files` are written before it starts. `unknown` is the message for an option `{}` that nothing there knows; `memory`
-    says what lowers memory use. `problems` keep it from running on this machine; `notes` are what else its user should
-    know.
+    says what lowers memory use, `estimate` is the table of how much it takes. `problems` keep it from running on this
+    machine; `notes` are what else its user should know.
     """
 
     request: LaunchRequest
@@ -60,6 +61,7 @@ class Command(Struct, frozen=True, kw_only=True):
     files: Mapping[Path, bytes] = field(default_factory=dict[Path, bytes])
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    estimate: str = ""
 
     @property
     def words(self) -> list[str]:
@@ -82,7 +84,9 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
             ConfigError: no such trainer, an option that nothing knows, or sizes that do not fit together.
         """
         command = self._checked(run)
-        return Plan(command=_shell_text(command), problems=command.problems, notes=command.notes)
+        return Plan(
+            command=_shell_text(command), problems=command.problems, notes=command.notes, memory=command.estimate
+        )
 
     def train(self, run: Run) -> None:
         """Train to the end. The output goes to trainer.log in the run's folder, the numbers to metrics.jsonl.
@@ -143,7 +147,8 @@ def _check(command: Command) -> Command:
         unseen = (
             f"not checked by {installation.trainer}: options, checkpoints, and the shape of the model, left out here"
         )
-        return structs.replace(command, problems=(installation.missing,), notes=(*told, unseen))
+        memory = estimate(command.argv, request.layout, ())
+        return structs.replace(command, problems=(installation.missing,), notes=(*told, unseen), estimate=memory.table)
     with TemporaryDirectory() as folder:  # the run's own file need not be there yet
         written = Path(folder) / "custom.json"
         written.write_bytes(_custom_config(request))
@@ -153,18 +158,22 @@ def _check(command: Command) -> Command:
         raise ConfigError(f"{command.unknown.format(name)}{hint}")
     if found.reward:
         raise ConfigError(f"{installation.python}: {found.reward}")
+    # The GPUs of a cluster that runs already are other ones.
+    gpus = () if ray_address(os.environ) else found.gpu_memory[: request.layout.per_node]
+    memory = estimate(command.argv, request.layout, gpus)
     problems = [
         *preflight.absent_model(request),
         *_lacking(command, found),
+        *memory.problems,
         *preflight.untracked(request),
         *([found.obstacle] if found.obstacle else []),
     ]
-    notes = [*told, *unset_in(run.config), *preflight.joined()]
+    notes = [*told, *unset_in(run.config), *preflight.joined(), *memory.notes]
     if not found.complete:
         notes.append(f"not checked by the parser of {installation.trainer}: {found.why}")
     elif found.why:
         problems.append(found.why)
-    return structs.replace(command, problems=tuple(problems), notes=tuple(notes))
+    return structs.replace(command, problems=tuple(problems), notes=tuple(notes), estimate=memory.table)
 
 
 def _shell_text(command: Command) -> str:
