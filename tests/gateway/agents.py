@@ -17,7 +17,7 @@ from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec
 from orl_gateway import Episode
 from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi
-from orl_rollout.loop.loop import never
+from orl_rollout.loop.clock import never
 from orl_testing import ScriptedSession
 
 from tests.kit.tokenizers import renderer_of, tokenizer

@@ -27,7 +27,8 @@ class Adapter:
         self.train = train
 
     def plan(self, run: Run) -> Plan:
-        return Plan(command="\n".join([f"would train {run.config.trainer.model} with trl", *run.extra]))
+        command = "\n".join([f"would train {run.config.trainer.model} with trl", *run.extra])
+        return Plan(command=command, memory="GiB on each GPU\nsum [0] 9474.0")
 
 
 def _write_metrics(run: Run, steps: int) -> None:

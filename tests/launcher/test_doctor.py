@@ -124,6 +124,7 @@ def test_where_all_is_well_the_page_says_so_and_exits_with_0(doctor: Doctor, gal
     assert any("certified" in line and "hermes" in line for line in fine)
     shown = "\n".join(line.strip() for line in lines)
     assert "<|im_start|>user\nTask 0.<|im_end|>\n<|im_start|>assistant" in shown
+    assert "GiB on each GPU     training    rollouts\nweights" in shown
     assert gallery.sessions == 0
 
 

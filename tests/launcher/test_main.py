@@ -170,7 +170,7 @@ def test_a_dry_run_shows_the_settings_and_does_nothing(
     assert main(argv) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines() == ["would train playground/GuessNumber with trl", "--x", "1 2"]
-    for told in ("0.0002", "playground/GuessNumber", "would serve playground/GuessNumber"):
+    for told in ("0.0002", "playground/GuessNumber", "would serve playground/GuessNumber", "\nsum [0] 9474.0\n"):
         assert told in printed.err
     assert list(tmp_path.iterdir()) == []
 

@@ -6,10 +6,12 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from orl_cluster.launch.ray import unclosable
 from orl_launcher.main import main
 
+from tests.kit.model_shapes import QWEN3
 from tests.kit.saved import saved
 from tests.slime.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
@@ -279,6 +281,18 @@ def test_divided_gpus_are_counted_together(
     assert "it has 4 GPUs but the run needs 8" in planned(capsys, python, *divided)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert "GPUs but the run needs" not in planned(capsys, python, *divided)
+
+
+def test_memory_is_compared_with_the_gpus_that_are_found(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    (working / "Qwen3-4B").mkdir()
+    (working / "Qwen3-4B" / "config.json").write_bytes(msgspec.json.encode(QWEN3["8B"]))
+    own = ["--model", "./Qwen3-4B", "--megatron-ckpt", "./ckpt", "--num-gpus", "1"]
+    monkeypatch.setenv("STAND_IN_GPUS", "1")
+    assert "would not start on this machine: training needs about" in planned(capsys, python, *own)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert "training needs" not in planned(capsys, python, *own)
 
 
 def test_a_ray_that_cannot_close_its_cluster_starts_none(

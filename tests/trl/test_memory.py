@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import orl_trl.memory
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from orl_core.errors import ConfigError
 from orl_core.memory import EngineLoad, Gpu, MemoryReport, shape_of, token_bytes
 from orl_core.memory.training import EIGHT_BIT_MOMENTS
 from orl_trl import plan
-from orl_trl.memory import OneGpu, report, sampling, sizes_of, training
+from orl_trl.memory import OneGpu, check_memory, report, sampling, sizes_of, training
 from orl_trl.sampler import BATCH_TOKENS
 from orl_trl.settings import grpo_config
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,6 +26,7 @@ from tests.kit.model_shapes import QWEN3
 from tests.trl.fakes import make_run
 
 GIB = 2**30
+Caplog = pytest.LogCaptureFixture
 TINY: dict[str, Any] = {
     **QWEN3["0.6B"],
     "vocab_size": 200,
@@ -121,31 +124,51 @@ def test_more_rollouts_never_need_less(rollouts: int, context: int, turn: int):
     assert before.kv_cache <= widest * token_bytes(shape, EngineLoad(rollouts=1, context=1, value_bytes=4))
 
 
-def reported(tmp_path: Path, gpus: tuple[Gpu, ...], *extra: str, **trainer: Any) -> MemoryReport:
-    """Return the report of 128 rollouts of a 0.6B model on `gpus`, trained as on a GPU."""
-    made = make_run(tmp_path, "m", rollout_batch_size=8, n_samples=16, **trainer)
+def reported(tmp_path: Path, name: str, gpus: tuple[Gpu, ...], *extra: str) -> MemoryReport:
+    """Return the report of 128 rollouts of a published model on `gpus`, trained as on a GPU."""
+    made = make_run(tmp_path, "m", rollout_batch_size=8, n_samples=16)
     made = structs.replace(made, extra=("--bf16", "true", "--gradient-checkpointing", "true", *extra))
-    return report(made, grpo_config(made, parameters=10**9), QWEN3["0.6B"], gpus)
+    return report(made, grpo_config(made, parameters=10**9), QWEN3[name], gpus)
 
 
-def test_run_that_cannot_fit_is_a_problem_with_what_would(tmp_path: Path):
-    found = reported(tmp_path, (Gpu(total=40 * GIB, free=39 * GIB),))
-    training_told, rollouts_told = found.problems
-    assert "training needs about" in training_told
-    assert "--per-device-train-batch-size" in training_told
-    assert "rollouts needs about" in rollouts_told
+def test_weights_that_cannot_fit_are_a_problem(tmp_path: Path):
+    found = reported(tmp_path, "8B", (Gpu(total=80 * GIB, free=79 * GIB),))
+    (told,) = found.problems
+    assert told.startswith("training needs about 13")
+    assert found.notes[0].startswith("rollouts needs about")
+
+
+def test_rows_that_may_outgrow_the_gpu_are_a_note_with_what_fits(tmp_path: Path):
+    """Rows may end early, so that the run is not refused."""
+    gpu = Gpu(total=40 * GIB, free=39 * GIB)
+    found = reported(tmp_path, "0.6B", (gpu,))
+    training_told, rollouts_told = found.notes
+    assert found.problems == ()
+    assert "when all rows have 32768 ids" in training_told
     assert "rollouts a step" in rollouts_told
-    fits = reported(tmp_path, (Gpu(total=40 * GIB, free=39 * GIB),), "--per-device-train-batch-size", "4")
-    assert not [told for told in fits.problems if told.startswith("training")]
+    option, value = training_told.partition("would fit: -- ")[2].partition(";")[0].split()
+    (told,) = reported(tmp_path, "0.6B", (gpu,), option, value).notes
+    assert told == rollouts_told
 
 
 def test_memory_that_others_hold_is_a_note(tmp_path: Path):
     small = ("--per-device-train-batch-size", "1")
-    free = reported(tmp_path, (Gpu(total=140 * GIB, free=139 * GIB),), *small)
+    free = reported(tmp_path, "0.6B", (Gpu(total=200 * GIB, free=199 * GIB),), *small)
     assert (free.problems, free.notes) == ((), ())
-    held = reported(tmp_path, (Gpu(total=140 * GIB, free=10 * GIB),), *small)
+    held = reported(tmp_path, "0.6B", (Gpu(total=200 * GIB, free=10 * GIB),), *small)
     assert held.problems == ()
-    assert "10.0 free" in held.notes[0]
+    assert all("10.0 free" in told for told in held.notes)
+
+
+def test_training_refuses_what_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Caplog):
+    made = make_run(tmp_path, "m")
+    settings = grpo_config(made, parameters=10**9)
+    monkeypatch.setattr(orl_trl.memory, "gpu_memory", lambda: (Gpu(total=80 * GIB, free=70 * GIB),))
+    with pytest.raises(ConfigError, match="training needs"):
+        check_memory(made, settings, QWEN3["8B"])
+    assert not caplog.messages
+    check_memory(made, settings, QWEN3["0.6B"])
+    assert any(told.startswith("training needs") for told in caplog.messages)
 
 
 def test_eight_bit_moments_take_a_quarter(tmp_path: Path):
@@ -167,8 +190,8 @@ def test_plan_has_the_table(checkpoint: Path, tmp_path: Path):
     ]
 
 
-def test_unknown_family_is_a_note(tmp_path: Path):
+def test_unknown_family_is_said(tmp_path: Path):
     made = make_run(tmp_path, "m")
     found = report(made, grpo_config(made, parameters=1), {"model_type": "nobody"}, ())
-    assert (found.table, found.problems) == ("", ())
-    assert "nobody" in found.notes[0]
+    assert "nobody" in found.table
+    assert (found.problems, found.notes) == ((), ())

@@ -19,9 +19,10 @@ from orl_core.errors import OrlError, RenderError, boundary
 from orl_core.messages import Action
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
+from orl_rollout.loop.clock import never
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.fair_queue import fair_queue
-from orl_rollout.loop.loop import INLINE_CHARACTERS, never
+from orl_rollout.loop.loop import INLINE_CHARACTERS
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from msgspec import Struct, structs
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError
@@ -28,15 +29,20 @@ from orl_core.memory import (
     training_memory,
 )
 from orl_core.memory.training import EAGER_AUTOCAST, EAGER_FP32, EIGHT_BIT_MOMENTS, FP32_ADAMW
+from orl_rollout.gpus import gpu_memory
+from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.contract import Run
 from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.sampler import BATCH_TOKENS
 from orl_trl.settings import CHECKPOINTING
 
+logger = logger_of("orl")
+
 WEIGHT_BYTES = 4  # `load_model` loads fp32, and the keys and values of `generate` have the type of the weights
 TILE_TOKENS, TILE_WIDTH = 4096, 32768  # TRL computes the logits of an update in tiles of this size
 LEAST_CONTEXT = 512  # ids: the shortest context that is proposed
+ON_CPU = "this is the run on a CPU, in fp32; `-- --bf16 true --gradient-checkpointing true` shows that on a GPU"
 SAMPLING = 16  # bytes of a logit while an id is drawn: fp32 logit, log-softmax, probability and sorted copy
 
 
@@ -75,12 +81,12 @@ def sizes_of(run: Run, settings: GRPOConfig) -> OneGpu:
 def report(run: Run, settings: GRPOConfig, config: Mapping[str, Any], gpus: Sequence[Gpu]) -> MemoryReport:
     """Return the estimate of a run of the model with this config.json, beside the `gpus` that were found.
 
-    A model whose parameters orl cannot count has a note instead.
+    A model whose parameters orl cannot count has one line instead.
     """
     try:
         shape = shape_of(config)
     except ConfigError as unknown:
-        return MemoryReport(notes=(f"memory is not estimated: {unknown}",))
+        return MemoryReport(table=f"memory is not estimated: {unknown}")
     sizes = sizes_of(run, settings)
     rows = _less(sizes, "rows", "-- --per-device-train-batch-size {}", 1)
     context = _less(sizes, "context", "--max-context-len {}", LEAST_CONTEXT)
@@ -92,16 +98,33 @@ def report(run: Run, settings: GRPOConfig, config: Mapping[str, Any], gpus: Sequ
         _phase("training", partial(training, shape), sizes, (rows, context, recompute)),
         _phase("rollouts", partial(sampling, shape), sizes, (rollouts, context)),
     )
-    remarks = [] if sizes.mixed else ["without a GPU, or with `bf16` off, the model computes in fp32"]
-    return report_of(phases, gpus[:1], remarks)
+    return report_of(phases, gpus[:1], [ON_CPU] if settings.use_cpu else [])
+
+
+def check_memory(run: Run, settings: GRPOConfig, config: Mapping[str, Any]) -> None:
+    """Warn of a run that may outgrow the GPU, once its model is loaded.
+
+    Raises:
+        ConfigError: it cannot fit on the GPU.
+    """
+    gpus = gpu_memory()[:1]
+    loaded = torch.cuda.memory_reserved() if gpus else 0
+    free = [structs.replace(gpu, free=None if gpu.free is None else gpu.free + loaded) for gpu in gpus]
+    found = report(run, settings, config, free)
+    for problem in found.problems:
+        raise ConfigError(problem)
+    for note in found.notes:
+        logger.warning("%s", note)
 
 
 def _phase(name: str, memory_of: Callable[[OneGpu], Memory], sizes: OneGpu, changes: Sequence[Changes]) -> Phase:
-    memory = memory_of(sizes)
+    """Return a phase with the option `changes`. Rows may end early: what every run needs is one id of one row."""
+    memory, least = memory_of(sizes), memory_of(structs.replace(sizes, rows=1, rollouts=1, context=1, turn=1))
     levers = tuple(
         tuple(Lever(words=words, needed=memory_of(smaller).total) for words, smaller in change) for change in changes
     )
-    return Phase(name=name, memory=memory, needed=memory.total, levers=levers)
+    when = f" when all rows have {sizes.context} ids"
+    return Phase(name=name, memory=memory, needed=memory.total, least=least.total, when=when, levers=levers)
 
 
 def _less(sizes: OneGpu, name: str, words: str, least: int) -> Changes:

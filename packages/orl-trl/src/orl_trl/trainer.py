@@ -37,6 +37,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from orl_trl.engine import InProcessEngine
 from orl_trl.local import load_model
+from orl_trl.memory import check_memory
 from orl_trl.rollouts import Player, Rollouts, TrainingPlan
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
 from orl_trl.tracking import tracking
@@ -57,6 +58,7 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     with interrupt.listening(), quiet_trl():
         model = load_model(name)
         settings = grpo_config(run, parameters=model.num_parameters())
+        check_memory(run, settings, model.config.to_dict())
         plan = plan_of(run, settings)
         interrupt.check()
         with tracking(run), Rollouts(plan, InProcessEngine(model), lambda: opened(run, name)) as rollouts:

@@ -267,7 +267,8 @@ def _errors_told(folder: Path) -> str:
 
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:
-    """Print the settings for people on stderr, and the trainer's plan on stdout, to read or to paste into a shell."""
+    """Print settings and memory for people on stderr, and the plan on stdout, to read or to paste into a shell."""
+    from orl_core.text import visible
     from rich.text import Text
 
     from orl_launcher.view.html import flat
@@ -283,4 +284,6 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
     console.print(table)
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}", soft_wrap=True)
+    if plan.memory:
+        console.print(visible(plan.memory), markup=False, highlight=False, soft_wrap=True)
     print_plan(plan)

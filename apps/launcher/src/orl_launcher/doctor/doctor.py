@@ -94,6 +94,8 @@ def _trainer(page: Report, config: RunConfig, python: str | None) -> None:
     page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {invocation()} train {backend} --dry-run")
     if config.reward:
         page.say(Verdict.OK, f"reward: {config.reward} can be imported")
+    if plan.memory:
+        page.note(plan.memory)
     for problem in plan.problems:
         page.say(Verdict.WARNING, f"{backend}: {WOULD_NOT_START}: {problem}")
     for note in plan.notes:

@@ -22,8 +22,8 @@ class Command(Struct, frozen=True, kw_only=True):
     """Arguments of the trainer's train.py, and the `environment` beside what is inherited.
 
     `files` are written before it starts. `unknown` is the message for an option `{}` that nothing there knows; `memory`
-    says what lowers memory use. `problems` keep it from running on this machine; `notes` are what else its user should
-    know.
+    says what lowers memory use, `estimate` is the table of how much it takes. `problems` keep it from running on this
+    machine; `notes` are what else its user should know.
     """
 
     request: LaunchRequest
@@ -34,6 +34,7 @@ class Command(Struct, frozen=True, kw_only=True):
     files: Mapping[Path, bytes] = field(default_factory=dict[Path, bytes])
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    estimate: str = ""
 
     @property
     def words(self) -> list[str]:

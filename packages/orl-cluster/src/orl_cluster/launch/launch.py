@@ -24,6 +24,7 @@ from orl_cluster.launch.attempts import run_to_end
 from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.installation import find_installation
 from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of, splits_of
+from orl_cluster.launch.memory import estimate
 from orl_cluster.launch.probe import CUSTOM_CONFIG, Findings
 from orl_cluster.launch.ray import several_nodes, unclosable
 from orl_cluster.launch.ray_address import ray_address
@@ -50,7 +51,7 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
         """
         command = self._checked(run)
         shown = shell_text(command.environment, command.words[:2], command.argv)
-        return Plan(command=shown, problems=command.problems, notes=command.notes)
+        return Plan(command=shown, problems=command.problems, notes=command.notes, memory=command.estimate)
 
     def train(self, run: Run) -> None:
         """Train to the end. The output goes to trainer.log in the run's folder, the numbers to metrics.jsonl.
@@ -101,7 +102,8 @@ def _check(command: Command) -> Command:
         unseen = (
             f"not checked by {installation.trainer}: options, checkpoints, and the shape of the model, left out here"
         )
-        return structs.replace(command, problems=(installation.missing,), notes=(*told, unseen))
+        memory = estimate(command.argv, request.layout, ())
+        return structs.replace(command, problems=(installation.missing,), notes=(*told, unseen), estimate=memory.table)
     with TemporaryDirectory() as folder:  # the run's own file need not be there yet
         written = Path(folder) / "custom.json"
         written.write_bytes(custom_config(request))
@@ -111,18 +113,22 @@ def _check(command: Command) -> Command:
         raise ConfigError(f"{command.unknown.format(name)}{hint}")
     if found.reward:
         raise ConfigError(f"{installation.python}: {found.reward}")
+    # The GPUs of a cluster that runs already are other ones.
+    gpus = () if ray_address(os.environ) else found.gpu_memory[: request.layout.per_node]
+    memory = estimate(command.argv, request.layout, gpus)
     problems = [
         *preflight.absent_model(request),
         *_lacking(command, found),
+        *memory.problems,
         *preflight.untracked(request),
         *([found.obstacle] if found.obstacle else []),
     ]
-    notes = [*told, *unset_in(run.config), *preflight.joined()]
+    notes = [*told, *unset_in(run.config), *preflight.joined(), *memory.notes]
     if not found.complete:
         notes.append(f"not checked by the parser of {installation.trainer}: {found.why}")
     elif found.why:
         problems.append(found.why)
-    return structs.replace(command, problems=tuple(problems), notes=tuple(notes))
+    return structs.replace(command, problems=tuple(problems), notes=tuple(notes), estimate=memory.table)
 
 
 def _lacking(command: Command, found: Findings) -> list[str]:

@@ -25,8 +25,10 @@ import msgspec
 from msgspec import Struct, field
 from orl_core.config import decode_config
 from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.memory import Gpu
 from orl_core.text import did_you_mean
 from orl_rollout.bounded_files import read_whole
+from orl_rollout.gpus import count_gpus, gpu_memory
 from orl_rollout.results.reward_function import find_modules_in, load_reward
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
 from orl_rollout.signals import children
@@ -42,6 +44,7 @@ ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes
 class Findings(Struct, frozen=True, kw_only=True):
     """The answer. `root` is the trainer's checkout, `ray` the version of Ray; "" if there is none.
 
+    `gpu_memory` is asked only with a command line.
     `modules` are those of TRACKERS that can be imported.
     `features` are the adapter's own names for what it looks for; `obstacle` is what else keeps the command line from
     running; `reward` says why the user's reward function cannot be loaded. Both are "" if there is nothing to say.
@@ -52,6 +55,7 @@ class Findings(Struct, frozen=True, kw_only=True):
     root: str = ""
     ray: str = ""
     gpus: int = 0
+    gpu_memory: tuple[Gpu, ...] = ()
     modules: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     obstacle: str = ""
@@ -122,7 +126,8 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
     return Findings(
         root=_root_of(trainer),
         ray=next((found.version for found in distributions(name="ray")), ""),
-        gpus=_gpus(),
+        gpus=count_gpus(),
+        gpu_memory=gpu_memory() if argv else (),
         modules=tuple(filter(finds, TRACKERS)),
         reward=_reward_fault(argv),
         unknown={name: did_you_mean(name, known) for name in names if name not in known},
@@ -217,14 +222,6 @@ def _meant(folder: str) -> str:
     near = (Path(folder) / "checkpoint", Path(folder).parent)
     found = next((one for one in near if (one / CHECKPOINT_TRACKER).is_file()), None)
     return f"did you mean {found}?" if found else f"name the folder that --save named, which holds {CHECKPOINT_TRACKER}"
-
-
-def _gpus() -> int:
-    try:
-        torch: Any = importlib.import_module("torch")
-    except ImportError:
-        return 0
-    return int(torch.cuda.device_count())
 
 
 def answer(look: Callable[[Sequence[str]], Findings], argv: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from orl_core.memory.training import Memory
 
@@ -31,14 +31,17 @@ class Lever(Struct, frozen=True, kw_only=True):
 
 
 class Phase(Struct, frozen=True, kw_only=True):
-    """What is on one GPU at one time. `needed` are the bytes that must fit into `share` of it.
+    """What is on one GPU at one time. `needed` are the bytes that must fit into `share` of it, at the worst.
 
-    `levers` has a group for each option that lowers them, with ever stronger changes.
+    `least` are those that every run needs, `needed` if it is None; `when` says when it needs more. `levers` has a group
+    for each option that lowers `needed`, with ever stronger changes.
     """
 
     name: str
     memory: Memory
     needed: int
+    least: int | None = None
+    when: str = ""
     share: float = 1.0
     levers: tuple[tuple[Lever, ...], ...] = ()
 
@@ -57,10 +60,17 @@ def report_of(phases: Sequence[Phase], gpus: Sequence[Gpu], remarks: Sequence[st
     if not gpus:
         return MemoryReport(table=table)
     whole, free = min(gpu.total for gpu in gpus), least_free(gpus)
-    problems = [told for phase in phases if phase.needed > TOO_MUCH * whole for told in [_told(phase, whole, free)]]
-    tight = [phase for phase in phases if phase.share * free < phase.needed <= TOO_MUCH * whole]
-    notes = [_told(phase, whole, free) for phase in tight]
-    return MemoryReport(table=table, problems=tuple(problems), notes=tuple(notes))
+    impossible = [phase for phase in phases if _least(phase) > TOO_MUCH * whole]
+    tight = [phase for phase in phases if phase not in impossible and phase.needed > phase.share * free]
+    return MemoryReport(
+        table=table,
+        problems=tuple(_told(structs.replace(phase, when=""), _least(phase), whole, free) for phase in impossible),
+        notes=tuple(_told(phase, phase.needed, whole, free) for phase in tight),
+    )
+
+
+def _least(phase: Phase) -> int:
+    return phase.needed if phase.least is None else phase.least
 
 
 def least_free(gpus: Sequence[Gpu]) -> int:
@@ -87,10 +97,10 @@ def _table(phases: Sequence[Phase]) -> list[str]:
     return [head, *rows, f"{'sum':<16}" + "".join(f"{_cell(phase.memory.total):>12}" for phase in phases)]
 
 
-def _told(phase: Phase, whole: int, free: int) -> str:
+def _told(phase: Phase, needed: int, whole: int, free: int) -> str:
     """Return what is wrong with a phase, and what would fit."""
     share = f" and may take {phase.share:g} of it" if phase.share < 1 else ""
-    said = f"{phase.name} needs about {_gib(phase.needed)} GiB on each GPU{share}; it has {_gib(whole)} GiB"
+    said = f"{phase.name} needs about {_gib(needed)} GiB on each GPU{phase.when}{share}; it has {_gib(whole)} GiB"
     if free < whole:
         said = f"{said}, {_gib(free)} free"
     groups = [group for group in phase.levers if group]

@@ -31,7 +31,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Sharding(Struct, frozen=True, kw_only=True):
-    """How a model is divided over `gpus`: by `tensor`, `pipeline`, `context` and `expert` parallelism.
+    """How a model is divided over `gpus`: by `tensor`, `pipeline` and `expert` parallelism.
 
     `expert_tensor` is the tensor-parallel size of the experts. `whole` divides weights, gradients and optimizer over
     all GPUs, as FSDP does; otherwise the optimizer alone is divided over the data-parallel GPUs, as Megatron's
@@ -41,7 +41,6 @@ class Sharding(Struct, frozen=True, kw_only=True):
     gpus: int = 1
     tensor: int = 1
     pipeline: int = 1
-    context: int = 1
     expert: int = 1
     expert_tensor: int = 1
     whole: bool = False
