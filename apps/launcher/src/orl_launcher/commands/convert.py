@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -32,17 +31,10 @@ EXAMPLES = """\
 """
 
 
-class ConvertParser(cli.Parser):
+class ConvertParser(cli.PassingParser):
     """Parser that leaves everything after `--` to the tool."""
 
     elsewhere = "; give an option of the tool itself after `--`"
-
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv` up to the first `--`; the rest is `extra`."""
-        cut = argv.index("--") if "--" in argv else len(argv)
-        arguments = super().parse(argv[:cut])
-        arguments.extra = tuple(argv[cut + 1 :])
-        return arguments
 
 
 def parser() -> cli.Parser:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field, structs
 from orl_core.config.yaml import read
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.checkpoint import note_saved
@@ -187,7 +187,8 @@ def _run_to_end(command: Command) -> None:
         raise
     finally:
         summary.end(ending)
-        note_saved(request.save, trainer, value_of(command.argv, "--hf-checkpoint") or "")
+        with boundary(OrlError, f"writing the note beside the checkpoint in {request.save}"):
+            note_saved(request.save, trainer, value_of(command.argv, "--hf-checkpoint") or "")
 
 
 def _lacking(command: Command, found: Findings) -> list[str]:
