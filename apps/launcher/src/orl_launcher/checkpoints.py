@@ -58,13 +58,12 @@ def last_in(folder: Path) -> Found | None:
     options: dict[str, Any] = described.get("trainer") or {}
     saved = Path(options.get("save") or folder / "checkpoint")
     between = [(place, found) for place in folder.glob(PERIODIC) if (found := checkpoint_in(place))]
-    between.sort(key=lambda saved: saved[1].step or 0)
-    if found := checkpoint_in(saved):
-        return Found(folder=saved, checkpoint=_known(found, folder))
-    if between:
-        place, found = between[-1]
-        return Found(folder=place, checkpoint=_known(found, folder))
-    raise ConfigError(f"{folder}: the run has no checkpoint in {saved}. Name the folder that --save named")
+    between.sort(key=lambda one: one[1].step or 0)
+    at_end = checkpoint_in(saved)
+    if at_end is None and not between:
+        raise ConfigError(f"{folder}: the run has no checkpoint in {saved}. Name the folder that --save named")
+    place, found = between[-1] if at_end is None else (saved, at_end)
+    return Found(folder=place, checkpoint=_known(found, folder))
 
 
 def _known(checkpoint: Checkpoint, run: Path) -> Checkpoint:

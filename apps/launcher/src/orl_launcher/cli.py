@@ -59,6 +59,17 @@ class Parser(argparse.ArgumentParser):
         return self.parse_intermixed_args(argv)  # options may stand between `slime` and a folder
 
 
+class PassingParser(Parser):
+    """Parser that leaves everything after the first `--` to another program, as `extra`."""
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse `argv` up to the first `--`."""
+        cut = argv.index("--") if "--" in argv else len(argv)
+        arguments = super().parse(argv[:cut])
+        arguments.extra = tuple(argv[cut + 1 :])
+        return arguments
+
+
 def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
     """Add `--config` and `--set`."""
     fallback = f" (default: {default})" if default else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -17,7 +16,7 @@ from orl_launcher.checkpoints import Found, last_in
 from orl_launcher.trainer_options import add_option
 from orl_launcher.trainers import find_trainer, print_plan
 
-OPTIONS = ("model", "model_args", "num_gpus", "slime_path", "miles_path", "megatron_path")
+OPTIONS = ("model_args", "slime_path", "miles_path", "megatron_path")
 DESCRIPTION = """\
 Convert a checkpoint with the trainer's own tool: Hugging Face to Megatron, or Megatron or FSDP to Hugging Face.
 The folder decides the direction. A run's folder stands for its last checkpoint. Its trainer and model are known.
@@ -32,17 +31,10 @@ EXAMPLES = """\
 """
 
 
-class ConvertParser(cli.Parser):
+class ConvertParser(cli.PassingParser):
     """Parser that leaves everything after `--` to the tool."""
 
     elsewhere = "; give an option of the tool itself after `--`"
-
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv` up to the first `--`; the rest is `extra`."""
-        cut = argv.index("--") if "--" in argv else len(argv)
-        arguments = super().parse(argv[:cut])
-        arguments.extra = tuple(argv[cut + 1 :])
-        return arguments
 
 
 def parser() -> cli.Parser:
@@ -59,6 +51,14 @@ def parser() -> cli.Parser:
     )
     made.add_argument("--dry-run", action="store_true", help="check everything, show the command, start nothing")
     cli.add_python(made)
+    made.add_argument(
+        "--model",
+        metavar="FOLDER",
+        help="Hugging Face checkpoint that training began with (default: that of the run or the note)",
+    )
+    made.add_argument(
+        "--num-gpus", metavar="N", type=cli.positive, help="GPUs for a conversion to Megatron (default: 1)"
+    )
     for name in OPTIONS:
         add_option(made, name)
     made.usage = "orl convert [slime|miles] FOLDER [options] [-- arguments of the tool]"
@@ -109,10 +109,11 @@ def _options(arguments: argparse.Namespace, backend: str) -> TrainerConfig:
     """Return the options of the trainer that were given.
 
     Raises:
-        UsageError: one has an impossible value.
+        UsageError: one holds a credential.
     """
-    given = {name: value for name in OPTIONS if (value := getattr(arguments, f"trainer.{name}", None)) is not None}
+    given = {name: getattr(arguments, f"trainer.{name}", None) for name in OPTIONS}
+    options = {**given, "backend": backend, "model": arguments.model, "num_gpus": arguments.num_gpus}
     try:
-        return msgspec.convert({**given, "backend": backend}, TrainerConfig)
+        return msgspec.convert(options, TrainerConfig)
     except msgspec.ValidationError as exc:
         raise cli.UsageError(str(exc)) from exc

@@ -70,18 +70,16 @@ A run on a cluster whose GPU memory ran out starts again with less, --memory-ret
 """
 
 
-class TrainParser(cli.Parser):
+class TrainParser(cli.PassingParser):
     """Parser that leaves everything after `--` to the trainer."""
 
     elsewhere = "; give an option of the trainer itself after `--`"
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv` up to the first `--`; the rest is `extra`. A given trainer overrides the file's."""
-        cut = argv.index("--") if "--" in argv else len(argv)
-        arguments = super().parse(argv[:cut])
+        arguments = super().parse(argv)
         if arguments.backend:
             setattr(arguments, "trainer.backend", arguments.backend)
-        arguments.extra = tuple(argv[cut + 1 :])
         return arguments
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import structs
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.run_folder import metrics_log, recoveries
 from orl_rollout.run_folder.checkpoint import note_saved
@@ -58,7 +58,8 @@ def run_to_end(command: Command, remake: Remake) -> None:
     finally:
         summary.end(ending)
         request = command.request
-        note_saved(request.save, request.installation.trainer, value_of(command.argv, "--hf-checkpoint") or "")
+        with boundary(OrlError, f"writing the note beside the checkpoint in {request.save}"):
+            note_saved(request.save, request.installation.trainer, value_of(command.argv, "--hf-checkpoint") or "")
 
 
 class _Attempts:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 from orl_core.credentials import refuse_on_command_line
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.checkpoint import Checkpoint, checkpoint_in, weights_in, write_note
 from orl_rollout.run_folder.contract import Conversion, Plan
@@ -86,8 +86,8 @@ class ClusterConverter(Struct, frozen=True, kw_only=True):
         for note in command.notes:
             logger.warning("%s", note)
         output = conversion.output.absolute()
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as undo:
+        with boundary(OrlError, f"converting to {output}"), ExitStack() as undo:
+            output.parent.mkdir(parents=True, exist_ok=True)
             undo.callback(shutil.rmtree, output, ignore_errors=True)
             _run(command, output)
             write_note(output, _noted(conversion, self.name, output))
