@@ -27,7 +27,9 @@ from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkli
 from orl_launcher.view.wording import duration, number
 from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import Entry, encode_entry, read_journal, read_sized
+from orl_rollout.run_folder import recoveries
 from orl_rollout.run_folder.record import read_record
+from orl_rollout.run_folder.recoveries import Recovery
 from rich.console import Console
 
 from tests.kit.pages import HOSTILE, outline_of
@@ -57,6 +59,13 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
         "won",
     ):
         assert told in page
+
+
+def test_restarts_for_lack_of_memory_are_shown(capsys: Capture, run: Path) -> None:
+    made = Recovery(attempt=1, option="--max-tokens-per-gpu", before="8192", after="4096", checkpoint=20)
+    recoveries.append(run, made)
+    assert made.text in shown(capsys, str(run))
+    assert made.text in write_report(run).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("detail", "told"), [(None, "max_turns"), (StopDetail.NO_CALL, "no_call")])

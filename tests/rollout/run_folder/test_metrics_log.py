@@ -54,6 +54,15 @@ def test_a_line_after_a_torn_one_is_a_line_of_its_own(path: Path) -> None:
     assert [row.step for row in read(path)] == [0, 1, 1, 2]
 
 
+def test_step_that_is_made_again_counts_once(path: Path) -> None:
+    append(path, "train", 1, {"A/B/rollouts": 6.0}, seconds=1.0)
+    assert [(row.kind, row.step, row.overall("rollouts")) for row in read(path)] == [
+        ("eval", 0, 4.0),
+        ("eval", 1, 4.0),
+        ("train", 1, 6.0),
+    ]
+
+
 def test_no_file_is_no_history(tmp_path: Path) -> None:
     assert read(tmp_path / "metrics.jsonl") == []
     assert Summary.of(CONFIG, []).success_before is None
