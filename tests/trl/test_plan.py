@@ -51,4 +51,6 @@ def test_model_is_looked_at_without_its_weights(tmp_path: Path):
     for model in (None, str(tmp_path / "none"), str(tmp_path)):
         with pytest.raises(ConfigError, match="model"):
             planned(tmp_path, model)
-    assert "some/name" in " ".join(planned(tmp_path, "some/name").notes)
+    unseen = planned(tmp_path, "some/name")
+    assert "some/name" in " ".join(unseen.notes)
+    assert "some/name" in unseen.memory

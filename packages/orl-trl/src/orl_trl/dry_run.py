@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -23,6 +24,7 @@ from orl_trl.settings import check_settings, grpo_config, unused, updates_per_st
 from orl_trl.tracking import tracked_by
 from orl_trl.trainer import plan_of
 
+UNSEEN = "memory is not estimated: no readable config.json of {} is on this machine yet"
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -44,9 +46,8 @@ def plan_run(run: Run) -> Plan:
         f"learning rate {settings.learning_rate:g}" if trainer.lr or parameters else "",
     )
     unseen = "" if parameters else f"not checked: the model {model}, which is not on this machine yet"
-    memory = MemoryReport()
-    if parameters:
-        memory = report(run, settings, AutoConfig.from_pretrained(model).to_dict(), gpu_memory())
+    config = config_of(model)
+    memory = report(run, settings, config, gpu_memory()) if config else MemoryReport(table=UNSEEN.format(model))
     notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes)
     return Plan(
         command="\n".join(filter(None, lines)),
@@ -72,6 +73,14 @@ def parameters_of(model: str) -> int | None:
     with boundary(ConfigError, f"reading the shape of the model `{model}`"), torch.device("meta"):
         shape = AutoConfig.from_pretrained(model, trust_remote_code=False)
         return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
+
+
+def config_of(model: str) -> dict[str, Any] | None:
+    """Return the config.json of a folder, or of a hub's name that was loaded before; None if none can be read."""
+    try:
+        return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False).to_dict()
+    except (OSError, ValueError):
+        return None
 
 
 def _missing_keys(config: RunConfig) -> Iterator[str]:

@@ -60,7 +60,7 @@ EXAMPLES = """\
   orl train slime --config configs/whodunit.yaml -- --use-kl-loss --kl-loss-coef 0.01
   orl train miles --config configs/whodunit.yaml --model Qwen/Qwen3-4B -- --true-on-policy-mode
 
-options that lower the memory of training on a cluster:
+options that lower the memory of training on a cluster (--dry-run estimates it):
   --max-tokens-per-gpu, --max-context-len, `max_turns` in the file; and after `--`:
   --sglang-mem-fraction-static 0.5                       the engines' share of a GPU that they share with training
   --context-parallel-size 2, --optimizer-cpu-offload     Megatron (slime; miles with --train-backend megatron)

@@ -4,7 +4,7 @@ Pure: nothing of torch, transformers or a trainer. Adapters hand in the numbers,
 """
 
 from orl_core.memory.engine import EngineLoad, engine_memory, rollouts_that_fit, token_bytes
-from orl_core.memory.report import Gpu, Lever, MemoryReport, Phase, least_free, report_of
+from orl_core.memory.report import Gpu, Lever, MemoryReport, Phase, report_of
 from orl_core.memory.shape import ModelShape, shape_of
 from orl_core.memory.training import Memory, PerParameter, Recipe, Sharding, training_memory
 
@@ -20,7 +20,6 @@ __all__ = [
     "Recipe",
     "Sharding",
     "engine_memory",
-    "least_free",
     "report_of",
     "rollouts_that_fit",
     "shape_of",
