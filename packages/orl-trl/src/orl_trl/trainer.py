@@ -39,6 +39,7 @@ from orl_trl.engine import InProcessEngine
 from orl_trl.local import load_model
 from orl_trl.rollouts import Player, Rollouts, TrainingPlan
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
+from orl_trl.several_rows import SeveralRows
 from orl_trl.tracking import tracking
 from orl_trl.training import Training
 
@@ -137,7 +138,7 @@ def write_tensorboard(trainer: GRPOTrainer, run: Run) -> None:
         trainer.add_callback(TensorBoardCallback(writer))
 
 
-class WholeCheckpoints(GRPOTrainer):
+class WholeCheckpoints(SeveralRows):
     """TRL's trainer, whose `save_interval` writes a checkpoint under another name and renames it when it is whole."""
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
