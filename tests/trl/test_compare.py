@@ -6,19 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TypeVar, cast
 
-import pytest
-from orl_core.config import GroupRewardConfig, decode_config
-from orl_core.errors import ConfigError
+from orl_core.config import GroupRewardConfig
 from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts, TrainingPlan
-from orl_trl.trainer import train
 
 from tests.kit.trajectories import FakeJudge, ended
 
@@ -71,10 +66,3 @@ def test_a_batch_is_paid_by_comparison():
         assert rollouts.reward(reward=columns["reward"], log_metric=logged.__setitem__) == [7.0, 6.5]
     assert logged["group_reward/failed"] == 0.0
     assert logged["gallery/Compared/reward"] == 6.75
-
-
-def test_stripped_reasoning_is_refused_before_a_model_is_loaded(tmp_path: Path):
-    tree = {"environments": {"A/B": {}}, "thinking": "strip", "trainer": {"model": str(tmp_path / "none")}}
-    run = Run(config=decode_config(tree, "test"), folder=tmp_path, task_data=tmp_path / "tasks.jsonl")
-    with pytest.raises(ConfigError, match=r"thinking: strip.*use `keep`"):
-        train(run)

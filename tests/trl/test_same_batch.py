@@ -2,8 +2,8 @@
 
 The batch is drawn by a seed. Its rollouts fail, time out, are aborted or never begin, so that the baselines are made of
 uneven numbers. The cluster trainers' adapters play it through `generate` and `post_process`, TRL through its own
-trainer, which makes the advantages. TRL has no rollouts of several data: the batch with stripped reasoning, and groups
-of uneven size, are the others' alone.
+trainer, which makes the advantages. The batch with stripped reasoning, and groups of uneven size, are the others'
+alone: TRL's rollouts of several data are in test_several_rows.py.
 """
 
 from __future__ import annotations

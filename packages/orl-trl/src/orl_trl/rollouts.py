@@ -3,8 +3,9 @@
 TRL calls `__call__` (its `rollout_func`) on the main thread with a batch's task keys, copies of a group adjacent, and
 wants one row for each, in that order. All are played at once on the loop's thread, while this thread serves the engine.
 
-A row is a datum as it is (law L1). Without vLLM, TRL does not use the sampled logprobs: its loss takes its ratios from
-a forward pass of its own, over the same ids and the same weights.
+A row is a datum as it is (law L1); those of a rollout after its first one join later (`several_rows`). Without vLLM,
+TRL does not use the sampled logprobs: its loss takes its ratios from a forward pass of its own, over the same ids and
+the same weights.
 """
 
 from __future__ import annotations
@@ -193,10 +194,10 @@ def _pass_on(life: Future[None], opened: Future[Player]) -> None:
 def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     """TRL's columns, one row for each outcome.
 
-    `prompt_ids`, `completion_ids`, `logprobs` and `env_mask` (the loss mask) are a datum's; `reward` (None where the
-    row does not train) reaches `Rollouts.reward`. A rollout that the engine never answered, or whose text echoes a
-    secret (`log_completions` would write it down), gives the smallest row that TRL can hold: two ids, masked. TRL
-    leaves rows without a reward out of their group's mean and deviation and gives them the advantage 0; their masks
+    `prompt_ids`, `completion_ids`, `logprobs` and `env_mask` (the loss mask) are the first datum's; `reward` (None
+    where the rollout does not train) reaches `Rollouts.reward`. A rollout that the engine never answered, or whose text
+    echoes a secret (`log_completions` would write it down), gives the smallest row that TRL can hold: two ids, masked.
+    TRL leaves rows without a reward out of their group's mean and deviation and gives them the advantage 0; their masks
     are all 0, so they add nothing to its token counts either.
     """
     columns: dict[str, list[Any]] = {
@@ -204,8 +205,8 @@ def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     }
     for outcome in outcomes:
         if outcome.datums:
-            (datum,) = outcome.datums
-            trains = datum.trainable and any(datum.loss_mask)
+            datum = outcome.datums[0]
+            trains = any(row.trainable and any(row.loss_mask) for row in outcome.datums)
             row = (datum.prompt, datum.response, datum.logprobs, datum.loss_mask, outcome.reward if trains else None)
         else:
             row = ((0,), (0,), (0.0,), (0,), None)

@@ -32,6 +32,7 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4},
 }
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
+MEANS_OVER_IDS = ("dapo", "cispo", "vespo")  # values of `loss_type` that count each trained id of a batch once
 NAMES = frozenset(field.name for field in fields(GRPOConfig))
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
@@ -73,8 +74,6 @@ def check_settings(config: RunConfig) -> str:
     trainer = config.trainer
     if not trainer.model:
         raise ConfigError("trainer.model is not set. Give --model: a checkpoint's folder, or a name on a model hub")
-    if config.thinking == "strip":
-        raise ConfigError("`thinking: strip` makes several rows of a rollout, and TRL takes one: use `keep`")
     if config.turn_advantages:
         raise ConfigError("TRL takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
     for name in REFUSED.keys() & set(trainer.cluster_options):
@@ -106,9 +105,31 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     merged = {**defaults, **_flags(config.own_flags, run.extra)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
+    if run.config.thinking == "strip":
+        _check_several_rows(merged)
     merged.update(_batches(config, merged))
     with boundary(ConfigError, "the settings for TRL"):
         return GRPOConfig(**merged)
+
+
+def _check_several_rows(settings: Mapping[str, Any]) -> None:
+    """Refuse settings under which a rollout of several rows would count more than once.
+
+    Raises:
+        ConfigError: there is one; the message names it.
+    """
+    refused = {
+        "loss_type": settings.get("loss_type") not in MEANS_OVER_IDS,
+        "importance_sampling_level": settings.get("importance_sampling_level", "token") != "token",
+        "beta": bool(settings.get("beta")),
+        "mask_truncated_completions": bool(settings.get("mask_truncated_completions")),
+        "off_policy_mask_threshold": settings.get("off_policy_mask_threshold") is not None,
+    }
+    for name in (name for name, wrong in refused.items() if wrong):
+        raise ConfigError(
+            f"`thinking: strip` makes several rows of a rollout, and with `{name}: {settings[name]}` TRL would not "
+            f"count them as one: use `keep`, or leave `{name}` out"
+        )
 
 
 def _flags(flags: Mapping[str, str | float | bool | None], extra: Sequence[str]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from orl_trl.local import load_model
 from orl_trl.memory import check_memory
 from orl_trl.rollouts import Player, Rollouts, TrainingPlan
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
+from orl_trl.several_rows import SeveralRows
 from orl_trl.tracking import tracking
 from orl_trl.training import Training, note
 
@@ -140,7 +141,7 @@ def write_tensorboard(trainer: GRPOTrainer, run: Run) -> None:
         trainer.add_callback(TensorBoardCallback(writer))
 
 
-class WholeCheckpoints(GRPOTrainer):
+class WholeCheckpoints(SeveralRows):
     """TRL's trainer, whose `save_interval` writes a checkpoint under another name and renames it when it is whole.
 
     `begins_with` is the checkpoint that training began with.

@@ -1,0 +1,85 @@
+"""Rollouts of several rows in TRL, whose own batch has one row for each rollout (law L7).
+
+TRL makes the advantages from the first rows; the others join its batch afterwards, each with the advantage of its
+rollout. A loss that is a mean over all trained ids of the batch then counts each id once, whatever row it stands in;
+`settings` refuses the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from orl_core.datum import Datum
+from orl_rollout.results.outcome import Outcome
+from torch.nn.functional import pad
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from orl_trl.rollouts import Rollouts
+
+_FILLER = Datum(task_key="", rollout_id="", prompt=(0,), response=(0,), sampled=(0,), loss_mask=(0,), logprobs=(0.0,))
+
+
+def more_rows(outcomes: Sequence[Outcome]) -> list[tuple[int, Datum]]:
+    """Return the rows of each rollout after its first one, with the rollout's index in the batch."""
+    return [(index, datum) for index, outcome in enumerate(outcomes) for datum in outcome.datums[1:]]
+
+
+class SeveralRows(GRPOTrainer):
+    """TRL's trainer, which trains all rows of the latest rollouts."""
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        rows = more_rows(cast("Rollouts", self.rollout_func).outcomes)
+        if not rows:
+            return batch
+        passes = cast("GRPOConfig", self.args).steps_per_generation or 1  # TRL cuts the batch into so many equal parts
+        count = len(batch["advantages"]) + len(rows)
+        data = [datum for _, datum in rows] + [_FILLER] * (-count % passes)
+        gained = batch["advantages"][[index for index, _ in rows]]
+        nothing = gained.new_zeros((len(data) - len(rows), *gained.shape[1:]))
+        longer = {**self._joined(batch, data), "advantages": torch.cat([batch["advantages"], gained, nothing])}
+        longer["num_items_in_batch"] = (longer["completion_mask"] * longer["tool_mask"]).sum()
+        if "old_per_token_logps" in batch:
+            longer["old_per_token_logps"] = self._old_logprobs(batch["old_per_token_logps"], longer)
+        return {**batch, **longer}
+
+    def _joined(self, batch: Mapping[str, Any], data: Sequence[Datum]) -> dict[str, torch.Tensor]:
+        """Return the columns of ids and masks with those of `data` below them, padded as TRL pads."""
+        fill = cast("int", self._tokenizer.pad_token_id)
+        ones = [[1] * len(datum.response) for datum in data]
+        columns: dict[str, tuple[Sequence[Sequence[float]], float]] = {
+            "prompt_ids": ([datum.prompt for datum in data], fill),
+            "prompt_mask": ([[1] * len(datum.prompt) for datum in data], 0),
+            "completion_ids": ([datum.response for datum in data], fill),
+            "completion_mask": (ones, 0),
+            "tool_mask": ([datum.loss_mask for datum in data], 1),
+            "sampling_per_token_logps": ([datum.logprobs for datum in data], 0.0),
+        }
+        return {
+            name: _below(batch[name], rows, value, left=name.startswith("prompt"))
+            for name, (rows, value) in columns.items()
+        }
+
+    def _old_logprobs(self, known: torch.Tensor, longer: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return the logprobs of the weights that sampled, for rows whose first ones TRL has worked out."""
+        begin, width = known.size(0), longer["completion_ids"].size(1)
+        ids = torch.cat([longer["prompt_ids"][begin:], longer["completion_ids"][begin:]], dim=1)
+        mask = torch.cat([longer["prompt_mask"][begin:], longer["completion_mask"][begin:]], dim=1)
+        with torch.no_grad():
+            found, *_ = self._get_per_token_logps_and_entropies(
+                self.model, ids, mask, width, batch_size=self.args.per_device_train_batch_size
+            )
+        return torch.cat([pad(known, (0, width - known.size(1))), found])
+
+
+def _below(first: torch.Tensor, rows: Sequence[Sequence[float]], value: float, *, left: bool) -> torch.Tensor:
+    """Return `first`, B x W, with `rows` below it, all padded to the longest of them."""
+    width = max(first.size(1), *map(len, rows))
+    tensors = [first, *(torch.tensor([row], dtype=first.dtype, device=first.device) for row in rows)]
+    room = [width - tensor.size(1) for tensor in tensors]
+    return torch.cat(
+        [pad(one, (some, 0) if left else (0, some), value=value) for one, some in zip(tensors, room, strict=True)]
+    )

@@ -1,0 +1,177 @@
+"""L7 in TRL: loss and gradient are the same whether a rollout comes as one row or as several."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec import structs
+from orl_core.config import EnvironmentConfig
+from orl_core.datum import Datum
+from orl_core.errors import ConfigError
+from orl_core.messages import Action, ToolResult
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
+from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.runtime.runtime import RolloutRequest
+from orl_trl import several_rows
+from orl_trl.engine import InProcessEngine
+from orl_trl.rollouts import Rollouts
+from orl_trl.settings import grpo_config
+from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+from tests.trl.fakes import make_run, tasks
+
+MEMBERS = 3
+
+
+class Recorded:
+    """A player of rollouts of several turns. `split` gives each turn a row of its own, with the same contexts."""
+
+    def __init__(self, *, split: bool) -> None:
+        self._split = split
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Recorded]:
+        yield self
+
+    async def play(self, request: RolloutRequest, _: object) -> Outcome:
+        number = int(request.rollout_id.rsplit("/", 1)[1])
+        turns = tuple(turn_of(number, at) for at in range(1 + number % MEMBERS))
+        turns = (*turns[:-1], structs.replace(turns[-1], results=(ToolResult(name="act", reward=number / 4),)))
+        job = RolloutSpec(task=request.task, rollout_id=request.rollout_id)
+        trajectory = Trajectory(job=job, turns=turns, stop_reason=StopReason.FINISHED)
+        outcome = outcome_of(trajectory, EnvironmentConfig())
+        return structs.replace(outcome, datums=rows_of(outcome)) if self._split else outcome
+
+
+def turn_of(number: int, at: int) -> Turn:
+    ids = tuple(range(20 + number + 10 * at, 24 + 2 * number + 10 * at))
+    generation = Generation(token_ids=ids, logprobs=(-1.0,) * len(ids), finish_reason="stop")
+    return Turn(observation=(5 + at, 6 + number, 7), generations=(generation,), action=Action())
+
+
+def rows_of(outcome: Outcome) -> tuple[Datum, ...]:
+    """A row for each turn of the one row: what came before stands in its prompt."""
+    (whole,) = outcome.datums
+    shown: list[int] = []
+    rows: list[Datum] = []
+    for turn in outcome.trajectory.turns:
+        shown += turn.observation
+        size = len(turn.action_ids)
+        ones, logprobs = (1,) * size, turn.generations[0].logprobs
+        columns: dict[str, Any] = {"response": turn.action_ids, "sampled": ones, "loss_mask": ones}
+        rows.append(structs.replace(whole, prompt=tuple(shown), logprobs=logprobs, rewards=(), ends=(), **columns))
+        shown += turn.action_ids
+    return tuple(rows)
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first update, and the ids that were trained."""
+
+    def __init__(self) -> None:
+        self.values: list[torch.Tensor] = []
+
+    def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
+        if not self.values:
+            self.values = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def trained(checkpoint: Path, folder: Path, *, split: bool, members: int = MEMBERS, **flags: Any) -> Any:
+    """The trainer after a step, and the gradients of its first update."""
+    settings = {"n_samples": members, "rollout_batch_size": 1, "num_rollout": 1}
+    run = make_run(folder, checkpoint, **settings, flags={"max_grad_norm": 0, **flags})
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    config = grpo_config(run, parameters=1)
+    gradients = Gradients()
+    with quiet_trl(), Rollouts(plan_of(run, config), InProcessEngine(model), Recorded(split=split).open) as rollouts:
+        trainer = trainer_of(model, str(checkpoint), config, rollouts)
+        trainer.add_callback(gradients)
+        trainer.train()
+    return trainer, gradients.values
+
+
+@pytest.mark.slow
+def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path) -> None:
+    one, expected = trained(checkpoint, tmp_path / "one", split=False)
+    several, found = trained(checkpoint, tmp_path / "several", split=True)
+    assert max(gradient.abs().max() for gradient in expected) > 1e-3
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+    losses = [next(row["loss"] for row in trainer.state.log_history if "loss" in row) for trainer in (one, several)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_negative_control_lost_rows_change_the_gradient(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected = trained(checkpoint, tmp_path / "one", split=False)
+    monkeypatch.setattr(several_rows, "more_rows", lambda _: [])
+    _, found = trained(checkpoint, tmp_path / "several", split=True)
+    assert any((ours - theirs).abs().max() > 1e-3 for ours, theirs in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+def test_rows_of_two_updates_keep_their_old_logprobs(checkpoint: Path, tmp_path: Path) -> None:
+    one, _ = trained(checkpoint, tmp_path / "one", split=False, members=4)
+    several, _ = trained(checkpoint, tmp_path / "several", split=True, members=4)
+    assert len(several._buffered_inputs) == 2
+
+    def old_logprobs(trainer: Any) -> list[float]:
+        batches = trainer._buffered_inputs
+        masks = [batch["completion_mask"] * batch["tool_mask"] for batch in batches]
+        pairs = zip(batches, masks, strict=True)
+        return sorted(value for batch, mask in pairs for value in batch["old_per_token_logps"][mask > 0].tolist())
+
+    assert old_logprobs(several) == pytest.approx(old_logprobs(one), abs=1e-5)
+    counts = {int(batch["num_items_in_batch"]) for trainer in (one, several) for batch in trainer._buffered_inputs}
+    assert counts == {len(old_logprobs(one))}
+
+
+def test_rows_join_with_the_padding_of_their_column() -> None:
+    first = torch.tensor([[1, 2], [3, 4]])
+    assert several_rows._below(first, [(5, 6, 7), (8,)], 0, left=True).tolist() == [
+        [0, 1, 2],
+        [0, 3, 4],
+        [5, 6, 7],
+        [0, 0, 8],
+    ]
+    assert several_rows._below(first, [(5,)], 9, left=False).tolist() == [[1, 2], [3, 4], [5, 9]]
+
+
+def test_rows_after_the_first_name_their_rollout() -> None:
+    job = RolloutSpec(task=tasks(1)[0], rollout_id="k")
+    played = Trajectory(job=job, turns=(turn_of(0, 0),), stop_reason=StopReason.FINISHED)
+    outcome = outcome_of(played, EnvironmentConfig())
+    outcomes = [structs.replace(outcome, datums=outcome.datums * size) for size in (1, 3, 0, 2)]
+    assert [index for index, _ in several_rows.more_rows(outcomes)] == [1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"loss_type": "grpo"}, "loss_type"),
+        ({"loss_type": "dr_grpo"}, "loss_type"),
+        ({"beta": 0.1}, "beta"),
+        ({"mask_truncated_completions": True}, "mask_truncated_completions"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold"),
+    ],
+)
+def test_option_that_counts_rows_is_refused_with_strip(tmp_path: Path, flags: dict[str, Any], name: str) -> None:
+    run = make_run(tmp_path / "run", None, flags=flags)
+    grpo_config(run, parameters=1)
+    stripped = structs.replace(run, config=structs.replace(run.config, thinking="strip"))
+    with pytest.raises(ConfigError, match=name):
+        grpo_config(stripped, parameters=1)
+
+
+def test_gspo_is_refused_with_strip(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", None, advantage_estimator="gspo")
+    stripped = structs.replace(run, config=structs.replace(run.config, thinking="strip"))
+    with pytest.raises(ConfigError, match="loss_type"):
+        grpo_config(stripped, parameters=1)
