@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from orl_core.errors import ConfigError
 from orl_core.memory.families import FAMILIES
 from orl_core.memory.shape import shape_of
@@ -109,6 +112,19 @@ def test_unknown_model_is_refused(broken: dict[str, Any]):
 def test_wrong_size_is_named():
     with pytest.raises(ConfigError, match="num_hidden_layers is 'two'"):
         shape_of({"model_type": "qwen3", **SMALL, "num_hidden_layers": "two"})
+
+
+JSON = st.one_of(st.none(), st.booleans(), st.integers(-3, 10**30), st.floats(), st.text(max_size=5), st.just([1]))
+
+
+@given(
+    case=st.sampled_from(list(CASES.values())),
+    wrong=st.dictionaries(st.sampled_from([*LATENT, *EXPERTS, "mlp_only_layers", "text_config"]), JSON, max_size=3),
+)
+def test_any_config_has_a_shape_or_an_error(case: tuple[str, dict[str, Any]], wrong: dict[str, Any]):
+    family, sizes = case
+    with suppress(ConfigError):
+        assert shape_of({"model_type": family, **sizes, **wrong}).parameters >= 0
 
 
 def test_adapters_count_inputs_and_outputs():

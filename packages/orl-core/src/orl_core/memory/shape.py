@@ -10,8 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from orl_core.errors import ConfigError
+from orl_core.errors import ConfigError, boundary, cut
 from orl_core.memory.families import FAMILIES, Bias, Family
+
+LARGEST = 1 << 20  # of a size: a larger one is no model's
 
 
 class Experts(Struct, frozen=True, kw_only=True):
@@ -111,9 +113,14 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     """Return the shape of the model with this config.json. A model of text and images counts by its text.
 
     Raises:
-        ConfigError: its family is not known, or a size is missing.
+        ConfigError: its family is not known, or a size is missing or no size.
     """
-    config = config.get("text_config") or config
+    with boundary(ConfigError, "reading the sizes in the model's config.json"):
+        text = config.get("text_config")
+        return _shape_of({**config, **text} if text else config)
+
+
+def _shape_of(config: Mapping[str, Any]) -> ModelShape:
     name = str(config.get("model_type"))
     family = FAMILIES.get(name)
     if family is None:
@@ -214,6 +221,7 @@ class _Reader:
         """
         value = self.config.get(name)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ConfigError(f"config.json of the model: {name} is {value!r}. Expected a whole number")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+            told = cut(repr(value), 60)
+            raise ConfigError(f"config.json of the model: {name} is {told}. Expected a whole number up to {LARGEST}")
         return value
