@@ -33,6 +33,7 @@ def install_stubs() -> None:
     for name, attributes in STUBS.items():
         if name not in sys.modules:
             module = sys.modules[name] = ModuleType(name)
+            module.__dict__["__version__"] = "0.3.0"  # of the router, which slime 0.3.0 asks for
             for attribute in attributes:
                 setattr(module, attribute, type(attribute, (), {}))
 
@@ -55,6 +56,13 @@ def of_slime(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     package = importlib.import_module(module)
     return getattr(package, attribute, None) or importlib.import_module(name)
+
+
+def validated(samples: list[Any]) -> None:
+    """Let slime validate what its rollout function returned. Until 0.3.0 the identity is named `group_id`."""
+    manager = of_slime("slime.ray.rollout")
+    old = getattr(manager, "_validate_group_id_annotated", None)
+    (old or of_slime("slime.observability.rollout_data_utils.validate_rollout_id_annotated"))(samples)
 
 
 _DATA = {
@@ -172,7 +180,7 @@ class Host:
         output = call_rollout_fn(
             load_function(self.args.rollout_function_path), self.args, rollout_id, self.source, evaluation=False
         )
-        of_slime("slime.observability.rollout_data_utils.validate_rollout_id_annotated")(output.samples)
+        validated(output.samples)
         self.metrics = output.metrics
         return output.samples
 

@@ -72,8 +72,12 @@ def flat(samples: Iterable[Any]) -> list[Any]:
 
 
 def rollout_of(sample: Any) -> Any:
-    """Return the identity that samples of one rollout share, and no others."""
-    return sample.index if sample.rollout_id is None else sample.rollout_id
+    """Return the identity that samples of one rollout share, and no others.
+
+    `rollout_id` may be write-only, as in slime 0.3.0. Then it is the index, which copies of a sample share, too.
+    """
+    named = getattr(sample, "rollout_id", None)
+    return sample.index if named is None else named
 
 
 async def _scores(config: RunConfig, groups: Sequence[Sequence[Any]]) -> list[tuple[float, ...] | None]:
