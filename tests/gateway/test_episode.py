@@ -390,6 +390,20 @@ async def test_count_renders_once_with_the_turn(monkeypatch: pytest.MonkeyPatch)
     assert len(opened) == 1
 
 
+async def test_opening_with_other_reasoning_is_rendered_anew() -> None:
+    model = Model()
+    async with episode_of(model) as episode:
+        for thought in ("First thought.", "Second thought."):
+            agent = agent_of()
+            call = {"id": "call_x", "function": {"name": "look", "arguments": "{}"}}
+            agent.said.append({"role": "assistant", "reasoning_content": thought, "tool_calls": [call]})
+            agent.add_results([("call_x", "A wall.")])
+            await episode.ask(CHAT.read(agent.request()))
+    first, second = (TOKENIZER.decode(ids) for ids, _ in model.requests)
+    assert ("First thought." in first, "First thought." in second) == (True, False)
+    assert "Second thought." in second
+
+
 async def test_trajectory_says_what_the_model_was_shown() -> None:
     async with episode_of(Model()) as episode:
         agent = agent_of()

@@ -38,7 +38,16 @@ from orl_core.render import Certificate, Renderer, Tokenizer
 from orl_core.reward import group_advantages, group_rewards, reduce_reward
 from orl_core.task import Task, TaskRow, row_of
 from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
-from orl_core.trajectory import BranchCause, FinishReason, Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
+from orl_core.trajectory import (
+    BranchCause,
+    FinishReason,
+    Generation,
+    RolloutSpec,
+    StopDetail,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 
 __all__ = [
     "TOOL_FORMATS",

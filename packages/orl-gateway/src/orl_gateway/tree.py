@@ -116,7 +116,7 @@ class Tree:
             RenderError: the chat template cannot express the conversation.
         """
         last = self._rendered
-        if last is not None and (last[0].node, last[0].key) == (place.node, place.key):
+        if last is not None and _same_place(last[0], place):
             return last[1:]
         with boundary(RenderError, "rendering"):
             found, ids = self._extended(place) or self._opened(place)
@@ -203,6 +203,11 @@ class Tree:
                 hidden = self._renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=node.after)
             node.turn, node.stripped = structs.replace(turn, stripped_spans=hidden), True
         return node
+
+
+def _same_place(one: Place, other: Place) -> bool:
+    """Return whether two places have the same ids. A key says nothing of reasoning, which an opening shows."""
+    return (one.node, one.key) == (other.node, other.key) and one.messages == other.messages
 
 
 def _reasons_alike(node: Node, message: Message, messages: Sequence[Message]) -> bool:
