@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 from orl_core.datum import to_data
@@ -15,6 +16,7 @@ from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, Tool
 from orl_core.trajectory import BranchCause, Generation, StopDetail, StopReason
 from orl_gateway import Episode
 from orl_gateway.dialects import CHAT, ModelRequest, RequestRefused
+from orl_rollout.secrets.secrets import Scrubber
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_testing.scripted import Hang
 
@@ -388,6 +390,20 @@ async def test_count_renders_once_with_the_turn(monkeypatch: pytest.MonkeyPatch)
     assert len(opened) == 1
 
 
+async def test_opening_with_other_reasoning_is_rendered_anew() -> None:
+    model = Model()
+    async with episode_of(model) as episode:
+        for thought in ("First thought.", "Second thought."):
+            agent = agent_of()
+            call = {"id": "call_x", "function": {"name": "look", "arguments": "{}"}}
+            agent.said.append({"role": "assistant", "reasoning_content": thought, "tool_calls": [call]})
+            agent.add_results([("call_x", "A wall.")])
+            await episode.ask(CHAT.read(agent.request()))
+    first, second = (TOKENIZER.decode(ids) for ids, _ in model.requests)
+    assert ("First thought." in first, "First thought." in second) == (True, False)
+    assert "Second thought." in second
+
+
 async def test_trajectory_says_what_the_model_was_shown() -> None:
     async with episode_of(Model()) as episode:
         agent = agent_of()
@@ -399,3 +415,15 @@ async def test_trajectory_says_what_the_model_was_shown() -> None:
     assert {tool.name for tool in trajectory.tools} == {"look", "wait"}
     assert trajectory.turns[1].messages == (text_message("user", "Go on."),)
     assert json.loads(agent.request())["messages"]
+
+
+async def test_secret_that_an_agent_shows_the_model_is_found() -> None:
+    async with episode_of(Model()) as episode:
+        agent = agent_of()
+        await turn(episode, agent)
+        agent.answer("The password is sesame-98765-open.")
+        await turn(episode, agent)
+    scrubber = Scrubber(["sesame-98765-open"])
+    cleared = scrubber.cleared(episode.trajectory())
+    assert cleared.contains_secret
+    assert not scrubber.find_in(msgspec.to_builtins(cleared))

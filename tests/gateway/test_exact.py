@@ -183,13 +183,17 @@ def in_order(messages: tuple[Message, ...], prompt: str) -> bool:
     return True
 
 
+NEXT_KEY = matching.next_key
+
+
 def blind(key: bytes, message: Message) -> bytes:
     """A matcher that takes any words of the model for those that it said."""
-    return matching.next_key(key, structs.replace(message, content=()) if message.role == "assistant" else message)
+    return NEXT_KEY(key, structs.replace(message, content=()) if message.role == "assistant" else message)
 
 
 def test_negative_control_matcher_blind_to_edits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "next_key", blind)
+    for module in (tree, matching):
+        monkeypatch.setattr(module, "next_key", blind)
     with pytest.raises(AssertionError):
         check_read("chat", [["go on"], ["edit"]], 0)
 

@@ -270,7 +270,7 @@ def test_reasoning_that_cannot_be_stripped(doctor: Doctor, tmp_path: Path) -> No
     build(template("qwen2_5"), ("<tool_call>", "</tool_call>")).save_pretrained(folder)
     line, by_trainer = found(doctor("--model", str(folder), code=1, thinking="strip"), "failed")
     assert line.startswith("thinking: `thinking: strip` needs")
-    assert by_trainer.startswith("trl: `thinking: strip`")
+    assert "no weights" in by_trainer  # TRL has nothing against stripped reasoning
 
 
 @pytest.mark.slow

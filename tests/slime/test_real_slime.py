@@ -134,4 +134,6 @@ async def test_6b_uneven_groups_keep_their_own_baseline(environment: str, checkp
     assert len(data["rewards"]) == 6
     expected = [0.7071 if raw else -0.7071 for raw in data["raw_reward"]]
     assert data["rewards"] == pytest.approx(expected, abs=1e-3)
+    totals = [sum(sum(sample.loss_mask) for sample in call) for group in groups for call in group for _ in call]
+    assert data["rollout_mask_sums"] == totals  # what the mean of each rollout is taken over (law L7)
     print(f"case 6b: {len(data['rewards'])} samples of 4 rollouts, rewards {sorted(set(data['rewards']))}")

@@ -20,7 +20,7 @@ from orl_rollout.journal.journal import decode_entry, encode_entry, read_journal
 from orl_rollout.secrets.secrets import without_ids
 
 from tests.kit.journalled import entry_of, trajectory_of, write
-from tests.kit.strategies import finite, json_values, trajectories
+from tests.kit.strategies import finite, json_values, trajectories, trees
 
 HOSTILE = st.text(st.characters() | st.sampled_from('\ud800\udfff\0\u2028\x1b"\\\n{'), max_size=20)
 IDS = st.lists(st.integers(0, 2**31 - 1) | st.sampled_from([0, 2**31 - 1]), max_size=20)
@@ -55,7 +55,7 @@ def test_what_was_not_packed_here_is_refused(packed):
         unpack(packed)
 
 
-@given(trajectories, PROBABLE, HOSTILE, st.dictionaries(HOSTILE.map(clean), json_values, max_size=3))
+@given(trajectories | trees, PROBABLE, HOSTILE, st.dictionaries(HOSTILE.map(clean), json_values, max_size=3))
 def test_any_trajectory_comes_back(trajectory, logprobs, text, sampling):
     generation = Generation(token_ids=tuple(range(len(logprobs))), logprobs=tuple(logprobs), finish_reason="stop")
     given_turns = tuple(

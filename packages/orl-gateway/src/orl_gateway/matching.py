@@ -8,6 +8,7 @@ clients drop or rewrite them.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -15,18 +16,46 @@ from typing import Any
 import msgspec
 from orl_core.messages import Message, ToolSpec
 
+from orl_gateway.dialects import ModelRequest
+
+_DIGIT = re.compile("[0-9]")
+
+
+class Keys:
+    """Keys of the requests of one episode. The part of a request that stood in the last one is not hashed again."""
+
+    def __init__(self) -> None:
+        self._last: dict[bytes, tuple[tuple[Message, ...], list[bytes]]] = {}  # by the tools
+
+    def of(self, request: ModelRequest) -> list[bytes]:
+        """Return the key of the conversation up to each message of `request`."""
+        root = root_key(request.tools)
+        messages, keys = self._last.get(root, ((), []))
+        pairs = enumerate(zip(messages, request.messages, strict=False))
+        same = next((index for index, pair in pairs if not _alike(*pair)), min(len(messages), len(request.messages)))
+        keys = keys[:same]
+        for message in request.messages[same:]:
+            keys.append(next_key(keys[-1] if keys else root, message))
+        self._last[root] = request.messages, keys
+        return keys
+
+
+def _alike(one: Message, other: Message) -> bool:
+    """Return whether two messages have one key for sure. Python takes 1 and True for equal: JSON does not."""
+    return one == other and (not one.calls or repr(one.calls) == repr(other.calls))
+
 
 def root_key(tools: Sequence[ToolSpec]) -> bytes:
     """Return the beginning of every conversation with these tools."""
-    return _hash(b"", [msgspec.to_builtins(tool) for tool in tools])
+    return _hash(b"", *(json.dumps(msgspec.to_builtins(tool), sort_keys=True) for tool in tools))
 
 
 def next_key(key: bytes, message: Message) -> bytes:
     """Return the key of the conversation `key` with one more message."""
     if message.role == "assistant":
-        calls = [[call.name, canonical(call.arguments)] for call in message.calls]
-        return _hash(key, ["assistant", message.text.strip(), calls])
-    return _hash(key, [message.role, message.name, message.text])
+        calls = (part for call in message.calls for part in (call.name, canonical(call.arguments)))
+        return _hash(key, "assistant", message.text.strip(), *calls)
+    return _hash(key, message.role, message.name, message.text)
 
 
 def canonical(arguments: Mapping[str, Any]) -> str:
@@ -34,13 +63,24 @@ def canonical(arguments: Mapping[str, Any]) -> str:
 
     Some clients know no other numbers: a large integer comes back rounded.
     """
-    numbers = json.loads(json.dumps(arguments), parse_int=_number, parse_float=_number)
-    return json.dumps(numbers, sort_keys=True)
+    try:
+        text = msgspec.json.encode(arguments, order="sorted").decode()
+    except (OverflowError, ValueError):  # an integer of more than 64 bits, or a lone surrogate
+        text = json.dumps(arguments, sort_keys=True)
+    if _DIGIT.search(text) is None:
+        return text
+    return json.dumps(json.loads(text, parse_int=_number, parse_float=_number))
 
 
 def _number(text: str) -> float:
     return float(text) + 0.0  # -0.0 becomes 0.0
 
 
-def _hash(before: bytes, tree: object) -> bytes:
-    return blake2b(before + json.dumps(tree, sort_keys=True).encode(), digest_size=16).digest()
+def _hash(before: bytes, *parts: str) -> bytes:
+    """Hash `parts`, each with its length, so that no two lists of parts look alike."""
+    made = blake2b(before, digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        made.update(b"%d:" % len(data))
+        made.update(data)
+    return made.digest()

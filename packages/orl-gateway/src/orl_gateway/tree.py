@@ -20,7 +20,7 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_gateway.answer import NO_ANSWER, Answer
 from orl_gateway.causes import cause_of_root
 from orl_gateway.dialects import ModelRequest
-from orl_gateway.matching import next_key, root_key
+from orl_gateway.matching import Keys, next_key
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -81,20 +81,21 @@ class Tree:
         self.nodes: list[Node] = []
         self._renderer = renderer
         self._strips = strips
+        self._keys = Keys()
         self._by_key: dict[bytes, list[Node]] = {}
         self._rendered: tuple[Place, Place, tuple[int, ...]] | None = None  # the last one: agents count before they ask
 
     def place(self, request: ModelRequest) -> Place:
         """Return where `request` continues. Nothing is rendered or changed."""
-        key = root_key(request.tools)
+        keys = self._keys.of(request)
+        key = keys[-1]
         alive: list[Node] = []  # the turns that said the request's last action so far
         last, changed, start = None, False, 0
         for index, message in enumerate(request.messages):
-            key = next_key(key, message)
             if message.role != "assistant":
                 continue
-            said = [node for node in self._by_key.get(key, ()) if node.parent is None or node.parent in alive]
-            alive = [node for node in said if _reasons_alike(node, request.messages[: index + 1])]
+            said = [node for node in self._by_key.get(keys[index], ()) if node.parent is None or node.parent in alive]
+            alive = [node for node in said if _reasons_alike(node, message, request.messages)]
             changed = changed or bool(said and not alive)
             alive = [node for node in alive if node.reply.call_ids == request.call_ids[index]] or alive
             if alive:
@@ -115,7 +116,7 @@ class Tree:
             RenderError: the chat template cannot express the conversation.
         """
         last = self._rendered
-        if last is not None and (last[0].node, last[0].key) == (place.node, place.key):
+        if last is not None and _same_place(last[0], place):
             return last[1:]
         with boundary(RenderError, "rendering"):
             found, ids = self._extended(place) or self._opened(place)
@@ -204,15 +205,21 @@ class Tree:
         return node
 
 
-def _reasons_alike(node: Node, messages: Sequence[Message]) -> bool:
-    """Return whether the reasoning of the last message is that of the node, or was dropped.
+def _same_place(one: Place, other: Place) -> bool:
+    """Return whether two places have the same ids. A key says nothing of reasoning, which an opening shows."""
+    return (one.node, one.key) == (other.node, other.key) and one.messages == other.messages
+
+
+def _reasons_alike(node: Node, message: Message, messages: Sequence[Message]) -> bool:
+    """Return whether the reasoning of `message` is that of the node, or was dropped.
 
     A node that begins a conversation was shown the reasoning of the messages before it: that is compared too.
     """
-    if not _same_or_dropped(messages[-1].reasoning, node.reply.reasoning):
+    if not _same_or_dropped(message.reasoning, node.reply.reasoning):
         return False
-    pairs = zip(messages[:-1], node.opening, strict=False)
-    return all(_same_or_dropped(now.reasoning, then.reasoning) for now, then in pairs)
+    return all(
+        _same_or_dropped(now.reasoning, then.reasoning) for now, then in zip(messages, node.opening, strict=False)
+    )
 
 
 def _same_or_dropped(now: str, then: str) -> bool:

@@ -7,7 +7,8 @@ trainer's, because a sampled id's logprob must be that of the policy that is tra
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, TypeVar, cast
 
@@ -20,6 +21,7 @@ from orl_gateway.dialects.exchange import RequestRefused
 
 T = TypeVar("T", bound=Struct)
 
+CACHED_CHARACTERS = 2_000  # of arguments that are kept parsed
 TRAINERS_FIELDS = frozenset(
     (
         *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
@@ -98,11 +100,19 @@ def arguments_of(text: object, name: str) -> dict[str, Any]:
     if isinstance(text, dict):
         return cast("dict[str, Any]", text)
     if isinstance(text, str):
-        with boundary(RequestRefused, f"the arguments of the call of `{name}`"):
-            tree: object = json.loads(text) if text.strip() else {}
+        try:
+            tree = _parsed(text) if len(text) <= CACHED_CHARACTERS else json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise RequestRefused(f"the arguments of the call of `{name}` are no JSON: {exc}") from exc
         if isinstance(tree, dict):
             return cast("dict[str, Any]", tree)
     raise RequestRefused(f"the arguments of the call of `{name}` are no JSON object")
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> object:
+    """Return the value of a short JSON text, parsed once: a client sends its whole history with each request."""
+    return json.loads(text) if text.strip() else {}
 
 
 class Conversation:
@@ -135,7 +145,7 @@ class Conversation:
         blocks: Sequence[TextBlock] = (),
         *,
         reasoning: str = "",
-        calls: Sequence[tuple[str, str, Mapping[str, Any]]] = (),
+        calls: Sequence[tuple[str, str, dict[str, Any]]] = (),
     ) -> None:
         """Add what the model said. A call is its id, the tool's name and its arguments.
 
@@ -146,7 +156,7 @@ class Conversation:
             if id_ in self._places:
                 raise RequestRefused(f"two calls of the conversation have the id `{id_}`")
             self._places[id_] = len(self._places), name
-        made = tuple(ToolCall(name=name, arguments=dict(arguments)) for _, name, arguments in calls)
+        made = tuple(ToolCall(name=name, arguments=arguments) for _, name, arguments in calls)
         said = Message(role="assistant", content=tuple(blocks), reasoning=reasoning, calls=made)
         self._join(said, "\n", tuple(id_ for id_, _, _ in calls))
 
