@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.process import failure_of
-from orl_cluster.launch.recovery import CONTEXT, ENGINES, Change, changed, checkpoint_in, going_on, next_change
+from orl_cluster.launch.recovery import CONTEXT, ENGINES, Change, changed, going_on, next_change, saved_step
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig
 from orl_core.config.limits import PER_GPU
 from orl_rollout.run_folder import recoveries
@@ -78,16 +78,16 @@ def test_run_goes_on_from_its_own_checkpoint_with_what_it_had(tmp_path: Path):
 
 
 def test_checkpoint_is_what_training_wrote(tmp_path: Path):
-    assert checkpoint_in(tmp_path) is None
+    assert saved_step(tmp_path) is None
     tracker = tmp_path / "latest_checkpointed_iteration.txt"
     tracker.write_text("release", encoding="utf-8")
-    assert checkpoint_in(tmp_path) is None
+    assert saved_step(tmp_path) is None
     tracker.write_text("20\n", encoding="utf-8")
-    first = checkpoint_in(tmp_path)
+    first = saved_step(tmp_path)
     assert first is not None
     assert first.number == 20
     os.utime(tracker, ns=(1, 1))
-    assert checkpoint_in(tmp_path) != first, "the same step, saved again"
+    assert saved_step(tmp_path) != first, "the same step, saved again"
 
 
 @pytest.mark.parametrize(

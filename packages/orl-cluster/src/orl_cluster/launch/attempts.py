@@ -70,7 +70,7 @@ class _Attempts:
         self._first = command
         self._remake = remake
         self._changes: list[recovery.Change] = []
-        self._found = recovery.checkpoint_in(command.request.save)
+        self._found = recovery.saved_step(command.request.save)
 
     def next(self, failure: tuple[int, Failure]) -> None:
         """Make the command of the next attempt, and record it.
@@ -88,7 +88,7 @@ class _Attempts:
         if change is None:
             raise self._error(code, why)
         self._changes.append(change)
-        checkpoint = recovery.checkpoint_in(request.save)
+        checkpoint = recovery.saved_step(request.save)
         goes_on = checkpoint is not None and (checkpoint != self._found or request.loads_own)
         command = self._remake(recovery.going_on(request.run, request.save)) if goes_on else self._first
         self.command = structs.replace(command, argv=tuple(recovery.changed(command.argv, self._changes)))

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orl_core.errors import ConfigError
+from orl_rollout.run_folder.checkpoint import trained_number
 
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.trainer_defaults import is_trained
 
 
 def critic_folder(checkpoint: str) -> Path:
@@ -27,10 +27,10 @@ def critic_load(argv: Sequence[str]) -> Path | None:
         ConfigError: the actor is resumed, and its critic is not there.
     """
     actor = value_of(argv, "--load") or ""
-    if not actor or not is_trained(Path(actor)):
+    if not actor or trained_number(Path(actor)) is None:
         return None
     critic = critic_folder(actor)
-    if not is_trained(critic):
+    if trained_number(critic) is None:
         raise ConfigError(
             f"--load {actor}: PPO goes on from an actor and its critic, and no critic is in {critic}; "
             "train with another --advantage-estimator, or start a new run from --megatron-ckpt"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 from orl_core.config.limits import PER_GPU
-from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
+from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, trained_number
 from orl_rollout.run_folder.contract import Run
 
 from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
@@ -68,20 +68,17 @@ def changed(argv: Sequence[str], changes: Sequence[Change]) -> list[str]:
     return words
 
 
-class Checkpoint(Struct, frozen=True):
-    """The newest checkpoint in a folder: its number, and when it was written."""
+class SavedStep(Struct, frozen=True):
+    """The newest checkpoint in a folder: the trainer's number, and when it was written, in ns."""
 
     number: int
     written: int
 
 
-def checkpoint_in(folder: Path) -> Checkpoint | None:
+def saved_step(folder: Path) -> SavedStep | None:
     """Return the newest checkpoint that training wrote to `folder`; None if there is none."""
-    tracker = folder / CHECKPOINT_TRACKER
-    if not tracker.is_file():
-        return None
-    text = tracker.read_text(encoding="utf-8").strip()
-    return Checkpoint(int(text), tracker.stat().st_mtime_ns) if text.isdecimal() else None
+    number = trained_number(folder)
+    return None if number is None else SavedStep(number, (folder / CHECKPOINT_TRACKER).stat().st_mtime_ns)
 
 
 def going_on(run: Run, save: Path) -> Run:

@@ -15,7 +15,7 @@ from orl_core.config import TrainerConfig
 from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of, training_tokens
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
+from orl_rollout.run_folder.checkpoint import trained_number
 from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
@@ -121,7 +121,7 @@ def _checkpoints(request: LaunchRequest, reference: str) -> Options:
     """
     trainer, save = request.trainer, request.save
     own = Path(trainer.load).expanduser().absolute() if trainer.load else save
-    goes_on = not trainer.load and is_trained(Path(reference)) and not is_trained(save)
+    goes_on = not trainer.load and trained_number(Path(reference)) is not None and trained_number(save) is None
     return {
         "--hf-checkpoint": absolute(trainer.model or MODEL),
         "--ref-load": reference,
@@ -129,12 +129,6 @@ def _checkpoints(request: LaunchRequest, reference: str) -> Options:
         "--save": save,
         "--save-interval": trainer.save_interval or SAVE_INTERVAL,
     }
-
-
-def is_trained(folder: Path) -> bool:
-    """Tell whether training wrote the checkpoint in `folder`: it names its step, which a converted model does not."""
-    tracker = folder / CHECKPOINT_TRACKER
-    return tracker.is_file() and tracker.read_text(encoding="utf-8").strip().isdecimal()
 
 
 def absolute(name: str) -> str:

@@ -19,9 +19,8 @@ from orl_rollout.run_folder.config_file import read_object
 
 Format = Literal["hf", "megatron", "fsdp"]
 NOTE = "orl_checkpoint.json"
-CHECKPOINT_TRACKER = (
-    "latest_checkpointed_iteration.txt"  # beside Megatron's and FSDP's checkpoints: the step, or `release`
-)
+# Beside Megatron's and FSDP's checkpoints: the number of the latest, or `release`.
+CHECKPOINT_TRACKER = "latest_checkpointed_iteration.txt"
 ITERATION, RELEASE = "iter_", "release"  # folders: of a step, and of weights that no step made
 WORDS: dict[Format, str] = {
     "hf": "a Hugging Face checkpoint",
@@ -77,6 +76,16 @@ def checkpoint_in(folder: Path) -> Checkpoint | None:
         return noted or found
     step = noted.step if found.step is None else found.step
     return structs.replace(noted, format=found.format, step=step)
+
+
+def trained_number(folder: Path) -> int | None:
+    """Return the number of the latest checkpoint that training wrote to `folder`; None for a converted model or none.
+
+    It is the trainer's own number: Megatron counts from 0, FSDP from 1.
+    """
+    tracker = folder / CHECKPOINT_TRACKER
+    text = tracker.read_text(encoding="utf-8").strip() if tracker.is_file() else ""
+    return int(text) if text.isdecimal() else None
 
 
 def weights_in(folder: Path) -> Path:
