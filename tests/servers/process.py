@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -35,7 +36,9 @@ def serving(command: Sequence[str], log: Path, **variables: str) -> Generator[st
     environment = {**os.environ, "OPENREWARD_DISABLE_UPDATE_CHECK": "1", **variables}
     with (
         log.open("w") as lines,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=lines, text=True, env=environment) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=lines, text=True, env=environment, start_new_session=True
+        ) as process,
     ):
         overdue = threading.Timer(START_SECONDS, process.kill)
         overdue.start()
@@ -51,5 +54,5 @@ def serving(command: Sequence[str], log: Path, **variables: str) -> Generator[st
             yield url
         finally:
             overdue.cancel()
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)  # an environment may have processes of its own
             process.wait(20)
