@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 START_SECONDS = 180.0  # a cold import of an SDK takes many seconds
@@ -54,5 +54,7 @@ def serving(command: Sequence[str], log: Path, **variables: str) -> Generator[st
             yield url
         finally:
             overdue.cancel()
-            os.killpg(process.pid, signal.SIGTERM)  # an environment may have processes of its own
+            process.terminate()
             process.wait(20)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # processes of the environment's own, which would hold the pipe
