@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONTEXT = 16_384
-STEPS = 400
+STEPS = 300
 WINDOW = 64  # ids that an attention reaches: a call depends on nothing that is further away
 READ = (".py", ".md", ".json")
 

@@ -34,8 +34,8 @@ from tests.servers.process import installed, serving
 FILE = Path(__file__).with_name("environments.yaml")
 # What models say beside good calls, and how often each is said for one good call.
 MISTAKES = ('{"name": "no_such_tool", "arguments": {}}', '{"name": ')
-TASKS, SAMPLES = 6, 2  # of the rollouts
-GROUPS, GROUP, STEPS = 2, 4, 2  # of the training
+TASKS, SAMPLES = 4, 2  # of the rollouts
+GROUPS, GROUP, STEPS = 2, 3, 2  # of the training
 
 
 class Foreign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 START_SECONDS = 180.0  # a cold import of an SDK takes many seconds
@@ -35,7 +36,9 @@ def serving(command: Sequence[str], log: Path, **variables: str) -> Generator[st
     environment = {**os.environ, "OPENREWARD_DISABLE_UPDATE_CHECK": "1", **variables}
     with (
         log.open("w") as lines,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=lines, text=True, env=environment) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=lines, text=True, env=environment, start_new_session=True
+        ) as process,
     ):
         overdue = threading.Timer(START_SECONDS, process.kill)
         overdue.start()
@@ -53,3 +56,5 @@ def serving(command: Sequence[str], log: Path, **variables: str) -> Generator[st
             overdue.cancel()
             process.terminate()
             process.wait(20)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # processes of the environment's own, which would hold the pipe
