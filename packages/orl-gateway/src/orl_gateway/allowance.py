@@ -15,7 +15,7 @@ from orl_gateway.state import EpisodeState
 
 
 class Allowance:
-    """What an episode may still use. Time runs from when it is made. `sampled` counts ids."""
+    """Remaining budget of an episode. Time runs from when it is made. `sampled` counts ids."""
 
     def __init__(self, limits: Limits, state: EpisodeState) -> None:
         self.sampled = 0

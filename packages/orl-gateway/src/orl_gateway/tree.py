@@ -24,7 +24,7 @@ from orl_gateway.matching import Keys, next_key
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where a request continues: after `node`, or in a conversation of its own where that is None.
+    """Point at which a request continues: after `node`, or in a conversation of its own where that is None.
 
     `messages` are new there, `key` names the conversation with them. `cause` is why the request begins a conversation,
     where the match tells.

@@ -15,7 +15,7 @@ from orl_core.memory.training import Memory
 
 
 class EngineLoad(Struct, frozen=True, kw_only=True):
-    """What an engine is asked for: `rollouts` at a time, each of up to `context` ids.
+    """Load of an engine: `rollouts` at a time, each of up to `context` ids.
 
     `tensor` is the number of GPUs of the engine. `weight_bytes` and `value_bytes` are those of a weight and of a key or
     value.

@@ -31,7 +31,7 @@ class Lever(Struct, frozen=True, kw_only=True):
 
 
 class Phase(Struct, frozen=True, kw_only=True):
-    """What is on one GPU at one time. `needed` are the bytes that must fit into `share` of it, at the worst.
+    """Memory of one GPU in one phase of a run. `needed` are the bytes that must fit into `share` of it, at the worst.
 
     `least` are those that every run needs, `needed` if it is None; `when` says when it needs more. `levers` has a group
     for each option that lowers `needed`, with ever stronger changes.
