@@ -37,6 +37,12 @@ CONFIG = {
 MODEL = ("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-4B")  # of the golden files
 
 
+def files_of(trainer: str) -> dict[str, Path]:
+    """The golden commands of training with `trainer`, by name; those of `orl convert` have other parsers."""
+    files = sorted((GOLDEN / trainer).glob("*.txt"))
+    return {file.stem: file for file in files if not file.stem.startswith("convert_")}
+
+
 def scripts_of(trainer: str) -> Path:
     """The folder of a trainer's checkout with the shapes of its models."""
     spec = find_spec(trainer)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from orl_miles.launch import SHAPE as PRINT_SHAPE
 
-from tests.kit.golden import GOLDEN, SHAPE, golden_words, make_model, on_an_h200, scripts_of
+from tests.kit.golden import SHAPE, files_of, golden_words, make_model, on_an_h200, scripts_of
 from tests.miles.host import parse
 
 pytestmark = pytest.mark.miles
-FILES = {file.stem: file for file in sorted((GOLDEN / "miles").glob("*.txt"))}
+FILES = files_of("miles")
 MEGATRON = [name for name, file in FILES.items() if "--train-backend megatron" in file.read_text(encoding="utf-8")]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from orl_slime.launch import PRINT_SHAPE
 
-from tests.kit.golden import GOLDEN, SHAPE, golden_words, make_model, on_an_h200, parse_slime, scripts_of
+from tests.kit.golden import SHAPE, files_of, golden_words, make_model, on_an_h200, parse_slime, scripts_of
 
 pytestmark = [pytest.mark.slime, pytest.mark.megatron]
-FILES = {file.stem: file for file in sorted((GOLDEN / "slime").glob("*.txt"))}
+FILES = files_of("slime")
 
 
 @pytest.fixture(scope="module")
