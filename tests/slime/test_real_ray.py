@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from orl_cluster.launch import nodes
-from orl_cluster.launch.process import running
 from orl_cluster.launch.ray import environment_for, ray_cluster
 from orl_cluster.launch.required_env import RequiredEnv
 from orl_core.errors import ConfigError
+from orl_rollout.run_folder.process import running
 
 from tests.slime.environment import make_environment
 

@@ -1,21 +1,14 @@
-"""A trainer's process: run to its end with its output in a log, ended with all its children on any way out.
-
-Its output goes through a process that takes secrets' values out (`scrub`), since a trainer may print whatever it has.
-"""
+"""A trainer's process: run to its end with its output in a log, and what the end of that log says."""
 
 from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
 
 from msgspec import Struct
-from orl_core.credentials import has_login, takes_secret
+from orl_rollout.run_folder.process import running
 from orl_rollout.signals import children
 
 LOG = "trainer.log"  # in the run's folder
@@ -26,7 +19,6 @@ GPU_MEMORY = re.compile(
     r"torch(?:\.cuda)?\.OutOfMemoryError|(?:CUDA|HIP) (?:error: )?out of memory|CUBLAS_STATUS_ALLOC_FAILED"
 )
 ENGINE = re.compile(r"^\s*(?:\x1b\[\d+m)?\(\w*SGLang\w*[ )]")  # what Ray writes before a line of an engine
-WORKING_FOLDER = "PWD"  # a shell's variable, whose name is also a password's
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
 
 
@@ -41,57 +33,6 @@ def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hi
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
     with running(command, environment, log=log, hidden=hidden, signals=signals) as process:
         return children.exit_code(process)
-
-
-@contextmanager
-def running(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    log: Path,
-    hidden: Iterable[str],
-    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL),
-) -> Generator[subprocess.Popen[bytes]]:
-    """Yield the process of `command`, whose output goes to `log` as in `run`. `signals` end it with the block."""
-    with _scrubbing(log, environment, hidden) as output:
-        process = subprocess.Popen(
-            list(command),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        with children.ended(process, signals):
-            yield process
-
-
-@contextmanager
-def _scrubbing(log: Path, environment: Mapping[str, str], hidden: Iterable[str]) -> Generator[IO[bytes]]:
-    """Yield the end of a pipe that leads into `log`, with the values of secret variables of `environment` taken out.
-
-    Secret are the variables `hidden`, those whose name says so, and those that hold a login. The log is complete when
-    the block is left, if every process that writes to it has ended.
-    """
-    named = (name for name in environment if takes_secret(name) and name != WORKING_FOLDER)
-    telling = (*named, *(name for name, value in environment.items() if has_login(value)))
-    with log.open("ab") as file:
-        scrub = subprocess.Popen(
-            [sys.executable, "-m", "orl_cluster.launch.scrub", *dict.fromkeys((*hidden, *telling))],
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    try:
-        with cast("IO[bytes]", scrub.stdin) as output:
-            yield output
-    finally:
-        with suppress(subprocess.TimeoutExpired):  # a process that left its group may still hold the pipe
-            scrub.wait(children.END_SECONDS)
-        scrub.kill()
-        scrub.wait()
 
 
 class Failure(Struct, frozen=True, kw_only=True):

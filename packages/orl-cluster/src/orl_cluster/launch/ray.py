@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orl_core.errors import ConfigError, OrlError
+from orl_rollout.run_folder.process import running
 from orl_rollout.signals import interrupt
 
 from orl_cluster.launch import nodes
-from orl_cluster.launch.process import running
 from orl_cluster.launch.ray_address import ADDRESS, NONE, OWN_FOLDER, PORT, ray_address
 from orl_cluster.launch.required_env import RequiredEnv
 

@@ -11,6 +11,7 @@ The folder of a run holds, whichever trainer made it:
     journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says which of them have been uploaded
     tokenizer.json    the tokenizer of the ids in the journal, beside it
     trainer.log       the output of a trainer that runs in a process of its own
+    engine.log        the output of an SGLang that TRL started
     recoveries.jsonl  the restarts of such a trainer after GPU memory ran out, if there were any
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
     checkpoint/       the last weights, unless `save` names another folder; orl_checkpoint.json in it tells their format

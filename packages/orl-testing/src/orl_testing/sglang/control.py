@@ -12,6 +12,8 @@ from aiohttp import web
 
 from orl_testing.sglang.engine import ServedModel
 
+MEMORY = ("weights", "kv_cache")
+
 
 def control_routes(server: ServedModel) -> list[web.RouteDef]:
     """Return every endpoint of `server` but /generate."""
@@ -22,6 +24,9 @@ def control_routes(server: ServedModel) -> list[web.RouteDef]:
         web.post("/continue_generation", control.resume),
         web.post("/update_weight_version", control.update_version),
         web.post("/update_weights_from_disk", control.update_from_disk),
+        web.post("/update_weights_from_tensor", control.update_from_tensor),
+        web.post("/release_memory_occupation", control.release_memory),
+        web.post("/resume_memory_occupation", control.resume_memory),
         web.route("*", "/flush_cache", control.flush_cache),
         web.get("/workers", control.workers),
         web.get("/health", control.health),
@@ -73,7 +78,29 @@ class _Control:
             self._server.abort()
         paused = self._server.running if self._server.paused else 0
         await self._server.update_idle(str(body.get("weight_version") or self._server.weight_version))
+        self._server.weights.append(str(body["model_path"]))
         return web.json_response({"success": True, "message": "", "num_paused_requests": paused})
+
+    async def update_from_tensor(self, http: web.Request) -> web.Response:
+        """Takes flattened buckets alone, one for each rank; they are kept and not looked at."""
+        body = await _body(http)
+        if body.get("load_format") != "flattened_bucket" or len(body["serialized_named_tensors"]) != 1:
+            return web.json_response({"success": False, "message": "not one flattened bucket"}, status=400)
+        await self._server.update_idle(str(body.get("weight_version") or self._server.weight_version))
+        self._server.weights.append(body["serialized_named_tensors"][0])
+        return web.json_response({"success": True, "message": "Success"})
+
+    async def release_memory(self, http: web.Request) -> web.Response:
+        """Refuses while requests run, as there."""
+        tags = (await _body(http)).get("tags") or MEMORY
+        if self._server.running:
+            return web.json_response({"error": {"message": "the server is not idle"}}, status=400)
+        self._server.released |= set(tags)
+        return web.Response()
+
+    async def resume_memory(self, http: web.Request) -> web.Response:
+        self._server.released -= set((await _body(http)).get("tags") or MEMORY)
+        return web.Response()
 
     async def flush_cache(self, http: web.Request) -> web.Response:
         if self._server.flush_cache():

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from orl_testing.sglang.faults import Fault, FaultKind
-from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, cut
+from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, Score, cut, logprobs_of
 from orl_testing.sglang.scheduler import Pace, QueueFull, Scheduler, Task
 from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration
 
@@ -34,6 +35,9 @@ class ServedModel:
         self.context_tokens = context_tokens
         self.url = ""
         self.weight_version = "default"
+        self.weights: list[str] = []  # folders and buckets that weights were loaded from, in order
+        self.released: set[str] = set()  # tags of memory that was given back; requests fail until it is taken again
+        self.score: Score = partial(logprobs_of, ())  # from a prompt to the logprob of each of its ids; it may be set
         self.disconnected = 0  # requests whose client went away before the answer
         self.prompt_tokens = 0  # of the requests that began to run, and how many of these ids the cache held
         self.cached_tokens = 0
@@ -98,6 +102,8 @@ class ServedModel:
         """Wait for the time that sampling takes. Return the ids, cut where the request is aborted."""
         if request.rid in self._scheduler:
             raise Refused(400, f"Duplicate request ID detected: {request.rid}")
+        if self.released:
+            raise Refused(500, f"memory is released: {', '.join(sorted(self.released))}")
         prompt, started = request.input_ids, time.monotonic()
         room = self.context_tokens - OUTPUT_HEADROOM - len(prompt)
         ids, finish = cut(self._policy(prompt, request.sampling_params), request.sampling_params, room, self._decode)
@@ -121,6 +127,7 @@ class ServedModel:
             cached=cached,
             seconds=time.monotonic() - started,
             weight_version=self.weight_version,
+            prompt_logprobs=self.score(prompt) if request.scores_prompt else [],
         )
 
     async def _made(self, task: Task, prompt: int, count: int, fault: Fault | None) -> int | None:

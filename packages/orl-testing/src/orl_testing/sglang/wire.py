@@ -43,15 +43,22 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     sampling_params: dict[str, Any] = field(default_factory=dict[str, Any])
     rid: str = field(default_factory=lambda: uuid.uuid4().hex)
     return_logprob: bool = False
+    logprob_start_len: int = -1
     return_routed_experts: bool = False
     return_indexer_topk: bool = False
     stream: bool = False
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Return whether it asks for the logprobs of its whole prompt."""
+        return self.return_logprob and self.logprob_start_len == 0
 
 
 class ServedGeneration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model's answer to a request: its ids, why it ended, and under which weights it was answered.
 
-    `cached` counts the prompt's ids that the cache held, `seconds` is what it took.
+    `cached` counts the prompt's ids that the cache held, `seconds` is what it took. `prompt_logprobs` has a number for
+    each id of the prompt, or none; the first is not sent, because nothing is before it.
     """
 
     token_ids: list[int]
@@ -59,6 +66,7 @@ class ServedGeneration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cached: int
     seconds: float
     weight_version: str
+    prompt_logprobs: list[float] = field(default_factory=list[float])
 
 
 def read_request(body: dict[str, Any], context_tokens: int, *, decodes: bool) -> GenerateRequest:
@@ -124,7 +132,10 @@ def write_answer(
     if request.return_logprob and ids and kind is not FaultKind.MISSING_LOGPROBS:
         meta["output_token_logprobs"] = _triples(logprobs_of(prompt, ids), ids, kind)
         meta["output_token_logprobs_length"] = len(ids)
-        meta["input_token_logprobs"] = []
+        scored = zip(sampled.prompt_logprobs, prompt, strict=False)
+        meta["input_token_logprobs"] = [
+            (value if at else None, token, None) for at, (value, token) in enumerate(scored)
+        ]
     if kind is FaultKind.OUT_OF_VOCABULARY:
         meta["finish_reason"] = {"type": "stop", "matched": "NaN happened"}
     if kind is not FaultKind.NO_REPLAY:

@@ -1,0 +1,100 @@
+"""The control endpoints of one SGLang server: health, weights, memory, cache, and the logprobs of given ids.
+
+It knows the wire and neither models nor rollouts. Rollouts use `orl_rollout.sglang.client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+from orl_core.errors import EngineAnswerError, EngineError, boundary
+from orl_rollout.http import safe_json
+from orl_rollout.http.client import HttpClient, read, read_error
+from orl_rollout.signals import interrupt
+
+Memory = Literal["weights", "kv_cache"]
+
+ANSWER_BYTES = 1 << 24
+HEALTH_SECONDS = 5.0
+CONTROL_SECONDS = 600.0  # for an update of large weights from a slow disk
+
+
+class SglangControl:
+    """Ask one server, from a thread without an event loop. A signal ends the wait of any method.
+
+    Every method but `healthy` raises EngineError if the server refuses or does not answer.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    def healthy(self) -> bool:
+        """Return whether the server answers and is ready."""
+        try:
+            interrupt.run(self._ask("GET", "/health", None, HEALTH_SECONDS))
+        except EngineError:
+            return False
+        return True
+
+    def update_from_disk(self, folder: str, version: str) -> None:
+        """Load the weights in `folder`, safetensors with Hugging Face's names, as the version `version`."""
+        self._post("/update_weights_from_disk", {"model_path": folder, "weight_version": version, "flush_cache": False})
+
+    def update_from_tensors(self, bucket: str, version: str) -> None:
+        """Load one flattened bucket, serialized as base64; one GPU takes part."""
+        body = {"serialized_named_tensors": [bucket], "load_format": "flattened_bucket", "flush_cache": False}
+        self._post("/update_weights_from_tensor", {**body, "weight_version": version})
+
+    def flush_cache(self) -> None:
+        """Empty the prefix cache: its keys and values are those of older weights."""
+        self._post("/flush_cache", {})
+
+    def release(self, *memory: Memory) -> None:
+        """Give GPU memory back. What was in it is lost."""
+        self._post("/release_memory_occupation", {"tags": list(memory)})
+
+    def resume(self, *memory: Memory) -> None:
+        """Take the GPU memory again that `release` gave back."""
+        self._post("/resume_memory_occupation", {"tags": list(memory)})
+
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Return the logprob of each of `ids` but the first, given those before it, at temperature 1.
+
+        Raises:
+            EngineAnswerError: there is not one finite number for each id.
+        """
+        sampling = {"max_new_tokens": 1, "temperature": 1.0}
+        asked = {"input_ids": list(ids), "sampling_params": sampling, "return_logprob": True, "logprob_start_len": 0}
+        answer = self._post("/generate", asked)
+        with boundary(EngineAnswerError, "reading `input_token_logprobs`"):
+            triples = msgspec.convert(answer["meta_info"]["input_token_logprobs"], list[tuple[float | None, int, Any]])
+        found = [value for value, _, _ in triples[1:] if value is not None]
+        if [token for _, token, _ in triples] != list(ids) or len(found) != len(ids) - 1:
+            raise EngineAnswerError(f"SGLang returned {len(found)} logprobs for {len(ids)} ids, or those of other ids")
+        return found
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = interrupt.run(self._ask("POST", path, body, CONTROL_SECONDS))
+        if not answer.startswith(b"{"):
+            return {}
+        with boundary(EngineAnswerError, f"SGLang: POST {path}"):
+            told = msgspec.convert(safe_json.decode(answer), dict[str, Any])
+        if told.get("success") is False:
+            raise EngineError(f"SGLang: POST {path}: {told.get('message')}")
+        return told
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> bytes:
+        with boundary(EngineError, f"SGLang: {method} {path}"):
+            timeout = aiohttp.ClientTimeout(total=seconds)
+            async with asyncio.timeout(seconds), HttpClient(self.url, timeout=timeout) as http:
+                data = None if body is None else msgspec.json.encode(body)
+                headers = {"Content-Type": "application/json"}
+                async with http.request(method, path, headers=headers, data=data) as answer:
+                    if answer.status != 200:
+                        said = (await read_error(answer)).decode("utf-8", "replace")
+                        raise EngineError(f"SGLang: {method} {path}: HTTP {answer.status}: {said}")
+                    return await read(answer, ANSWER_BYTES)

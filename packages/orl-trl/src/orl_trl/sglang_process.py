@@ -1,0 +1,172 @@
+"""SGLang as a child process on this machine: started, waited for, restarted once, ended on every path.
+
+It knows the command and the life of the process, and neither weights nor rollouts. The process ends with this one, also
+by SIGKILL (`guard`). Its log is in the run's folder, without secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from msgspec import Struct, structs
+from orl_core.config import RunConfig
+from orl_core.errors import EngineError
+from orl_rollout.logs import logger_of
+from orl_rollout.run_folder.process import guarded, running
+from orl_rollout.secrets.entries import all_entries
+from orl_rollout.secrets.secrets import PLATFORM_KEY
+from orl_rollout.signals import interrupt
+
+from orl_trl.sglang_control import SglangControl
+
+logger = logger_of("orl")
+
+LOG = "engine.log"  # in the run's folder
+PROGRAM = (sys.executable, "-m", "sglang.launch_server")
+START_SECONDS = 900.0  # a first start compiles kernels
+SAID_SECONDS = 15.0  # between two lines about the wait
+POLL_SECONDS = 0.1
+TAIL_BYTES = 4096
+# Settings of the trainer's own allocator: expandable segments clash with the engine's memory saver.
+ALLOCATOR = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """The server to start. `memory_share` is the share of the GPU's memory for its weights and KV cache.
+
+    `memory_saver` lets it give memory back while the trainer works. `deterministic` makes its answers independent of
+    the batch, which is slower.
+    """
+
+    model: str
+    context_tokens: int
+    seed: int = 0
+    memory_share: float = 0.5
+    memory_saver: bool = True
+    deterministic: bool = False
+    program: tuple[str, ...] = PROGRAM
+
+
+def command_of(launch: Launch, port: int) -> list[str]:
+    """Return the command that serves `launch` at `port` of this machine alone."""
+    options: Mapping[str, object] = {
+        "model-path": launch.model,
+        "host": "127.0.0.1",
+        "port": port,
+        "context-length": launch.context_tokens,
+        "dtype": "bfloat16",
+        "mem-fraction-static": launch.memory_share,
+        "random-seed": launch.seed,
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    switches = {
+        "skip-tokenizer-init": True,
+        "enable-memory-saver": launch.memory_saver,
+        "enable-deterministic-inference": launch.deterministic,
+    }
+    return [*launch.program, *words, *(f"--{name}" for name, on in switches.items() if on)]
+
+
+def environment_for(config: RunConfig) -> dict[str, str]:
+    """Return the variables of this process without those that hold secrets of `config` or the OpenReward key."""
+    kept_out = {PLATFORM_KEY, *ALLOCATOR}
+    kept_out |= {name for entry in all_entries(config) for name in (entry.own_variable, *entry.variables)}
+    return {name: value for name, value in os.environ.items() if name not in kept_out}
+
+
+class SglangProcess:
+    """A server of its own at `url`. A context manager; entering waits until the server is healthy.
+
+    `folder` is the run's. Use it on the main thread.
+    """
+
+    def __init__(self, launch: Launch, folder: Path, environment: Mapping[str, str]) -> None:
+        self._launch = launch
+        self._environment = environment
+        self._log = folder / LOG
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._life = ExitStack()
+        self._restarts = 0
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        self._start(self._launch)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._life.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Return the id of the process, which is also that of its group."""
+        return self._process and self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the server died."""
+        return self._process is None or self._process.poll() is not None
+
+    def restart(self, model: str) -> None:
+        """Start the server again, with the weights in the folder `model`. Wait until it is healthy.
+
+        Raises:
+            EngineError: it died for the second time, or does not start.
+        """
+        self._life.close()
+        if self._restarts:
+            raise EngineError(f"SGLang died twice in this run: {self._last_line()}. Read {self._log}")
+        self._restarts += 1
+        logger.warning("SGLang died and is started again: %s", self._last_line())
+        self._start(structs.replace(self._launch, model=model))
+
+    def _start(self, launch: Launch) -> None:
+        command = guarded(command_of(launch, self._port))
+        with ExitStack() as starting:
+            self._process = starting.enter_context(running(command, self._environment, log=self._log, hidden=()))
+            if self._becomes_healthy():
+                self._life = starting.pop_all()
+                return
+        raise EngineError(f"SGLang ended before it was ready: {self._last_line()}. Read {self._log}")
+
+    def _becomes_healthy(self) -> bool:
+        """Wait until the server is healthy. Return False if it ends before.
+
+        Raises:
+            EngineError: it takes too long.
+        """
+        control, started, said = SglangControl(self.url), time.monotonic(), time.monotonic()
+        while not control.healthy():
+            interrupt.check()
+            if self.ended:
+                return False
+            waited = time.monotonic() - started
+            if waited > START_SECONDS:
+                raise EngineError(f"SGLang is not ready after {waited:.0f} s: {self._last_line()}. Read {self._log}")
+            if time.monotonic() - said > SAID_SECONDS:
+                said = time.monotonic()
+                logger.info("SGLang starts, %.0f s: %s", waited, self._last_line())
+            time.sleep(POLL_SECONDS)
+        logger.info("SGLang is ready at %s after %.1f s", self.url, time.monotonic() - started)
+        return True
+
+    def _last_line(self) -> str:
+        """Return the last line of the log."""
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

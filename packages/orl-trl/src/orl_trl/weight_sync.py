@@ -1,0 +1,137 @@
+"""The trainer's weights to an SGLang on this machine: through shared memory, or on one GPU without a copy (CUDA IPC).
+
+The engine computes in bf16, so weights are sent in bf16. Each class leaves the prefix cache empty. They know neither
+rollouts nor the memory of the engine.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+from orl_core.errors import EngineError, boundary
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from orl_trl.sglang_control import SglangControl
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder for each sync is made in it, readable by this user alone
+BUCKET_BYTES = 512 << 20
+SENT = torch.bfloat16
+
+
+class WeightSync(Protocol):
+    """A way to send weights."""
+
+    def __call__(self, model: PreTrainedModel, version: str) -> None:
+        """Let the engine compute with the weights of `model` from now on, as `version`.
+
+        Raises:
+            EngineError: the weights cannot be sent, or the engine refuses them.
+        """
+        ...
+
+
+class SharedMemorySync:
+    """Writes safetensors to a folder in shared memory, which the engine reads. A context manager.
+
+    `folder` is a checkpoint of the latest weights, without tokenizer, from which an engine can start.
+    """
+
+    def __init__(self, control: SglangControl, parent: Path = SHARED_MEMORY) -> None:
+        self._control = control
+        self._parent = parent
+        self.folder = Path()
+
+    def __enter__(self) -> Self:
+        with boundary(EngineError, f"making a folder for weights in {self._parent}"):
+            self.folder = Path(tempfile.mkdtemp(prefix="orl-weights-", dir=self._parent))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __call__(self, model: PreTrainedModel, version: str) -> None:
+        """See `WeightSync`."""
+        self.write(model)
+        self._control.update_from_disk(str(self.folder), version)
+        self._control.flush_cache()
+
+    def write(self, model: PreTrainedModel) -> None:
+        """Write the weights of `model` to `folder`.
+
+        Raises:
+            EngineError: shared memory is full, or cannot be written.
+        """
+        with boundary(EngineError, f"writing weights to {self.folder}"):
+            model.save_pretrained(self.folder, state_dict=_sent(model.state_dict()))
+
+
+class CudaIpcSync:
+    """Sends handles of the trainer's own GPU memory, bucket by bucket; the engine copies on the GPU.
+
+    It needs `sglang` in this environment, and an engine on the same GPU.
+    """
+
+    def __init__(self, control: SglangControl, bucket_bytes: int = BUCKET_BYTES) -> None:
+        self._control = control
+        self._bucket_bytes = bucket_bytes
+
+    def __call__(self, model: PreTrainedModel, version: str) -> None:
+        """See `WeightSync`. The memory of a bucket is freed once the engine has answered and the GPU is idle."""
+        for bucket in buckets(model.state_dict().items(), self._bucket_bytes):
+            with boundary(EngineError, "sharing weights by CUDA IPC"):
+                serialized = _serialized(bucket)
+                torch.cuda.synchronize()  # the engine must not read what is still being computed
+            self._control.update_from_tensors(serialized, version)
+            torch.cuda.synchronize()
+        self._control.flush_cache()
+
+
+def buckets(weights: Iterable[tuple[str, Tensor]], most: int) -> Generator[list[tuple[str, Tensor]]]:
+    """Yield all `weights`, in their order, in lists of at most `most` bytes as sent; a larger tensor is alone in its.
+
+    Tied weights are one tensor under several names. Each name is sent, as in a checkpoint without tying.
+    """
+    bucket: list[tuple[str, Tensor]] = []
+    held = 0
+    for name, tensor in weights:
+        size = tensor.numel() * (SENT.itemsize if tensor.is_floating_point() else tensor.element_size())
+        if bucket and held + size > most:
+            yield bucket
+            bucket, held = [], 0
+        bucket.append((name, tensor))
+        held += size
+    if bucket:
+        yield bucket
+
+
+def _sent(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return `weights` as they are sent. Tied weights stay one tensor."""
+    cast: dict[tuple[int, torch.Size], Tensor] = {}
+    return {name: cast.setdefault((weight.data_ptr(), weight.shape), _cast(weight)) for name, weight in weights.items()}
+
+
+def _cast(weight: Tensor) -> Tensor:
+    """Return a weight in bf16, and a buffer of integers as it is."""
+    return weight.detach().to(SENT) if weight.is_floating_point() else weight.detach()
+
+
+def _serialized(bucket: list[tuple[str, Tensor]]) -> str:
+    """Return a bucket as SGLang reads it: one flat tensor, and the name, type and place of each weight in it."""
+    from importlib import import_module
+
+    patch: Any = import_module("sglang.srt.utils.patch_torch")
+    utils: Any = import_module("sglang.srt.utils")
+    flat: Any = import_module("sglang.srt.weight_sync.tensor_bucket")
+    patch.monkey_patch_torch_reductions()
+    whole = flat.FlattenedTensorBucket(named_tensors=[(name, _cast(weight)) for name, weight in bucket])
+    data = {"flattened_tensor": whole.get_flattened_tensor(), "metadata": whole.get_metadata()}
+    return utils.MultiprocessingSerializer.serialize(data, output_str=True)

@@ -1,0 +1,135 @@
+"""The life of the engine's process; a small server stands in for SGLang where its answers do not matter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from msgspec import structs
+from orl_core.config import decode_config
+from orl_core.errors import EngineError
+from orl_rollout.run_folder.process import guarded
+from orl_trl.sglang_control import SglangControl
+from orl_trl.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
+
+SERVER = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *said):
+        pass
+print(sys.argv[sys.argv.index("--model-path") + 1], os.environ.get("HF_TOKEN"), flush=True)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+LAUNCH = Launch(model="first", context_tokens=64, program=(sys.executable, "-S", "-c", SERVER))
+ENVIRONMENT = {**os.environ, "HF_TOKEN": "sesame-123"}
+
+
+def gone(process: int | None) -> bool:
+    """Wait for the end of a process that is no child of this one, or that was reaped."""
+    try:
+        psutil.Process(process).wait(10)
+    except psutil.NoSuchProcess:
+        return True
+    return not psutil.pid_exists(process or 0)
+
+
+def members(group: int | None) -> list[int]:
+    return [process for process in psutil.pids() if psutil.pid_exists(process) and os.getpgid(process) == group]
+
+
+def test_the_command_has_every_option():
+    words = command_of(Launch(model="m", context_tokens=64, seed=3, deterministic=True), 30000)
+    assert tuple(words[:3]) == PROGRAM
+    pairs = dict(zip(words[3::2], words[4::2], strict=False))
+    assert pairs["--model-path"] == "m"
+    assert pairs["--port"] == "30000"
+    assert pairs["--random-seed"] == "3"
+    assert pairs["--host"] == "127.0.0.1"
+    assert {"--skip-tokenizer-init", "--enable-memory-saver", "--enable-deterministic-inference"} <= set(words)
+    plain = structs.replace(LAUNCH, memory_saver=False)
+    assert not {"--enable-memory-saver", "--enable-deterministic-inference"} & set(command_of(plain, 1))
+
+
+def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
+    for name in ("OPENREWARD_API_KEY", "MY_TOKEN", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.setenv(name, "sesame")
+    config = decode_config({"environments": {"toy/Env": {}}, "secrets": {"my_token": None}}, "test")
+    assert "sesame" not in environment_for(config).values()
+    assert "PATH" in environment_for(config)
+
+
+def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
+    with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
+        assert SglangControl(server.url).healthy()
+        group = server.pid
+        assert members(group)
+        assert group != os.getpgid(0)
+    assert not members(group)
+    assert (tmp_path / LOG).read_text("utf-8") == "first [secret]\n"
+
+
+def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
+    with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
+        for last in (False, True):
+            assert not server.ended
+            os.killpg(server.pid or 0, signal.SIGKILL)
+            assert gone(server.pid) or server.ended
+            if not last:
+                server.restart("second")
+        with pytest.raises(EngineError, match="twice"):
+            server.restart("third")
+    assert (tmp_path / LOG).read_text("utf-8").split("\n")[-2].startswith("second")
+
+
+def test_a_server_that_ends_at_once_is_an_error_with_its_last_line(tmp_path: Path):
+    launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", "print('no GPU here'); raise SystemExit(3)"))
+    with pytest.raises(EngineError, match="no GPU here"):
+        SglangProcess(launch, tmp_path, ENVIRONMENT).__enter__()
+
+
+def killed(parent: str, *words: str) -> int:
+    """Kill the program `parent` once it says the id of its child. Return that id."""
+    process = subprocess.Popen([sys.executable, "-c", parent, *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as said:
+        child = int(said.readline())
+        assert psutil.pid_exists(child)
+        process.kill()
+        process.wait()
+    return child
+
+
+@pytest.mark.parametrize("sleeps", ["sleep 60", pytest.param("trap '' TERM; sleep 60", marks=pytest.mark.slow)])
+def test_a_guarded_command_ends_with_a_parent_killed_by_force(sleeps: str):
+    parent = (
+        "import subprocess, sys; from orl_rollout.run_folder.process import guarded\n"
+        "subprocess.Popen(guarded(['sh', '-c', 'echo $$; ' + sys.argv[1]]), start_new_session=True).wait()"
+    )
+    assert gone(killed(parent, sleeps))
+
+
+@pytest.mark.parametrize(("program", "code"), [("exit 3", 3), ("kill -9 $$", 137)])
+def test_a_guard_passes_the_exit_code_on(program: str, code: int):
+    ended = subprocess.run(guarded(["sh", "-c", program]), start_new_session=True, check=False)
+    assert ended.returncode == code
+
+
+@pytest.mark.slow
+def test_a_run_killed_by_force_leaves_no_engine(tmp_path: Path):
+    parent = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from orl_trl.sglang_process import Launch, SglangProcess\n"
+        "launch = Launch(model='m', context_tokens=64, program=(sys.executable, '-m', 'orl_testing.sglang'))\n"
+        "with SglangProcess(launch, Path(sys.argv[1]), os.environ) as server:\n"
+        "    print(server.pid, flush=True); signal.pause()"
+    )
+    group = killed(parent, str(tmp_path))
+    assert gone(group)
+    assert not members(group)
