@@ -3,9 +3,8 @@
 TRL calls `__call__` (its `rollout_func`) on the main thread with a batch's task keys, copies of a group adjacent, and
 wants one row for each, in that order. All are played at once on the loop's thread, while this thread serves the engine.
 
-A row is a datum as it is (law L1); those of a rollout after its first one join later (`several_rows`). Without vLLM,
-TRL does not use the sampled logprobs: its loss takes its ratios from a forward pass of its own, over the same ids and
-the same weights.
+A row is a datum as it is (law L1); those of a rollout after its first one join later (`several_rows`). The sampled
+logprobs correct the loss for the difference between engine and trainer (`importance`).
 """
 
 from __future__ import annotations

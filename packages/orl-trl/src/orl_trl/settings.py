@@ -19,6 +19,7 @@ from orl_rollout.run_folder.contract import Run
 from transformers import HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
 
+from orl_trl.importance import FIELDS, check_correction
 from orl_trl.local import TINY
 from orl_trl.tracking import tracked_by
 
@@ -44,6 +45,7 @@ REFUSED = {
     "async": "each batch is played by the weights that it trains. Leave it out",
 }
 _UNSAMPLED = "nothing: the engine samples by `temperature` and `top_p` alone"
+_NOT_TRLS = "nothing: TRL does not sample, orl's engine does"
 OWNED = {
     "output_dir": "the run's folder",
     "num_generations": "`n_samples`",
@@ -55,7 +57,14 @@ OWNED = {
     "save_strategy": "`save_interval`",
     "save_steps": "`save_interval`",
     "report_to": "`wandb_mode` and `tensorboard`",
-    "use_vllm": "nothing: the engine runs in this process",
+    "use_vllm": _NOT_TRLS,
+    "use_transformers_continuous_batching": _NOT_TRLS,
+    "use_transformers_paged": _NOT_TRLS,
+    "transformers_continuous_batching_config": _NOT_TRLS,
+    "cache_implementation": _NOT_TRLS,
+    **{name: _NOT_TRLS for name in sorted(NAMES - FIELDS) if name.startswith("vllm_")},
+    "num_generations_eval": "`eval.samples`",
+    "chat_template_kwargs": "`chat_template_kwargs` in the file",
     "max_completion_length": "`rollout.turn_tokens`, or --max-response-len before `--`",
     "top_k": _UNSAMPLED,
     "min_p": _UNSAMPLED,
@@ -105,6 +114,7 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     merged = {**defaults, **_flags(config.own_flags, run.extra)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
+    check_correction(merged)
     if run.config.thinking == "strip":
         _check_several_rows(merged)
     merged.update(_batches(config, merged))

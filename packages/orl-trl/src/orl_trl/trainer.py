@@ -36,6 +36,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from orl_trl.engine import InProcessEngine
+from orl_trl.importance import correct_ratios
 from orl_trl.local import load_model
 from orl_trl.memory import check_memory
 from orl_trl.rollouts import Player, Rollouts, TrainingPlan
@@ -127,6 +128,7 @@ def trainer_of(
             processing_class=tokenizer,
             rollout_func=rollouts,
         )
+    correct_ratios(trainer)
     trainer.begins_with = name
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
