@@ -40,7 +40,6 @@ CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAME
 
 # Options of clusters that say what is trained and where it goes; the others only share out GPUs.
 REFUSED = {
-    "load": "give the folder of a checkpoint as `model`, whose weights a new run begins with",
     "save": "checkpoints go to the run's folder. Leave it out",
     "async": "each batch is played by the weights that it trains. Leave it out",
 }
@@ -70,24 +69,26 @@ OWNED = {
     "min_p": _UNSAMPLED,
     "repetition_penalty": _UNSAMPLED,
     "generation_kwargs": _UNSAMPLED,
-    "resume_from_checkpoint": "`model`: the folder of a checkpoint, whose weights a new run begins with",
+    "resume_from_checkpoint": "`load`",
+    "ignore_data_skip": "nothing: a run that `load` continues keeps the order of its tasks",
 }
 
 
 def check_settings(config: RunConfig) -> str:
-    """Return the name of the model, once the settings that TRL cannot obey are ruled out.
+    """Return the model's name, or the checkpoint to continue, once settings that TRL cannot obey are ruled out.
 
     Raises:
         ConfigError: there is no model, or a setting that changes what is trained or where it goes.
     """
     trainer = config.trainer
-    if not trainer.model:
+    model = trainer.load or trainer.model
+    if not model:
         raise ConfigError("trainer.model is not set. Give --model: a checkpoint's folder, or a name on a model hub")
     if config.turn_advantages:
         raise ConfigError("TRL takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
     for name in REFUSED.keys() & set(trainer.cluster_options):
         raise ConfigError(f"trl does not use `{name}`: {REFUSED[name]}")
-    return trainer.model
+    return model
 
 
 def unused(config: TrainerConfig) -> str:
