@@ -90,6 +90,7 @@ def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
         eval_samples=config.eval.samples,
         concurrency=rows,
         sampling={"temperature": settings.temperature, "top_p": settings.top_p},
+        seed=settings.seed,
         eval_sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p},
         compare=None if config.group_reward.mode == "off" else partial(_compared, config),
     )
