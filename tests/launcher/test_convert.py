@@ -67,6 +67,15 @@ def test_run_names_its_hugging_face_checkpoint() -> None:
     assert model_of(folder) == str(folder / "checkpoint")
 
 
+def test_run_to_continue_names_its_last_checkpoint() -> None:
+    folder = run_folder("trl")
+    saved = str(hugging_face(folder / "checkpoint"))
+    for load in (folder, saved):
+        trainer = with_model(load_config(LOCAL, [f"trainer.load={load}"])).trainer
+        assert (trainer.load, trainer.model) == (saved, saved)
+    assert with_model(load_config(LOCAL, ["trainer.load=nowhere"])).trainer.load == "nowhere"
+
+
 def test_unfinished_run_names_what_it_saved_last() -> None:
     folder = run_folder("trl")
     for step in (10, 4):

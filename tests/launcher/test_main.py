@@ -89,7 +89,7 @@ def test_version(capsys: Capture) -> None:
         (["train", "--conf", LOCAL], "did you mean --config?"),
         (["train", "slime", "--entropy-coef", "0.1"], "after `--`"),
         (["train", "slime", "--async-buffer-size", "2"], "after `--`"),
-        (["train", "trl", "--tp", "2", "--load", "x"], "--tp, --load"),
+        (["train", "trl", "--tp", "2", "--save", "x"], "--tp, --save"),
         (["train", "trl", "--python", "/usr/bin/python3"], "--python"),
     ],
 )

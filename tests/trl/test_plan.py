@@ -33,7 +33,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
     [
         ({"flags": {"no_such": 1}}, (), "`no_such`"),
         ({}, ("--num-generation", "3"), "`num_generation`"),
-        ({"load": "/nowhere"}, (), "`load`"),
+        ({"load": "/nowhere"}, (), "/nowhere"),
         ({"advantage_estimator": "ppo"}, (), "ppo"),
         ({"rollout_batch_size": 5}, (), "4 tasks, and a step takes 5"),
         ({"n_samples": 1}, (), "generations"),

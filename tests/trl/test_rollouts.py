@@ -73,7 +73,7 @@ def test_rows_keep_prompt_order_and_player_closes_after(model: Qwen3ForCausalLM,
         evaluated = rollouts.evaluate()
         assert [outcome.trajectory.job.task.index for outcome in evaluated] == [0, 0, 1, 1, 2, 2]
         assert all(outcome.trajectory.job.evaluation for outcome in evaluated)
-        assert evaluated[0].trajectory.job.sampling == {"temperature": 0.0}
+        assert evaluated[0].trajectory.job.sampling["temperature"] == 0.0
         assert evaluated[2].datums[0].response == evaluated[3].datums[0].response
     assert len(set(played.keys)) == 14
     assert (played.opened, played.closed) == (1, 1)
@@ -128,3 +128,16 @@ def test_a_player_that_does_not_close_leaves_no_thread_behind(model: Qwen3ForCau
     with pytest.raises(SessionError, match="no way out"), Rollouts(plan(), InProcessEngine(model), stuck):
         pass
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_members_of_a_group_differ_and_a_run_repeats(model: Qwen3ForCausalLM, tmp_path: Path):
+    run = make_run(tmp_path, "m")
+    keys = [next(iter(plan().tasks))] * 4
+    seen: list[list[list[int]]] = []
+    for _ in range(2):
+        played = player(tmp_path, {})
+        with Rollouts(plan(), InProcessEngine(model), lambda one=played: one.open(run, "m")) as rollouts:
+            seen += [rollouts(keys, None)["completion_ids"] for _ in range(2)]
+    first, second, *again = seen
+    assert again == [first, second]
+    assert len({tuple(ids) for ids in (*first, *second)}) == 8

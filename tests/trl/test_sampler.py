@@ -79,3 +79,13 @@ def test_the_model_is_left_as_it_was(model: Qwen3ForCausalLM):
     assert model.training
     assert model.generation_config is defaults
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_seeded_requests_repeat_in_any_batch(model: Qwen3ForCausalLM):
+    group = [SamplingRequest(token_ids=(5, 7), max_new_tokens=8, seed=seed) for seed in range(4)]
+    drawn = sample(model, group)
+    assert len({answer.token_ids for answer in drawn}) == len(group)
+    torch.manual_seed(11)
+    others = [SamplingRequest(token_ids=(1, 2, 3), max_new_tokens=3)]
+    again = sample(model, [*others, *reversed(group)])[1:]
+    assert [answer.token_ids for answer in reversed(again)] == [answer.token_ids for answer in drawn]

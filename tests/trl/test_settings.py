@@ -93,7 +93,7 @@ def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
         ({"flags": {"top_k": 20}}, (), "`top_k` is orl's own; what sets it is nothing: the engine samples by"),
         ({}, ("--repetition-penalty", "1.1"), "`repetition_penalty` is orl's own"),
         ({}, ("--max-completion-length", "64"), "what sets it is `rollout.turn_tokens`"),
-        ({}, ("--resume-from-checkpoint", "runs/x"), "what sets it is `model`"),
+        ({}, ("--resume-from-checkpoint", "runs/x"), "what sets it is `load`"),
         ({}, ("--temperature", "0"), "`temperature` is 0.0"),
         ({"advantage_estimator": "ppo"}, (), "--advantage-estimator ppo"),
         ({"n_samples": 1}, (), "at least 2 generations"),
@@ -110,7 +110,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, trainer: dict[str
 
 
 def test_options_of_clusters_are_named(tmp_path: Path):
-    assert make_run(tmp_path, "m", tp=2, load="x").config.trainer.cluster_options == ["tp", "load"]
+    assert make_run(tmp_path, "m", tp=2, save="x").config.trainer.cluster_options == ["tp", "save"]
 
 
 @pytest.fixture

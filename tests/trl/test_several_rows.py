@@ -19,10 +19,11 @@ from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl import several_rows
 from orl_trl.engine import InProcessEngine
+from orl_trl.importance import MODES
 from orl_trl.rollouts import Rollouts
 from orl_trl.settings import grpo_config
 from orl_trl.trainer import plan_of, quiet_trl, trainer_of
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 
 from tests.trl.fakes import make_run, tasks
 
@@ -30,10 +31,15 @@ MEMBERS = 3
 
 
 class Recorded:
-    """A player of rollouts of several turns. `split` gives each turn a row of its own, with the same contexts."""
+    """A player of rollouts of several turns. `split` gives each turn a row of its own, with the same contexts.
 
-    def __init__(self, *, split: bool) -> None:
+    The logprobs are those of `model`, each off by up to `noise`.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, split: bool = False, noise: float = 0.1) -> None:
         self._split = split
+        self._model = model
+        self._noise = noise
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Recorded]:
@@ -46,7 +52,15 @@ class Recorded:
         job = RolloutSpec(task=request.task, rollout_id=request.rollout_id)
         trajectory = Trajectory(job=job, turns=turns, stop_reason=StopReason.FINISHED)
         outcome = outcome_of(trajectory, EnvironmentConfig())
-        return structs.replace(outcome, datums=rows_of(outcome)) if self._split else outcome
+        rows = rows_of(outcome) if self._split else outcome.datums
+        return structs.replace(outcome, datums=tuple(self._scored(row, number) for row in rows))
+
+    def _scored(self, row: Datum, number: int) -> Datum:
+        ids = torch.tensor([[*row.prompt, *row.response]])
+        with torch.no_grad():
+            scores = torch.log_softmax(self._model(ids).logits[0, :-1].float(), -1).gather(1, ids[0, 1:, None])[:, 0]
+        off = self._noise * torch.sin(10.0 * torch.arange(1, ids.size(1)) + number)
+        return structs.replace(row, logprobs=tuple((scores + off)[len(row.prompt) - 1 :].tolist()))
 
 
 def turn_of(number: int, at: int) -> Turn:
@@ -85,25 +99,33 @@ def trained(checkpoint: Path, folder: Path, *, split: bool, members: int = MEMBE
     """The trainer after a step, and the gradients of its first update."""
     settings = {"n_samples": members, "rollout_batch_size": 1, "num_rollout": 1}
     run = make_run(folder, checkpoint, **settings, flags={"max_grad_norm": 0, **flags})
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    model, scorer = (AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32") for _ in range(2))
     config = grpo_config(run, parameters=1)
     gradients = Gradients()
-    with quiet_trl(), Rollouts(plan_of(run, config), InProcessEngine(model), Recorded(split=split).open) as rollouts:
+    player = Recorded(scorer.eval(), split=split)
+    with quiet_trl(), Rollouts(plan_of(run, config), InProcessEngine(model), player.open) as rollouts:
         trainer = trainer_of(model, str(checkpoint), config, rollouts)
         trainer.add_callback(gradients)
         trainer.train()
     return trainer, gradients.values
 
 
+SAMPLING = "sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean"
+
+
 @pytest.mark.slow
-def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path) -> None:
-    one, expected = trained(checkpoint, tmp_path / "one", split=False)
-    several, found = trained(checkpoint, tmp_path / "several", split=True)
+@pytest.mark.parametrize("mode", MODES)
+def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path, mode: str) -> None:
+    flags = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.08}
+    one, expected = trained(checkpoint, tmp_path / "one", split=False, **flags)
+    several, found = trained(checkpoint, tmp_path / "several", split=True, **flags)
     assert max(gradient.abs().max() for gradient in expected) > 1e-3
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
-    losses = [next(row["loss"] for row in trainer.state.log_history if "loss" in row) for trainer in (one, several)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    logs = [next(row for row in trainer.state.log_history if "loss" in row) for trainer in (one, several)]
+    for name in ("loss", *SAMPLING):
+        assert logs[0][name] == pytest.approx(logs[1][name], abs=2e-5)
+    assert logs[0][SAMPLING[0]] > 0.01
 
 
 @pytest.mark.slow

@@ -295,6 +295,19 @@ async def test_12_sampling_parameters_are_used_and_not_changed():
     assert job.sampling == before
 
 
+async def test_each_turn_samples_with_a_seed_of_its_own():
+    async def seeds(given: int) -> list[int]:
+        job = RolloutSpec(task=TASK, rollout_id="k", sampling={"sampling_seed": given})
+        engine = ScriptedEngine([say(call()), say(call())])
+        await rollout(job, session=session_of(result(), result(finished=True)), renderer=RENDERER, engine=engine)
+        return [request.sampling["sampling_seed"] for request in engine.requests]
+
+    first = await seeds(1)
+    assert await seeds(1) == first
+    assert len({*first, *await seeds(2)}) == 4
+    assert all(0 <= seed < 2**31 for seed in first)
+
+
 async def test_the_trainers_budget_of_a_turn_reaches_the_engine():
     limits = Limits(turn_tokens=5, context_tokens=40_000, rollout_tokens=40_000)
     job = RolloutSpec(task=TASK, rollout_id="k", limits=limits, sampling={"max_new_tokens": 16384})

@@ -26,9 +26,13 @@ class Found(Struct, frozen=True, kw_only=True):
 def with_model(config: RunConfig) -> RunConfig:
     """Return `config` with the Hugging Face checkpoint of its model: the last one where the model is a run's folder.
 
+    The same goes for the checkpoint that trl continues, which is its model then.
+
     Raises:
         ConfigError: it is in another format. The message has the command that converts it.
     """
+    if config.trainer.load and config.trainer.backend == "trl":
+        return _continued(config, Path(config.trainer.load).expanduser())
     named = config.trainer.model or ""
     folder = Path(named).expanduser()
     found = last_in(folder) if named and folder.is_dir() else None
@@ -43,6 +47,13 @@ def with_model(config: RunConfig) -> RunConfig:
             raise ConfigError(_unreadable(named, found, folder))
         found = Found(folder=converted, checkpoint=made)
     return structs.replace(config, trainer=structs.replace(config.trainer, model=str(found.folder)))
+
+
+def _continued(config: RunConfig, folder: Path) -> RunConfig:
+    """Return `config` with the checkpoint to continue as `load` and as `model`. The trainer judges what it finds."""
+    found = last_in(folder) if folder.is_dir() else None
+    place = str(found.folder if found else folder)
+    return structs.replace(config, trainer=structs.replace(config.trainer, load=place, model=place))
 
 
 def last_in(folder: Path) -> Found | None:

@@ -18,6 +18,7 @@ from orl_rollout.secrets.entries import unset_in
 from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from orl_trl.checkpoints import check_start, order_of, start_of
 from orl_trl.local import TINY
 from orl_trl.memory import report
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
@@ -32,16 +33,20 @@ def plan_run(run: Run) -> Plan:
     """See `orl_trl.plan`."""
     trainer = run.config.trainer
     model = check_settings(run.config)
+    check_start(trainer.load)
     load_reward(run.config)
     parameters = parameters_of(model)
     settings = grpo_config(run, parameters=parameters or TINY)
+    tasks: list[str] = []
     if run.task_data.is_file():  # a plan prepares none
-        plan_of(structs.replace(run, eval_data=None), settings)
+        tasks = list(plan_of(structs.replace(run, eval_data=None), settings).tasks)
+    start = start_of(trainer.load, settings, order_of(settings, tasks))
     steps = settings.max_steps // updates_per_step(settings)
     groups = (settings.generation_batch_size or 0) // (settings.num_generations or 1)
     flags = " ".join((*(f"{name}={value}" for name, value in trainer.own_flags.items()), *run.extra))
     lines = (
         f"would train {model} with trl, in this process, on {run.task_data}{f': {flags}' if flags else ''}",
+        f"continues {start.folder} after step {start.step}" if start else "",
         f"{steps} steps of {groups} x {settings.num_generations} rollouts, {updates_per_step(settings)} updates each",
         f"learning rate {settings.learning_rate:g}" if trainer.lr or parameters else "",
     )

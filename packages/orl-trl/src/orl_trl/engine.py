@@ -125,9 +125,10 @@ def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> SamplingRequest
 
     given = {name: value for name, value in sampling.items() if name not in _IGNORED and value is not None}
     stops = frozenset(given.pop("stop_token_ids", ()))
+    seed = given.pop("sampling_seed", None)
     unknown = given.keys() - {"max_new_tokens", "temperature", "top_p"}
     if unknown:
         raise EngineError(f"the in-process engine has no sampling parameter {', '.join(sorted(unknown))}")
     if not ids or given.get("max_new_tokens", 1) < 1:
         raise EngineError("the in-process engine needs at least one id to continue and room for one more")
-    return SamplingRequest(token_ids=tuple(ids), stop_ids=stops, **{"max_new_tokens": 1, **given})
+    return SamplingRequest(token_ids=tuple(ids), stop_ids=stops, seed=seed, **{"max_new_tokens": 1, **given})

@@ -3,9 +3,8 @@
 TRL calls `__call__` (its `rollout_func`) on the main thread with a batch's task keys, copies of a group adjacent, and
 wants one row for each, in that order. All are played at once on the loop's thread, while this thread serves the engine.
 
-A row is a datum as it is (law L1); those of a rollout after its first one join later (`several_rows`). Without vLLM,
-TRL does not use the sampled logprobs: its loss takes its ratios from a forward pass of its own, over the same ids and
-the same weights.
+A row is a datum as it is (law L1); those of a rollout after its first one join later (`several_rows`). The sampled
+logprobs correct the loss for the difference between engine and trainer (`importance`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any, Protocol, Self
 from msgspec import Struct
 from orl_core.task import Task
 from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.seeds import sampling_seed
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
@@ -48,7 +48,8 @@ Compare = Callable[[Sequence[Outcome]], Coroutine[Any, Any, tuple[list[Outcome],
 class TrainingPlan(Struct, frozen=True, kw_only=True):
     """The tasks to play, and how. `tasks` by key; `concurrency` is the number of rollouts at once.
 
-    `compare` pays the rollouts of a training batch by the environment's own comparison, and says how that went.
+    `seed` is the run's; each rollout samples with a seed made of it. `compare` pays the rollouts of a training batch by
+    the environment's own comparison, and says how that went.
     """
 
     tasks: dict[str, Task]
@@ -57,6 +58,7 @@ class TrainingPlan(Struct, frozen=True, kw_only=True):
     concurrency: int
     sampling: dict[str, Any]
     eval_sampling: dict[str, Any]
+    seed: int = 0
     compare: Compare | None = None
 
 
@@ -151,7 +153,7 @@ class Rollouts:
             RolloutRequest(
                 task=task,
                 rollout_id=f"{name}/{row}",
-                sampling=sampling,
+                sampling={**sampling, "sampling_seed": sampling_seed(self.plan.seed, task.key, f"{name}/{row}")},
                 evaluation=evaluation,
                 step=self.step,
             )

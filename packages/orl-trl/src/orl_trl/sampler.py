@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from random import Random
 from typing import cast
 
 import torch
@@ -24,19 +25,24 @@ from transformers import (
     PreTrainedModel,
     StoppingCriteria,
     StoppingCriteriaList,
+    TopPLogitsWarper,
 )
 
 BATCH_TOKENS = 65_536  # of padded prompts in one batch: bounds the memory of its prefill, not of what it then samples
 
 
 class SamplingRequest(Struct, frozen=True, kw_only=True):
-    """One continuation to sample. `temperature` 0 is greedy, with logprobs at temperature 1."""
+    """One continuation to sample. `temperature` 0 is greedy, with logprobs at temperature 1.
+
+    Equal requests with an equal `seed` draw the same, whatever shares their batch. Without one, torch's state decides.
+    """
 
     token_ids: tuple[int, ...]
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     stop_ids: frozenset[int] = frozenset()
+    seed: int | None = None
 
 
 class SampledTokens(Struct, frozen=True, kw_only=True):
@@ -94,19 +100,22 @@ def _sample_batch(model: PreTrainedModel, batch: Sequence[SamplingRequest]) -> l
     ids = [[0] * (width - len(request.token_ids)) + list(request.token_ids) for request in batch]
     mask = [[0] * (width - len(request.token_ids)) + [1] * len(request.token_ids) for request in batch]
     capture = _Capture(first.temperature or 1.0)
-    greedy = first.temperature == 0
+    processors = LogitsProcessorList([capture])
+    if first.temperature > 0:
+        if first.top_p < 1:
+            processors.append(TopPLogitsWarper(first.top_p))
+        processors.append(_Draw(batch))
     settings = GenerationConfig(
         max_new_tokens=max(request.max_new_tokens for request in batch),
         pad_token_id=0,
         disable_compile=True,
-        do_sample=not greedy,
-        **({} if greedy else {"temperature": 1.0, "top_k": 0, "top_p": first.top_p}),
+        do_sample=False,  # `_Draw` has drawn
     )
     sequences = model.generate(  # pyright: ignore[reportCallIssue]  typed as a module's attribute
         input_ids=torch.tensor(ids, device=model.device),
         attention_mask=torch.tensor(mask, device=model.device),
         generation_config=settings,
-        logits_processor=LogitsProcessorList([capture]),
+        logits_processor=processors,
         stopping_criteria=StoppingCriteriaList([_Done(batch, width, model.device)]),
     )
     new = cast("Tensor", sequences)[:, width:]
@@ -142,6 +151,26 @@ class _Capture(LogitsProcessor):
         if len(self._drawn) < new.shape[1] and self._scores is not None:
             self._drawn.append(self._scores.gather(1, new[:, -1:]))
         return torch.cat(self._drawn[: new.shape[1]], dim=1)
+
+
+class _Draw(LogitsProcessor):
+    """Draws one id for each row, by a random number of the row's own, and leaves nothing else to choose."""
+
+    def __init__(self, batch: Sequence[SamplingRequest]) -> None:
+        given = (request.seed for request in batch)
+        self._rows = [Random(_any_seed() if seed is None else seed) for seed in given]  # noqa: S311 - no secret is drawn
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores [B, V] of 0 for the drawn id and -inf for all others."""
+        cumulative = scores.double().softmax(dim=-1).cumsum(dim=-1)
+        below_one = [[row.getrandbits(32) / 2**32] for row in self._rows]
+        points = torch.tensor(below_one, dtype=torch.double, device=scores.device) * cumulative[:, -1:]
+        drawn = torch.searchsorted(cumulative, points, right=True)
+        return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
+
+
+def _any_seed() -> int:
+    return int(torch.randint(2**31, ()))
 
 
 class _Done(StoppingCriteria):

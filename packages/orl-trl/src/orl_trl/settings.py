@@ -19,6 +19,7 @@ from orl_rollout.run_folder.contract import Run
 from transformers import HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
 
+from orl_trl.importance import FIELDS, check_correction
 from orl_trl.local import TINY
 from orl_trl.tracking import tracked_by
 
@@ -39,11 +40,11 @@ CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAME
 
 # Options of clusters that say what is trained and where it goes; the others only share out GPUs.
 REFUSED = {
-    "load": "give the folder of a checkpoint as `model`, whose weights a new run begins with",
     "save": "checkpoints go to the run's folder. Leave it out",
     "async": "each batch is played by the weights that it trains. Leave it out",
 }
 _UNSAMPLED = "nothing: the engine samples by `temperature` and `top_p` alone"
+_NOT_TRLS = "nothing: TRL does not sample, orl's engine does"
 OWNED = {
     "output_dir": "the run's folder",
     "num_generations": "`n_samples`",
@@ -55,30 +56,39 @@ OWNED = {
     "save_strategy": "`save_interval`",
     "save_steps": "`save_interval`",
     "report_to": "`wandb_mode` and `tensorboard`",
-    "use_vllm": "nothing: the engine runs in this process",
+    "use_vllm": _NOT_TRLS,
+    "use_transformers_continuous_batching": _NOT_TRLS,
+    "use_transformers_paged": _NOT_TRLS,
+    "transformers_continuous_batching_config": _NOT_TRLS,
+    "cache_implementation": _NOT_TRLS,
+    **{name: _NOT_TRLS for name in sorted(NAMES - FIELDS) if name.startswith("vllm_")},
+    "num_generations_eval": "`eval.samples`",
+    "chat_template_kwargs": "`chat_template_kwargs` in the file",
     "max_completion_length": "`rollout.turn_tokens`, or --max-response-len before `--`",
     "top_k": _UNSAMPLED,
     "min_p": _UNSAMPLED,
     "repetition_penalty": _UNSAMPLED,
     "generation_kwargs": _UNSAMPLED,
-    "resume_from_checkpoint": "`model`: the folder of a checkpoint, whose weights a new run begins with",
+    "resume_from_checkpoint": "`load`",
+    "ignore_data_skip": "nothing: a run that `load` continues keeps the order of its tasks",
 }
 
 
 def check_settings(config: RunConfig) -> str:
-    """Return the name of the model, once the settings that TRL cannot obey are ruled out.
+    """Return the model's name, or the checkpoint to continue, once settings that TRL cannot obey are ruled out.
 
     Raises:
         ConfigError: there is no model, or a setting that changes what is trained or where it goes.
     """
     trainer = config.trainer
-    if not trainer.model:
+    model = trainer.load or trainer.model
+    if not model:
         raise ConfigError("trainer.model is not set. Give --model: a checkpoint's folder, or a name on a model hub")
     if config.turn_advantages:
         raise ConfigError("TRL takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
     for name in REFUSED.keys() & set(trainer.cluster_options):
         raise ConfigError(f"trl does not use `{name}`: {REFUSED[name]}")
-    return trainer.model
+    return model
 
 
 def unused(config: TrainerConfig) -> str:
@@ -105,6 +115,7 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     merged = {**defaults, **_flags(config.own_flags, run.extra)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
+    check_correction(merged)
     if run.config.thinking == "strip":
         _check_several_rows(merged)
     merged.update(_batches(config, merged))

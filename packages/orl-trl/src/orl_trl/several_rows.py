@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from orl_trl.importance import Difference, importance_ratios
 from orl_trl.rollouts import Rollouts
 
 _FILLER = Datum(task_key="", rollout_id="", prompt=(0,), response=(0,), sampled=(0,), loss_mask=(0,), logprobs=(0.0,))
@@ -44,7 +45,27 @@ class SeveralRows(GRPOTrainer):
         longer["num_items_in_batch"] = (longer["completion_mask"] * longer["tool_mask"]).sum()
         if "old_per_token_logps" in batch:
             longer["old_per_token_logps"] = self._old_logprobs(batch["old_per_token_logps"], longer)
+        if "importance_sampling_ratio" in batch:
+            owners = [*range(len(batch["advantages"])), *(index for index, _ in rows)]
+            longer["importance_sampling_ratio"] = self._ratios(longer, owners)
         return {**batch, **longer}
+
+    def _ratios(self, longer: Mapping[str, torch.Tensor], owners: Sequence[int]) -> torch.Tensor:
+        """Return the importance ratios of all rows, and make TRL's metrics of them those of all rows.
+
+        `owners` has the rollout of each row. The filling rows follow; they may have any, as they add 0.
+        """
+        mask = longer["completion_mask"] * longer["tool_mask"]
+        filled = [0] * (len(mask) - len(owners))
+        difference = Difference(
+            values=(longer["old_per_token_logps"] - longer["sampling_per_token_logps"]) * mask,
+            mask=mask.bool(),
+            owners=torch.tensor([*owners, *filled], device=mask.device),
+        )
+        ratios = importance_ratios(difference, cast("GRPOConfig", self.args))
+        for name, value in difference.metrics(ratios).items():
+            self._metrics["train"][name][-1] = value
+        return ratios
 
     def _joined(self, batch: Mapping[str, Any], data: Sequence[Datum]) -> dict[str, torch.Tensor]:
         """Return the columns of ids and masks with those of `data` below them, padded as TRL pads."""

@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
 
 import transformers
 from datasets import Dataset
@@ -31,18 +29,18 @@ from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tokenizer.pretrained import load_pretrained
 from transformers import PreTrainedModel
 from transformers.integrations.integration_utils import TensorBoardCallback
-from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from orl_trl.checkpoints import WholeCheckpoints, check_start, order_of, start_of
 from orl_trl.engine import InProcessEngine
+from orl_trl.importance import correct_ratios
 from orl_trl.local import load_model
 from orl_trl.memory import check_memory
 from orl_trl.rollouts import Player, Rollouts, TrainingPlan
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
-from orl_trl.several_rows import SeveralRows
 from orl_trl.tracking import tracking
-from orl_trl.training import Training, note
+from orl_trl.training import Training
 
 logger = logger_of("orl")
 
@@ -52,6 +50,7 @@ OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     """See `orl_trl.train`. `open_player` opens what plays: the runtime, or a test's fake of it."""
     name = check_settings(run.config)
+    check_start(run.config.trainer.load)
     if note := unused(run.config.trainer):
         logger.warning("%s", note)
     disable_progress_bars()
@@ -61,9 +60,13 @@ def train(run: Run, open_player: OpenPlayer | None = None) -> None:
         settings = grpo_config(run, parameters=model.num_parameters())
         check_memory(run, settings, model.config.to_dict())
         plan = plan_of(run, settings)
+        start = start_of(run.config.trainer.load, settings, order_of(settings, list(plan.tasks)))
         interrupt.check()
         with tracking(run), Rollouts(plan, InProcessEngine(model), lambda: opened(run, name)) as rollouts:
             trainer = trainer_of(model, name, settings, rollouts, chat_template=run.config.chat_template)
+            if start is not None:
+                trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
+                logger.info("continuing %s after step %d", start.folder, start.step)
             write_tensorboard(trainer, run)
             Training(run, rollouts, updates=updates_per_step(settings)).train(trainer)
 
@@ -87,6 +90,7 @@ def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
         eval_samples=config.eval.samples,
         concurrency=rows,
         sampling={"temperature": settings.temperature, "top_p": settings.top_p},
+        seed=settings.seed,
         eval_sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p},
         compare=None if config.group_reward.mode == "off" else partial(_compared, config),
     )
@@ -104,7 +108,7 @@ def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Runtime]:
 
 def trainer_of(
     model: PreTrainedModel, name: str, settings: GRPOConfig, rollouts: Rollouts, *, chat_template: str | None = None
-) -> GRPOTrainer:
+) -> WholeCheckpoints:
     """Make TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`.
 
     Checkpoints are saved with the run's own `chat_template`, where it has one.
@@ -127,43 +131,19 @@ def trainer_of(
             processing_class=tokenizer,
             rollout_func=rollouts,
         )
-    trainer.begins_with = name
+    correct_ratios(trainer)
+    trainer.begins_with, trainer.order = name, order_of(settings, list(rollouts.plan.tasks))
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
 
 
-def write_tensorboard(trainer: GRPOTrainer, run: Run) -> None:
+def write_tensorboard(trainer: WholeCheckpoints, run: Run) -> None:
     """Let `trainer` write TensorBoard's files to the run's folder, if they are asked for."""
     if run.config.trainer.tensorboard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         writer = SummaryWriter(log_dir=str(run.folder / "tensorboard"))
         trainer.add_callback(TensorBoardCallback(writer))
-
-
-class WholeCheckpoints(SeveralRows):
-    """TRL's trainer, whose `save_interval` writes a checkpoint under another name and renames it when it is whole.
-
-    `begins_with` is the checkpoint that training began with.
-    """
-
-    begins_with = ""
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        folder = Path(self.args.output_dir or ".")
-        unfinished = folder / "unfinished"
-        with interrupt.held():
-            self.args.output_dir = str(unfinished)
-            try:
-                super()._save_checkpoint(model, trial)
-            finally:
-                self.args.output_dir = str(folder)
-            step = self.state.global_step // updates_per_step(cast("GRPOConfig", self.args))
-            for saved in unfinished.iterdir():
-                if saved.is_dir():  # a README.md lies beside it
-                    note(saved, folder / saved.name, model=self.begins_with, step=step)
-                saved.replace(folder / saved.name)
-            rotate_checkpoints(output_dir=str(folder), save_total_limit=self.args.save_total_limit, use_mtime=True)
 
 
 @contextmanager

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
-from msgspec import structs
+from msgspec import UNSET, structs
 from orl_core.errors import OrlError
 from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import evaluation_metrics, metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
-from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.summary import Summary, SummaryFile
 from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from trl.trainer.grpo_trainer import GRPOTrainer
 
+from orl_trl.checkpoints import WholeCheckpoints
 from orl_trl.metrics import trl_metrics, versions
 from orl_trl.rollouts import Rollouts
 
@@ -37,23 +35,25 @@ class Training(TrainerCallback):
         self._rollouts = rollouts
         self._updates = updates
         self._history = run.folder / "metrics.jsonl"
-        self._steps = 0
+        self._steps = self._begun = 0
         self._logs: list[dict[str, Any]] = []
         self._measured = -1
         self._parameters = 0
         self._summary = SummaryFile(run.folder, self._summary_of)
 
-    def train(self, trainer: GRPOTrainer) -> None:
+    def train(self, trainer: WholeCheckpoints) -> None:
         """Train to the end. Summary and checkpoint are written on every path, also on a signal and from the breaker."""
         self._trainer = trainer
         self._parameters = cast("PreTrainedModel", trainer.model).num_parameters()
         trainer.add_callback(self)
+        start = trainer.start
+        self._steps = self._begun = start.step if start else 0
         ending: dict[str, Any] = {"error": "it broke off; the traceback says where"}
         with interrupt.notified(self._summary.interrupted):
             try:
                 with interrupt.patient():
-                    self._measure(0)
-                    trainer.train()
+                    self._measure(self._begun)
+                    trainer.train(resume_from_checkpoint=str(start.folder) if start else None)
                     self._measure(self._rollouts.step)
                 ending = {}
             except KeyboardInterrupt:
@@ -65,6 +65,10 @@ class Training(TrainerCallback):
             finally:
                 with interrupt.held():
                     self._conclude(ending)
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Save as often as this run says, where the state is that of the run before."""
+        state.compute_steps(args, state.max_steps)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Stop before an update where a signal came."""
@@ -91,11 +95,12 @@ class Training(TrainerCallback):
         spent = {"rollout_seconds": rollouts.seconds, "train_seconds": seconds - rollouts.seconds}
         more = {**trl_metrics(self._logs), **spent}
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
-        self._steps += 1
+        self._steps = step
         _say(f"step {step}", metrics, seconds)
         interval = self._run.config.eval.interval
         if interval and step % interval == 0 and not final:
             self._measure(step)
+        self._trainer.note_random_state()
 
     def _measure(self, step: int) -> None:
         """Play the held-out tasks, where there are any, once for the same weights."""
@@ -129,12 +134,8 @@ class Training(TrainerCallback):
         A run that dies in the middle has a summary that says so, and no torn `checkpoint`.
         """
         self._summary.interrupted()
-        if self._steps:
-            fresh = self._run.folder / "checkpoint.unfinished"
-            self._trainer.save_model(str(fresh))
-            saved = self._run.folder / "checkpoint"
-            note(fresh, saved, model=str(self._run.config.trainer.model), step=self._steps)
-            fresh.rename(saved)
+        if self._steps > self._begun:
+            self._trainer.save_whole(self._run.folder / "checkpoint", self._steps)
         self._summary.end(ending)
 
     def _summary_of(self) -> Summary:
@@ -142,16 +143,12 @@ class Training(TrainerCallback):
             Summary.of(self._run.config, metrics_log.read(self._history)),
             model_params=self._parameters,
             steps=self._steps,
+            resumed_from=str(self._trainer.start.folder) if self._trainer.start else UNSET,
+            resumed_step=self._begun if self._trainer.start else UNSET,
             seconds_total=round(time.monotonic() - self._run.started, 1),
             versions=versions(),
             **self._run.facts,
         )
-
-
-def note(fresh: Path, saved: Path, *, model: str, step: int) -> None:
-    """Write the note of the checkpoint in `fresh`, which is going to be `saved`, after `step` steps from `model`."""
-    tokenizer = str(saved.absolute())
-    write_note(fresh, Checkpoint(format="hf", trainer="trl", model=model, tokenizer=tokenizer, step=step))
 
 
 def _say(what: str, metrics: dict[str, float], seconds: float) -> None:

@@ -184,6 +184,7 @@ async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
 
 async def play_all(plan: RolloutPlan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Played]:
     """Play the plan with `runtime`, as `play` does, and count the rollouts in `progress`."""
+    from orl_rollout.loop.seeds import sampling_seed
     from orl_rollout.runtime.runtime import RolloutRequest
     from orl_rollout.runtime.stack import run_all
 
@@ -192,7 +193,8 @@ async def play_all(plan: RolloutPlan, runtime: Runtime, engine: Engine, progress
     played: list[Played] = []
 
     async def one(key: str, task: Task) -> None:
-        request = RolloutRequest(task=task, rollout_id=key, sampling=sampling, evaluation=True)
+        seeded = {**sampling, "sampling_seed": sampling_seed(plan.config.trainer.seed, key)}
+        request = RolloutRequest(task=task, rollout_id=key, sampling=seeded, evaluation=True)
         outcome = await runtime.play(request, engine)
         played.append(Played(error=outcome.trajectory.error, stats=stats_of(outcome)))
         progress.advance(bar)

@@ -26,6 +26,10 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     model: Annotated[
         str | None, Meta(description="Checkpoint: folder, folder of a run, name on a hub, or playground/GuessNumber.")
     ] = None
+    load: Annotated[
+        str | None,
+        Meta(description="Checkpoint to resume from: its folder, or a run's (default on a cluster: that of --save)."),
+    ] = None
     lr: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Learning rate.")] = None
     lr_decay_style: Annotated[
         Literal["constant", "linear", "cosine"] | None, Meta(description="Schedule of the learning rate.")
@@ -107,7 +111,6 @@ class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fie
     train_backend: Annotated[
         Literal["megatron", "fsdp"] | None, Meta(description="Training backend, where the trainer has a choice.")
     ] = None
-    load: Annotated[str | None, Meta(description="Checkpoint to resume from (default: that of --save).")] = None
     save: Annotated[str | None, Meta(description="Folder for checkpoints (default: in the run's own folder).")] = None
     megatron_ckpt: Annotated[str | None, Meta(description="The model, converted for Megatron.")] = None
     model_args: Annotated[str | None, Meta(description="The trainer's file with the shape of the model.")] = None

@@ -21,7 +21,8 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The figures of a run. None is a figure that is not known, UNSET one that this run does not have.
 
     `before` and `after` are the first and the last evaluation of held-out tasks. `random_consistent_baseline` is the
-    success rate of a random player that heeds the replies.
+    success rate of a random player that heeds the replies. `resumed_from` is the checkpoint that the run continues,
+    after `resumed_step` steps.
     """
 
     env: str
@@ -43,6 +44,8 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     random_consistent_baseline: float | UnsetType = UNSET
     seconds_warm_start: float | UnsetType = UNSET
     warm_start_cached: bool | UnsetType = UNSET
+    resumed_from: str | UnsetType = UNSET
+    resumed_step: int | UnsetType = UNSET
     interrupted: bool | UnsetType = UNSET
     error: str | UnsetType = UNSET
 

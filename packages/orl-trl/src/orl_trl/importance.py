@@ -1,0 +1,102 @@
+"""Correction for the difference between the policy that sampled and the policy that trains, for each trained id.
+
+The engine and the training forward pass compute the same weights with other kernels and another precision, so their
+logprobs differ. TRL weighs the loss by the ratio of both, truncated or masked, but only where its own vLLM samples.
+`correct_ratios` turns that on for the engines of orl. `importance_ratios` is the same formula for rollouts of several
+rows, which TRL does not know. Torch only; it knows no rollout and no engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from msgspec import Struct
+from orl_core.errors import ConfigError
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+MODES = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")  # TRL's default comes first
+FIELDS = frozenset(
+    f"vllm_importance_sampling_{name}" for name in ("correction", "mode", "clip_max", "clip_min", "cap")
+)  # of GRPOConfig, obeyed with every engine
+
+
+class Synchronized:
+    """An engine that samples with the trainer's own weights. It takes the place of TRL's client of vLLM."""
+
+    def sync_weights(self) -> None:
+        """Do nothing: the engine has the weights."""
+
+
+def check_correction(settings: Mapping[str, Any]) -> None:
+    """Refuse fields of GRPOConfig that TRL would refuse in the middle of a run, or only with vLLM.
+
+    Raises:
+        ConfigError: the mode does not exist, or the loss does not take it.
+    """
+    mode = settings.get("vllm_importance_sampling_mode", MODES[0])
+    if mode not in MODES:
+        raise ConfigError(f"`vllm_importance_sampling_mode` is {mode}. Set one of: {', '.join(MODES)}")
+    corrected = settings.get("vllm_importance_sampling_correction", True)
+    if corrected and settings.get("loss_type") == "vespo" and mode.startswith("sequence"):
+        raise ConfigError(
+            f"`loss_type: vespo` does not take `vllm_importance_sampling_mode: {mode}`. Set it to token_truncate"
+        )
+
+
+def correct_ratios(trainer: GRPOTrainer) -> None:
+    """Let `trainer` use the sampled logprobs as it does with vLLM, if its settings ask for the correction.
+
+    TRL decides by `use_vllm`. After its constructor, that only switches the correction and the call of `sync_weights`.
+    """
+    if trainer.vllm_importance_sampling_correction:
+        vars(trainer).update(use_vllm=True, vllm_generation=Synchronized(), _last_loaded_step=-1)
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """Logprobs of training less those of sampling, float [N, T], 0 where `mask`, bool [N, T], is False.
+
+    `owners`, int [N], has the number of each row's rollout.
+    """
+
+    values: torch.Tensor
+    mask: torch.Tensor
+    owners: torch.Tensor
+
+    def metrics(self, ratios: torch.Tensor) -> dict[str, float]:
+        """Return TRL's metrics of the differences and of their `ratios`, over all rows."""
+        size = self.values[self.mask].abs()
+        if ratios.size(1) == 1:
+            firsts = {int(owner): row for row, owner in reversed(list(enumerate(self.owners)))}
+            weights = ratios[list(firsts.values()), 0]
+        else:
+            weights = ratios[self.mask]
+        reduced = {
+            "sampling_logp_difference": (size, ("mean", "max")),
+            "importance_sampling_ratio": (weights, ("min", "mean", "max")),
+        }
+        return {
+            f"sampling/{name}/{how}": float(getattr(torch, how)(values)) if values.numel() else 0.0
+            for name, (values, ways) in reduced.items()
+            for how in ways
+        }
+
+
+def importance_ratios(difference: Difference, settings: GRPOConfig) -> torch.Tensor:
+    """Return the weights of the loss: [N, T] in the modes of tokens, [N, 1] in those of sequences.
+
+    A sequence is the whole rollout, so all rows of a rollout have the same weight (law L7).
+    """
+    logs, mode = difference.values, settings.vllm_importance_sampling_mode
+    least, most = settings.vllm_importance_sampling_clip_min, settings.vllm_importance_sampling_clip_max
+    if mode.startswith("sequence"):
+        sums = logs.new_zeros(int(difference.owners.max()) + 1).index_add(0, difference.owners, logs.sum(1))
+        logs = sums[difference.owners].unsqueeze(1)
+    ratios = logs.exp()
+    if mode.endswith("truncate"):
+        return ratios.clamp(least, most)
+    outside = (ratios < (-math.inf if least is None else least)) | (ratios > (math.inf if most is None else most))
+    return ratios.masked_fill(outside, 0.0)

@@ -1,0 +1,158 @@
+"""The correction for the difference between engine and trainer, held against TRL's own with vLLM on the same batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from msgspec import structs
+from orl_core.errors import ConfigError
+from orl_trl.engine import InProcessEngine
+from orl_trl.importance import MODES, Difference, Synchronized, importance_ratios
+from orl_trl.rollouts import Rollouts
+from orl_trl.settings import grpo_config
+from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl.trainer import grpo_trainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from tests.trl.fakes import make_run
+from tests.trl.test_several_rows import Gradients, Recorded
+
+DIFFERENCE = "sampling/sampling_logp_difference"
+
+
+class Vllm(Synchronized):
+    """TRL's client of vLLM, without a process of vLLM."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+
+def settings_of(folder: Path, checkpoint: Path | str | None, **flags: Any) -> tuple[Any, GRPOConfig]:
+    small = {"n_samples": 3, "rollout_batch_size": 1, "num_rollout": 1}
+    run = make_run(folder, checkpoint, **small, flags={"max_grad_norm": 0, **flags})
+    return run, grpo_config(run, parameters=1)
+
+
+def step(checkpoint: Path, folder: Path, *, as_vllm: bool = False, **flags: Any) -> tuple[Any, list[torch.Tensor]]:
+    """Return orl's trainer, or TRL's own with vLLM, after one step over the same batch, and the gradients."""
+    run, config = settings_of(folder, checkpoint, **flags)
+    model, scorer = (AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32") for _ in range(2))
+    gradients = Gradients()
+    player = Recorded(scorer.eval(), noise=0.3)
+    with quiet_trl(), Rollouts(plan_of(run, config), InProcessEngine(model), player.open) as rollouts:
+        if as_vllm:
+            config.use_vllm, config.vllm_mode = True, "colocate"
+            trainer: Any = GRPOTrainer(
+                model=model,
+                reward_funcs=[rollouts.reward],
+                args=config,
+                train_dataset=Dataset.from_dict({"prompt": list(rollouts.plan.tasks)}),
+                processing_class=AutoTokenizer.from_pretrained(checkpoint, padding_side="left"),
+                rollout_func=rollouts,
+            )
+        else:
+            trainer = trainer_of(model, str(checkpoint), config, rollouts)
+        trainer.add_callback(gradients)
+        trainer.train()
+    return trainer, gradients.values
+
+
+def log_of(trainer: Any) -> dict[str, float]:
+    log = next(row for row in trainer.state.log_history if "loss" in row)
+    return {name: value for name, value in log.items() if name in ("loss", "grad_norm") or name.startswith("sampling/")}
+
+
+@pytest.fixture
+def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpo_trainer, "VLLMGeneration", Vllm)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_vllm")
+@pytest.mark.parametrize("mode", [MODES[0], MODES[-1]])
+def test_gradient_is_that_of_trl_with_vllm(checkpoint: Path, tmp_path: Path, mode: str) -> None:
+    flags: dict[str, Any] = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.2}
+    theirs, expected = step(checkpoint, tmp_path / "theirs", as_vllm=True, **flags)
+    ours, found = step(checkpoint, tmp_path / "ours", **flags)
+    for gradient, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, atol=1e-6, rtol=1e-4)
+    assert log_of(ours) == pytest.approx(log_of(theirs), abs=1e-6)
+    assert 0.1 < log_of(ours)[f"{DIFFERENCE}/mean"] < log_of(ours)[f"{DIFFERENCE}/max"] <= 0.301
+
+
+@pytest.mark.slow
+def test_negative_control_correction_changes_the_gradient(checkpoint: Path, tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"vllm_importance_sampling_mode": "token_truncate"}
+    _, corrected = step(checkpoint, tmp_path / "on", **flags)
+    off, plain = step(checkpoint, tmp_path / "off", **flags, vllm_importance_sampling_correction=False)
+    assert any((one - other).abs().max() > 1e-4 for one, other in zip(corrected, plain, strict=True))
+    assert f"{DIFFERENCE}/mean" not in log_of(off)
+
+
+@pytest.mark.usefixtures("_vllm")
+def test_ratios_of_rows_are_trls_formula(checkpoint: Path, tmp_path: Path) -> None:
+    """TRL's own code path, once for each mode, over one batch."""
+    run, config = settings_of(tmp_path / "run", checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
+    player = Recorded(model.eval(), noise=0.3)
+    bounds = ((1.2, None), (1.2, 0.9), (None, 0.95))
+    with quiet_trl(), Rollouts(plan_of(run, config), InProcessEngine(model), player.open) as rollouts:
+        trainer: Any = trainer_of(model, str(checkpoint), config, rollouts)
+        inputs = [{"prompt": next(iter(rollouts.plan.tasks))}] * 3
+        for mode, (most, least) in ((mode, bound) for mode in MODES for bound in bounds):
+            config.vllm_importance_sampling_mode = trainer.vllm_importance_sampling_mode = mode
+            config.vllm_importance_sampling_clip_max = trainer.vllm_importance_sampling_clip_max = most
+            config.vllm_importance_sampling_clip_min = trainer.vllm_importance_sampling_clip_min = least
+            batch = trainer._generate_and_score_completions(inputs)
+            mask = batch["completion_mask"] * batch["tool_mask"]
+            values = (batch["old_per_token_logps"] - batch["sampling_per_token_logps"]) * mask
+            difference = Difference(values=values, mask=mask.bool(), owners=torch.arange(3))
+            found, wanted = importance_ratios(difference, config), batch["importance_sampling_ratio"]
+            torch.testing.assert_close(found, wanted)
+            assert found.unique().numel() > 1
+            theirs = {name: told[-1] for name, told in trainer._metrics["eval"].items() if name.startswith("sampling")}
+            assert difference.metrics(found) == pytest.approx(theirs)
+
+
+def test_rows_of_a_rollout_share_the_ratio_of_their_sequence(tmp_path: Path) -> None:
+    _, config = settings_of(tmp_path / "run", "m")
+    values = torch.tensor([[0.5, 0.0], [-0.2, 0.1], [0.25, 0.25]])
+    difference = Difference(values=values, mask=torch.ones(3, 2, dtype=torch.bool), owners=torch.tensor([0, 1, 0]))
+    found = importance_ratios(difference, config)
+    torch.testing.assert_close(found, torch.tensor([[1.0], [-0.1], [1.0]]).exp())
+    assert difference.metrics(found)["sampling/importance_sampling_ratio/mean"] == pytest.approx(
+        float((torch.tensor([1.0, -0.1]).exp()).mean())
+    )
+
+
+def test_correction_is_trls_default(tmp_path: Path) -> None:
+    _, config = settings_of(tmp_path / "run", "m")
+    assert config.vllm_importance_sampling_correction is True
+    assert (config.vllm_importance_sampling_mode, config.vllm_importance_sampling_clip_max) == (MODES[0], 3.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"vllm_importance_sampling_mode": "sequence"}, "vllm_importance_sampling_mode"),
+        ({"loss_type": "vespo"}, "token_truncate"),
+        ({"vllm_server_port": 8000}, "vllm_server_port"),
+        ({"cache_implementation": "static"}, "cache_implementation"),
+        ({"num_generations_eval": 4}, "eval.samples"),
+    ],
+)
+def test_flag_that_has_no_effect_is_refused(tmp_path: Path, flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        settings_of(tmp_path / "run", "m", **flags)
+
+
+def test_vespo_takes_ratios_of_tokens(tmp_path: Path) -> None:
+    run, _ = settings_of(tmp_path / "run", "m")
+    words = ("--loss-type", "vespo", "--vllm-importance-sampling-mode", "token_mask")
+    assert grpo_config(structs.replace(run, extra=words), parameters=1).loss_type == "vespo"
