@@ -6,7 +6,8 @@ orl's engine, and keeps a tree of turns. A finished episode is a Trajectory like
 Import the names of `__all__` from here. The modules below are internal:
 
 server    Gateway: a URL for each episode
-episode   Episode: owns session, tree and budgets; ask, count, tools.call, finish, trajectory
+mcp       the environment's tools over MCP
+episode   Episode: owns session, tree and budgets; ask, count, call, finish, trajectory
 tree      where a request continues, and what was sampled there; matching: which requests say the same
 answer    from an action to the reply that an agent gets
 causes    why an agent began another conversation
