@@ -1,7 +1,8 @@
 """The gateway's HTTP server: one URL for each episode, `/s/{token}/v1/...` and `/s/{token}/mcp`.
 
-It is on loopback unless told otherwise. The token is unguessable and opens one episode; it serves as the API key too, for clients that keep no path. An answer
-is generated whole and streamed afterwards, with keepalives while it is made. Tokens are in no log: there is none.
+It is on loopback unless told otherwise. The token is unguessable and opens one episode; it serves as the API key too,
+for clients that keep no path. An answer is generated whole and streamed afterwards, with keepalives while it is made.
+Tokens are in no log: there is none.
 """
 
 from __future__ import annotations
