@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
 from orl_core.config import (
+    AgentCommand,
     DifficultyConfig,
     EnvironmentConfig,
     EvalConfig,
@@ -43,6 +44,7 @@ SECTIONS: dict[str, type[Struct]] = {
     "`environments.NAME`": EnvironmentConfig,
     "`environments.NAME.difficulty`": DifficultyConfig,
     "`secrets.NAME`": Secret,
+    "`agent`, a program": AgentCommand,
     "`rollout`": RolloutConfig,
     "`rollout.train_on`": TrainOn,
     "`eval`": EvalConfig,

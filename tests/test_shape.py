@@ -90,8 +90,8 @@ PUBLIC = {
         "text_message text_of to_data"
     ),
     "orl_core.config": (
-        "Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode RolloutConfig "
-        "RunConfig Secret Secrets SharedOptions TrainerConfig decode_config load_config"
+        "AgentCommand Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
+        "RolloutConfig RunConfig Secret Secrets SharedOptions TrainerConfig decode_config load_config"
     ),
     "orl_core.memory": (
         "EngineLoad Gpu Lever Memory MemoryReport ModelShape PerParameter Phase Recipe Sharding engine_memory "
@@ -99,7 +99,7 @@ PUBLIC = {
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
     "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking wire_format",
-    "orl_gateway": "Episode Gateway Report report_of",
+    "orl_gateway": "AgentEpisode Episode Gateway Report report_of",
     "orl_gateway.dialects": "ANTHROPIC CHAT ClientApi ModelRequest RESPONSES Reply RequestRefused SentCall",
     "orl_miles": "generate hooks launch",
     "orl_playground": "server warm_start",

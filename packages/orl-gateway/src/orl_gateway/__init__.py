@@ -6,7 +6,9 @@ orl's engine, and keeps a tree of turns. A finished episode is a Trajectory like
 Import the names of `__all__` from here. The modules below are internal:
 
 server    Gateway: a URL for each episode
-episode   Episode: owns session, tree and budgets; ask, count, tools.call, finish, trajectory
+player    plays a rollout with an agent, a function or a program (command)
+mcp       the environment's tools over MCP
+episode   Episode: owns session, tree and budgets; ask, count, call, finish, trajectory
 tree      where a request continues, and what was sampled there; matching: which requests say the same
 answer    from an action to the reply that an agent gets
 causes    why an agent began another conversation
@@ -19,7 +21,8 @@ dialects  the APIs that agents speak
 """
 
 from orl_gateway.episode import Episode
+from orl_gateway.player import AgentEpisode
 from orl_gateway.report import Report, report_of
 from orl_gateway.server import Gateway
 
-__all__ = ["Episode", "Gateway", "Report", "report_of"]
+__all__ = ["AgentEpisode", "Episode", "Gateway", "Report", "report_of"]

@@ -16,7 +16,7 @@ from typing import Self
 
 from msgspec import structs
 from orl_core.errors import OrlError, RenderError, boundary
-from orl_core.messages import Action
+from orl_core.messages import Action, TextBlock, ToolCall, ToolResult, text_of
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
 from orl_rollout.loop.clock import never
@@ -112,6 +112,25 @@ class Episode:
         async with self._allowance.time():
             place, observation = await self._observe(request)
             return self.tree.shown(place) + len(observation)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Call a tool of the environment; return the result as the agent reads it, cut to `tool_result_tokens`.
+
+        The whole result is kept with the turn that made the call. One with an image is not cut.
+
+        Raises:
+            RequestRefused: the episode is over, or the environment failed.
+        """
+        result = await self.tools.call(call)
+        if not all(isinstance(block, TextBlock) for block in result.content):
+            return result
+        text, budget = text_of(result.content), self.job.limits.tool_result_tokens
+        if len(text) <= INLINE_CHARACTERS:
+            await fair_queue().enter()
+            shown = self._renderer.cut(text, budget)
+        else:
+            shown = await asyncio.to_thread(self._renderer.cut, text, budget)
+        return structs.replace(result, content=(TextBlock(text=shown),))
 
     async def finish(self) -> None:
         """End the episode because the agent ended: its last text is the answer, where the environment takes one.

@@ -1,7 +1,8 @@
-"""The gateway's HTTP server: one URL for each episode, `/s/{token}/v1/...`, on loopback unless told otherwise.
+"""The gateway's HTTP server: one URL for each episode, `/s/{token}/v1/...` and `/s/{token}/mcp`.
 
-The token is unguessable and opens one episode; it serves as the API key too, for clients that keep no path. An answer
-is generated whole and streamed afterwards, with keepalives while it is made. Tokens are in no log: there is none.
+It is on loopback unless told otherwise. The token is unguessable and opens one episode; it serves as the API key too,
+for clients that keep no path. An answer is generated whole and streamed afterwards, with keepalives while it is made.
+Tokens are in no log: there is none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Self
 from aiohttp import web
 from orl_core.errors import OrlError, boundary
 
+from orl_gateway import mcp
 from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused
 from orl_gateway.dialects.anthropic import count_body
 from orl_gateway.dialects.models import models_body
@@ -48,6 +50,8 @@ class Gateway:
                 app.router.add_post(prefix + path, self._answers(api))
             app.router.add_post(f"{prefix}/messages/count_tokens", self._count)
             app.router.add_get(f"{prefix}/models", self._models)
+        for path in ("/s/{token}/mcp", "/mcp"):
+            app.router.add_post(path, self._tools)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await self._runner.setup()
         with boundary(OrlError, f"binding {self._host}:{self._port}"):
@@ -72,6 +76,10 @@ class Gateway:
     def base_url(self, token: str) -> str:
         """Return the base URL of an episode, without `/v1`, which Anthropic's clients add and OpenAI's do not."""
         return f"{self.url}/s/{token}"
+
+    def mcp_url(self, token: str) -> str:
+        """Return where an episode's tools are served over MCP (streamable HTTP)."""
+        return f"{self.base_url(token)}/mcp"
 
     def remove(self, token: str) -> None:
         """Serve the episode no longer: its token opens nothing."""
@@ -142,6 +150,15 @@ class Gateway:
         except RequestRefused as refusal:
             return web.json_response(ANTHROPIC.error(refusal), status=refusal.status, headers=_HEADERS)
         return web.json_response(count_body(tokens))
+
+    async def _tools(self, http: web.Request) -> web.Response:
+        """Answer a message of an MCP client. No other method is served: the server has nothing to say on its own."""
+        try:
+            mcp.refuse_foreign_page(http.headers.get("Origin"), self.url)
+            answer = await mcp.answer(self._episode(http), await http.read())
+        except RequestRefused as refusal:
+            return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
+        return web.Response(status=202) if answer is None else web.json_response(answer)
 
     async def _models(self, http: web.Request) -> web.Response:
         try:

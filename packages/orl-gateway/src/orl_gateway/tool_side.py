@@ -39,6 +39,7 @@ class ToolSide:
         self._one_by_one = asyncio.Lock()
         self._answered: dict[int, int] = {}  # calls of each turn that have a result
         self._early: list[ToolResult] = []  # of calls before the first turn
+        self._under_way: set[asyncio.Task[ToolResult]] = set()
 
     async def open(self, task: Task) -> Opening:
         """Open the session.
@@ -52,11 +53,13 @@ class ToolSide:
         return opening
 
     async def close(self) -> None:
-        """Close the session in bounded time; what it has to complain about changes nothing.
+        """End the calls under way and close the session in bounded time; its complaints change nothing.
 
         Raises:
             SessionError: never; it is kept to itself.
         """
+        for task in self._under_way:
+            task.cancel()
         try:
             async with within(CLOSE_SECONDS, SessionError, "closing the session"):
                 await self._session.close()
@@ -66,11 +69,23 @@ class ToolSide:
     async def call(self, call: ToolCall) -> ToolResult:
         """Return the result of a call, which is kept with the turn that made it.
 
-        What the tool's schema refuses is answered without the environment.
+        What the tool's schema refuses is answered without the environment. A call goes on where the agent has stopped
+        waiting for it: its result and reward are kept.
 
         Raises:
             RequestRefused: the episode is over, or the environment failed.
         """
+        task = asyncio.ensure_future(self._call(call))
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[ToolResult]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # read, also where nobody waits any more: the state has the fault
+
+    async def _call(self, call: ToolCall) -> ToolResult:
         async with self._allowance.time():
             (checked,) = await self._tools.check_all([call], None)
             if isinstance(checked, ParseFailure):

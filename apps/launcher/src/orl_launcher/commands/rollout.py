@@ -94,9 +94,11 @@ def parser() -> cli.Parser:
 def run(arguments: argparse.Namespace) -> int:
     """Play the tasks, and print the metrics."""
     from orl_rollout.results.reward_function import load_reward
+    from orl_rollout.runtime.player import load_player
 
     config = with_model(cli.config_of(arguments))
     load_reward(config)
+    load_player(config)
     if not config.trainer.model:
         raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
     config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output says where

@@ -85,6 +85,8 @@ def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfi
 
 def _trainer(page: Report, config: RunConfig, python: str | None) -> None:
     """Find the adapter and let it plan a run, which starts nothing."""
+    from orl_rollout.runtime.player import load_player
+
     backend = config.trainer.backend
     if missing := missing_tasks(config):
         page.say(Verdict.FAILED, missing)
@@ -94,6 +96,8 @@ def _trainer(page: Report, config: RunConfig, python: str | None) -> None:
     page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {invocation()} train {backend} --dry-run")
     if config.reward:
         page.say(Verdict.OK, f"reward: {config.reward} can be imported")
+    if config.agent and page.attempt("agent", lambda: load_player(config)):
+        page.say(Verdict.OK, "agent: it can be loaded")
     if plan.memory:
         page.note(plan.memory)
     for problem in plan.problems:

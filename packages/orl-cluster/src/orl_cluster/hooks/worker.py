@@ -20,8 +20,8 @@ from msgspec import Struct, field
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
+from orl_rollout.functions import find_modules_in
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.results.reward_function import find_modules_in
 from orl_rollout.run_folder.config_file import named
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState

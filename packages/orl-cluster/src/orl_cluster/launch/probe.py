@@ -28,9 +28,11 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.memory import Gpu
 from orl_core.text import did_you_mean
 from orl_rollout.bounded_files import read_whole
+from orl_rollout.functions import find_modules_in
 from orl_rollout.gpus import count_gpus, gpu_memory
-from orl_rollout.results.reward_function import find_modules_in, load_reward
+from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
+from orl_rollout.runtime.player import load_player
 from orl_rollout.signals import children
 
 from orl_cluster.launch.argv import names_in, value_of
@@ -129,22 +131,24 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
         gpus=count_gpus(),
         gpu_memory=gpu_memory() if argv else (),
         modules=tuple(filter(finds, TRACKERS)),
-        reward=_reward_fault(argv),
+        reward=_function_fault(argv),
         unknown={name: did_you_mean(name, known) for name in names if name not in known},
         complete=asked or refused,
         why=why or switched,
     )
 
 
-def _reward_fault(argv: Sequence[str]) -> str:
-    """Return why the reward function that the file of `--custom-config-path` names cannot be loaded here, or ""."""
+def _function_fault(argv: Sequence[str]) -> str:
+    """Return why reward function or agent of the file `--custom-config-path` cannot be loaded here, or ""."""
     path = Path(value_of(argv, CUSTOM_CONFIG) or "")
     tree: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if path.is_file() else {}
     if WORKING_FOLDER not in tree:
         return ""
     find_modules_in(tree[WORKING_FOLDER])
     try:
-        load_reward(decode_config(tree["orl_config"], "orl_config"))
+        config = decode_config(tree["orl_config"], "orl_config")
+        load_reward(config)
+        load_player(config)
     except ConfigError as fault:
         return str(fault)
     return ""

@@ -106,8 +106,12 @@ def _holder(value: object, kind: Any) -> Any:
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     members = (kind,) if get_origin(kind) is dict or isinstance(kind, type) else get_args(kind)
-    holders = (each for each in members if get_origin(each) is dict or issubclass(each, Struct))
+    holders = (each for each in members if get_origin(each) is dict or _is_struct(each))
     return next(holders, None) if isinstance(value, dict) else None
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 def _may_be_shown(value: object, kind: object) -> bool:

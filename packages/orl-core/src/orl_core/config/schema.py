@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+from orl_core.config.agent import AgentCommand, agent_mistakes
 from orl_core.config.trainer import TrainerConfig
 from orl_core.credentials import has_login, takes_secret
 from orl_core.errors import ConfigError
@@ -195,6 +196,13 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         RewardMode,
         Meta(description="Your function's value replaces the environment's reward, is added to it, or scales it."),
     ] = "replace"
+    agent: Annotated[
+        Function | AgentCommand | None,
+        Meta(
+            description="Agent that plays: your function `async def agent(episode)`, or a program. Null: the built-in "
+            "loop. Needs orl-gateway."
+        ),
+    ] = None
     turn_advantages: Annotated[
         bool,
         Meta(description="Train each call on its return-to-go, not on the rollout's reward. slime alone can."),
@@ -231,6 +239,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             except ValueError as exc:
                 yield str(exc)
         yield from self._reward_mistakes()
+        yield from agent_mistakes(self.agent, self.rollout)
         if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
             yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
 

@@ -5,21 +5,18 @@ The module is found as any import is, and then in the working folder. The functi
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
-import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import reduce
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct, structs
 from orl_core.config import EnvironmentConfig, RewardMode, RunConfig
-from orl_core.errors import ConfigError, boundary
 from orl_core.reward import clamp, reduce_reward
 from orl_core.trajectory import Trajectory
+
+from orl_rollout.functions import loading
 
 SETTINGS = "environment"  # the parameter that is given the environment's settings, where a function has it
 
@@ -60,11 +57,8 @@ def load_reward(config: RunConfig) -> RewardFunction | None:
     """
     if config.reward is None:
         return None
-    find_modules_in(str(Path.cwd()))
-    module, _, attribute = config.reward.partition(":")
     settings = False
-    with boundary(ConfigError, f"`reward`: loading `{attribute}` from module `{module}`"):
-        function: Any = reduce(getattr, attribute.split("."), importlib.import_module(module))
+    with loading("reward", config.reward) as function:
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise TypeError(f"{type(function).__name__} is no plain function of a trajectory")
         with suppress(ValueError):  # a builtin that does not say what it takes
@@ -74,9 +68,3 @@ def load_reward(config: RunConfig) -> RewardFunction | None:
     return RewardFunction(
         function=cast("Callable[..., float]", function), mode=config.reward_mode, takes_settings=settings
     )
-
-
-def find_modules_in(folder: str) -> None:
-    """Let modules in `folder` be imported, after all others: an installed module of the same name comes first."""
-    if folder not in sys.path:
-        sys.path.append(folder)

@@ -27,12 +27,12 @@ from orl_rollout.journal.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome, cleared, outcome_of
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
+from orl_rollout.runtime.player import load_player
 from orl_rollout.secrets.entries import unset, unset_secrets
 from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
 from orl_rollout.tasks.plain import PlainSession
@@ -73,8 +73,8 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: a secret stands where it would be written down, the reward function cannot be
-            loaded, or the renderer cannot do what the configuration asks for.
+        ConfigError: a secret stands where it would be written down, the reward function or the agent
+            cannot be loaded, or the renderer cannot do what the configuration asks for.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Runtime:
                 logger.warning("%s: %s", name, unset(entry))
         check_renderer(config, renderer)
         self._reward = load_reward(config)
+        self._player = load_player(config)
         self._limiters = {
             name: AdaptiveLimiter(config.environment(name).max_concurrency) for name in (*config.environments, PLAIN)
         }
@@ -163,7 +164,7 @@ class Runtime:
                         if stopped():
                             return Trajectory(job=job, stop_reason=StopReason.ABORTED)
                         limited = LimitedSession(session, ticket)
-                        trajectory = await rollout(
+                        trajectory = await self._player(
                             job,
                             session=limited,
                             renderer=self._renderer,

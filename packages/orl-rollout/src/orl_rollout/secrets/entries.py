@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from orl_core.config import RunConfig, Secret, Secrets
+from orl_core.config import AgentCommand, RunConfig, Secret, Secrets
+from orl_core.credentials import takes_secret
 
 
 class SecretEntry(NamedTuple):
@@ -52,6 +53,13 @@ def all_entries(config: RunConfig) -> list[SecretEntry]:
     """Return every secret as it stands in the configuration, those of the run first."""
     own = [entry for name, environment in config.environments.items() for entry in _held(environment.secrets, name)]
     return [*_held(config.secrets, ""), *own]
+
+
+def agent_secrets(config: RunConfig) -> list[tuple[str, str]]:
+    """Return the variables of this process that the agent's program gets and that take a secret, with their values."""
+    given = config.agent.env if isinstance(config.agent, AgentCommand) else {}
+    names = [name for name, value in given.items() if value is None and takes_secret(name)]
+    return [(name, os.environ.get(name, "")) for name in names]
 
 
 def resolve_secrets(config: RunConfig, env_name: str) -> dict[str, Secret]:

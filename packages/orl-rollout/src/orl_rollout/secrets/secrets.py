@@ -21,7 +21,7 @@ from orl_core.errors import ConfigError
 from orl_core.text import leaves_in, map_strings, plain
 from orl_core.trajectory import Trajectory, Turn
 
-from orl_rollout.secrets.entries import all_entries
+from orl_rollout.secrets.entries import agent_secrets, all_entries
 from orl_rollout.secrets.readings import (
     DEPTH,
     ByteRange,
@@ -55,7 +55,8 @@ def api_key() -> str:
 
 def _values(config: RunConfig) -> list[tuple[str, str]]:
     """Return every secret that `config` names and this process has, and the platform's key, each with its name."""
-    return [*((entry.name, entry.value) for entry in all_entries(config)), (PLATFORM_KEY, api_key())]
+    named = [(entry.name, entry.value) for entry in all_entries(config)]
+    return [*named, *agent_secrets(config), (PLATFORM_KEY, api_key())]
 
 
 def refuse_repeats(config: RunConfig) -> None:

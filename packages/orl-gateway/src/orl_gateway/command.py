@@ -1,0 +1,103 @@
+"""An agent that is a program: it leads a process group of its own, which ends with the episode.
+
+It gets the variables that it is told of, and no others of this process: no secret that it does not need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from orl_core.config import AgentCommand
+from orl_core.errors import OrlError, boundary
+from orl_rollout.signals import interrupt
+
+INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
+    *("TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+)
+END_SECONDS = 2.0  # in which the group may end on SIGTERM
+READ_BYTES = 1 << 16
+SHOWN_CHARACTERS = 1_000  # of the output, in an error
+
+
+async def run_command(agent: AgentCommand, variables: Mapping[str, str]) -> None:
+    """Run the program to its end with `variables`. A cancellation ends it and its whole process group.
+
+    Raises:
+        OrlError: it cannot be started, or fails; with the end of its output.
+    """
+    with tempfile.TemporaryDirectory(prefix="orl-agent-", ignore_cleanup_errors=True) as own:
+        with boundary(OrlError, f"starting {agent.command[0]}"):
+            process = await asyncio.create_subprocess_exec(
+                *agent.command,
+                env=environment_of(agent, variables),
+                cwd=Path(agent.folder) if agent.folder else own,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        reading = asyncio.ensure_future(_last_of(process, agent.max_output))
+        try:
+            with interrupt.released(lambda: _send(process, signal.SIGKILL)):
+                code = await process.wait()
+        finally:
+            await _end(process)
+            output = await _read(reading)
+    if code:
+        end = output.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
+        raise OrlError(f"{agent.command[0]} ended with code {code}: {end or 'it wrote nothing'}")
+
+
+def environment_of(agent: AgentCommand, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of the program. `variables` win over those of the configuration.
+
+    Raises:
+        OrlError: a variable is null in the configuration, and this process has none of that name.
+    """
+    given = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    for name, value in agent.env.items():
+        if value is None and name not in os.environ:
+            raise OrlError(f"`agent.env.{name}` is null, and the variable is not set. Set it")
+        given[name] = os.environ[name] if value is None else value
+    return {**given, **variables}
+
+
+async def _last_of(process: asyncio.subprocess.Process, most: int) -> bytes:
+    """Read the output until it is closed, and return its last `most` bytes."""
+    kept = bytearray()
+    while process.stdout is not None and (part := await process.stdout.read(READ_BYTES)):
+        kept.extend(part)
+        del kept[:-most]
+    return bytes(kept)
+
+
+async def _read(reading: asyncio.Future[bytes]) -> bytes:
+    """Return the output; nothing where a process that left the group holds it open."""
+    await asyncio.wait((reading,), timeout=END_SECONDS)
+    if reading.done():
+        return reading.result()
+    reading.cancel()
+    return b""
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the process group: SIGTERM, then SIGKILL, which also ends what the program left behind."""
+    if process.returncode is None:
+        _send(process, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
+    _send(process, signal.SIGKILL)
+    await process.wait()
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

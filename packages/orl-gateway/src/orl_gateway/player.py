@@ -1,0 +1,173 @@
+"""Play a rollout with an agent of the user's: a function or a program, through a gateway of its own.
+
+The agent's end ends the episode. An episode that is over ends its agent: at once where the host or a deadline ended it,
+else after a moment in which the agent may end by itself. An agent that fails is broken machinery (ERROR, law L3),
+unless the episode is over or its context was full: agents end on such a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from msgspec import Struct
+from orl_core.config import AgentCommand
+from orl_core.errors import OrlError, boundary
+from orl_core.messages import Message, ToolCall, ToolSpec, text_of
+from orl_core.render import Renderer
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
+from orl_rollout.functions import loading
+from orl_rollout.loop.clock import Pause, give_up, never
+from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.session import Session
+from orl_rollout.runtime.player import Player
+
+from orl_gateway.command import run_command
+from orl_gateway.dialects import RequestRefused
+from orl_gateway.episode import Episode
+from orl_gateway.server import Gateway
+
+POLL_SECONDS = 0.25
+GRACE_SECONDS = 5.0  # in which an agent may end after its episode, and clean up after it is cancelled
+
+
+class AgentEpisode(Struct, frozen=True, kw_only=True):
+    """One episode, as an agent sees it.
+
+    `base_url` is for OpenAI's clients, `anthropic_base_url` for Anthropic's; `api_key` and `model` for both. `messages`
+    open the episode, and `prompt` is their text. `tools` are those that `mcp_url` serves. `over` tells whether the
+    environment has ended the episode.
+    """
+
+    base_url: str
+    anthropic_base_url: str
+    mcp_url: str
+    api_key: str
+    model: str
+    prompt: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    over: Callable[[], bool]
+    call_tool: Callable[[ToolCall], Awaitable[Any]]
+
+    async def call(self, name: str, **arguments: Any) -> str:
+        """Call a tool of the environment without MCP, and return the text of its result.
+
+        Raises:
+            RequestRefused: the episode is over, or the environment failed.
+        """
+        return text_of((await self.call_tool(ToolCall(name=name, arguments=arguments))).content)
+
+
+Agent = Callable[[AgentEpisode], Awaitable[object]]
+
+
+def player_of(agent: str | AgentCommand) -> Player:
+    """Return the player of an agent: the entry point `orl.agents`.
+
+    Raises:
+        ConfigError: the function cannot be loaded, or is no `async def` of an episode.
+    """
+    if isinstance(agent, AgentCommand):
+        return AgentPlayer(lambda episode: run_command(agent, variables_of(episode)), timeout=agent.timeout)
+    with loading("agent", agent) as function:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{type(function).__name__} is no `async def` function of an episode")
+        inspect.signature(function).bind(None)
+    return AgentPlayer(function)
+
+
+def variables_of(episode: AgentEpisode) -> dict[str, str]:
+    """Return what a program finds in its environment."""
+    return {
+        "OPENAI_BASE_URL": episode.base_url,
+        "OPENAI_API_KEY": episode.api_key,
+        "ANTHROPIC_BASE_URL": episode.anthropic_base_url,
+        "ANTHROPIC_API_KEY": episode.api_key,
+        "ORL_MCP_URL": episode.mcp_url,
+        "ORL_PROMPT": episode.prompt,
+        "ORL_MODEL": episode.model,
+    }
+
+
+class AgentPlayer:
+    """A Player. `timeout` is the agent's deadline in seconds, where it is shorter than that of the rollout."""
+
+    def __init__(self, agent: Agent, *, timeout: float | None = None) -> None:
+        self._agent = agent
+        self._timeout = timeout
+
+    async def __call__(
+        self,
+        job: RolloutSpec,
+        *,
+        session: Session,
+        renderer: Renderer,
+        engine: Engine,
+        stopped: Callable[[], bool] = never,
+        pause: Pause = give_up,
+    ) -> Trajectory:
+        """Play one episode of `job.task` and return what happened. A host that aborts it ends it: it never pauses."""
+        episode = Episode(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
+        ends = time.monotonic() + min(job.limits.rollout_timeout, self._timeout or job.limits.rollout_timeout)
+        try:
+            async with AsyncExitStack() as opened:
+                await opened.enter_async_context(episode)  # first: it closes the session on every path
+                gateway = await opened.enter_async_context(Gateway())
+                await self._play(episode, _view(gateway, episode), ends)
+                await episode.finish()
+        except OrlError as fault:
+            episode.state.fail(fault)
+        return episode.trajectory()
+
+    async def _play(self, episode: Episode, view: AgentEpisode, ends: float) -> None:
+        """Run the agent to its end, or to that of the episode."""
+        task = asyncio.ensure_future(self._run(view))
+        try:
+            while not episode.state.over and not await _ended(task, min(POLL_SECONDS, ends - time.monotonic())):
+                if episode.state.stopped():
+                    episode.state.end(StopReason.ABORTED)
+                elif time.monotonic() >= ends:
+                    episode.state.end(StopReason.TIMEOUT)
+            if episode.state.ending is StopReason.FINISHED:
+                await _ended(task, max(0.0, min(GRACE_SECONDS, ends - time.monotonic())))
+        finally:
+            task.cancel()
+            await _ended(task, GRACE_SECONDS)
+        fault = task.exception() if task.done() and not task.cancelled() else None
+        if fault is not None and not _ends_agents(episode.state.refusal):
+            episode.state.fail(OrlError(f"the agent failed: {fault}"))
+
+    async def _run(self, view: AgentEpisode) -> None:
+        with boundary(OrlError, "running the agent"):
+            await self._agent(view)
+
+
+async def _ended(task: asyncio.Task[None], seconds: float) -> bool:
+    """Wait for the end of the agent for so long, and tell whether it has ended."""
+    return bool((await asyncio.wait((task,), timeout=max(0.0, seconds)))[0])
+
+
+def _ends_agents(refusal: RequestRefused | None) -> bool:
+    return refusal is not None and refusal.code == "context_length_exceeded"
+
+
+def _view(gateway: Gateway, episode: Episode) -> AgentEpisode:
+    token = gateway.add(episode)
+    messages = episode.opening.messages
+    return AgentEpisode(
+        base_url=f"{gateway.base_url(token)}/v1",
+        anthropic_base_url=gateway.base_url(token),
+        mcp_url=gateway.mcp_url(token),
+        api_key=token,
+        model=episode.model,
+        prompt="\n\n".join(message.text for message in messages),
+        messages=messages,
+        tools=episode.opening.tools,
+        over=lambda: episode.state.over,
+        call_tool=episode.call,
+    )

@@ -1,0 +1,308 @@
+"""Agents in place of the built-in loop: functions and programs, their endings, faults and what they may see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from msgspec import structs
+from openai import AsyncOpenAI
+from orl_core.config import AgentCommand, RunConfig, decode_config
+from orl_core.datum import to_data
+from orl_core.errors import ConfigError, SessionError
+from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec
+from orl_core.task import Task
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
+from orl_gateway import AgentEpisode
+from orl_gateway.command import environment_of, run_command
+from orl_gateway.player import AgentPlayer, player_of, variables_of
+from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.loop.clock import never
+from orl_rollout.loop.loop import rollout
+from orl_rollout.loop.session import Session
+from orl_rollout.runtime.circuit_breaker import CircuitBreaker
+from orl_rollout.runtime.player import load_player
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
+from orl_testing import ScriptedSession
+
+from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
+
+LOOK = ToolSpec(name="look", parameters={"type": "object", "properties": {"at": {"type": "integer"}}})
+HERE = "tests.gateway.test_player"
+
+
+def session_of(*rewards: float) -> ScriptedSession:
+    results = [
+        ToolResult(name="look", content=(TextBlock(text="A wall."),), reward=reward, finished=reward == rewards[-1])
+        for reward in rewards
+    ]
+    return ScriptedSession(results, tools=(LOOK,))
+
+
+async def play(agent: Any, session: ScriptedSession, engine: Any = None, **settings: Any) -> Trajectory:
+    limits = structs.replace(LIMITS, **settings.pop("limits", {}))
+    player = AgentPlayer(agent, **{name: settings.pop(name) for name in ("timeout",) if name in settings})
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=limits)
+    engine = engine or Model(("call",))
+    return await player(job, session=session, renderer=RENDERER, engine=engine, **settings)
+
+
+async def loops(episode: AgentEpisode) -> None:
+    """An agent on the plain client: it calls what the model asks for until it is refused."""
+    tools: Any = [
+        {"type": "function", "function": {"name": tool.name, "parameters": tool.parameters}} for tool in episode.tools
+    ]
+    messages: list[Any] = [{"role": "user", "content": episode.prompt}]
+    async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+        while not episode.over():
+            answer = await client.chat.completions.create(model=episode.model, messages=messages, tools=tools)
+            message: Any = answer.choices[0].message
+            messages.append(message)
+            for call in message.tool_calls or ():
+                text = await episode.call(call.function.name, at=len(messages))
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+
+
+async def ends(_: AgentEpisode) -> None:
+    """An agent that does nothing."""
+
+
+async def breaks(_: AgentEpisode) -> None:
+    raise RuntimeError("a bug")
+
+
+async def waits(_: AgentEpisode) -> None:
+    await asyncio.Event().wait()
+
+
+def no_coroutine(_: AgentEpisode) -> None:
+    """A function that is no agent."""
+
+
+async def test_function_plays_to_the_end_of_the_episode() -> None:
+    session = session_of(0.0, 0.25, 1.0)
+    trajectory = await play(loops, session)
+    assert (trajectory.stop_reason, trajectory.rewards) == (StopReason.FINISHED, (0.0, 0.25, 1.0))
+    assert (session.opened, session.closed) == (1, 1)
+    assert len(to_data(trajectory, reward=1.0)) == 1
+
+
+async def test_agent_that_ends_first_ends_the_episode() -> None:
+    session = session_of(1.0)
+    trajectory = await play(ends, session)
+    assert trajectory.stop_reason not in (StopReason.ERROR, StopReason.FINISHED)
+    assert session.closed == 1
+
+
+async def test_agent_with_a_bug_is_an_error() -> None:
+    trajectory = await play(breaks, session_of(1.0))
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert "a bug" in trajectory.error
+
+
+async def test_agent_that_a_full_context_ends_is_no_error() -> None:
+    trajectory = await play(loops, session_of(*([0.0] * 30), 1.0), limits={"context_tokens": 600})
+    assert trajectory.stop_reason is StopReason.MAX_TOKENS
+    assert trajectory.turns
+
+
+async def test_agent_that_its_turns_end_is_no_error() -> None:
+    trajectory = await play(loops, session_of(0.0, 0.5, 0.75, 1.0), limits={"max_turns": 2})
+    assert trajectory.stop_reason is StopReason.MAX_TURNS
+    assert len(trajectory.turns) == 2
+
+
+async def test_agent_that_takes_too_long_is_ended() -> None:
+    trajectory = await play(waits, session_of(1.0), timeout=0.01)
+    assert trajectory.stop_reason is StopReason.TIMEOUT
+
+
+async def test_host_that_aborts_ends_the_agent() -> None:
+    trajectory = await play(waits, session_of(1.0), stopped=lambda: True)
+    assert trajectory.stop_reason is StopReason.ABORTED
+
+
+async def test_agent_that_goes_on_after_the_episode_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stays(episode: AgentEpisode) -> None:
+        await episode.call("look", at=1)
+        await waits(episode)
+
+    monkeypatch.setattr("orl_gateway.player.GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("orl_gateway.player.POLL_SECONDS", 0.01)
+    assert (await play(stays, session_of(1.0))).stop_reason is StopReason.FINISHED
+
+
+async def test_environment_that_does_not_start_is_an_error() -> None:
+    session = ScriptedSession(fails_to_open=SessionError("gone"))
+    trajectory = await play(loops, session)
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert "gone" in trajectory.error
+    assert session.closed == 1
+
+
+@pytest.mark.parametrize("name", ["no_such_module:f", f"{HERE}:nothing", f"{HERE}:no_coroutine", f"{HERE}:LOOK"])
+def test_function_that_is_no_agent_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="agent"):
+        player_of(name)
+
+
+class Sessions:
+    """An environment whose every episode ends after one call."""
+
+    def session(self, task: Task) -> Session:
+        return session_of(0.75)
+
+
+def config_of(**fields: Any) -> RunConfig:
+    return decode_config({"environments": {"A/B": {}}, **fields}, "test")
+
+
+async def test_runtime_plays_with_the_agent_and_journals_it(tmp_path: Path) -> None:
+    config = config_of(agent=f"{HERE}:loops")
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
+    with Journal(tmp_path, config) as journal:
+        runtime = Runtime(config, renderer=RENDERER, client=Sessions(), breaker=breaker, journal=journal)
+        outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("call",)))
+    assert (outcome.reward, outcome.trajectory.stop_reason) == (0.75, StopReason.FINISHED)
+    (entry,) = read_journal(tmp_path)
+    assert entry.trajectory.rewards == (0.75,)
+
+
+def test_player_is_the_built_in_loop_unless_an_agent_is_named() -> None:
+    assert load_player(config_of()) is rollout
+    assert isinstance(load_player(config_of(agent=f"{HERE}:loops")), AgentPlayer)
+    assert isinstance(load_player(config_of(agent={"command": ["true"]})), AgentPlayer)
+
+
+@pytest.mark.parametrize(
+    ("fields", "subject"),
+    [
+        ({"agent": {"command": []}}, "command"),
+        ({"agent": "no function"}, "agent"),
+        ({"agent": {"command": ["x", "--api-key", "planted-secret"]}}, "command"),
+        ({"agent": {"command": ["x"], "env": {"MY_API_KEY": "planted-secret"}}}, "MY_API_KEY"),
+        ({"agent": {"command": ["x"], "env": {"OPENAI_API_KEY": None}}}, "OPENAI_API_KEY"),
+        ({"agent": {"command": ["x"], "env": {"A=B": "1"}}}, "A=B"),
+        ({"agent": "m:f", "rollout": {"max_nudges": 2}}, "max_nudges"),
+        ({"agent": "m:f", "rollout": {"retry_cut_actions": True}}, "retry_cut_actions"),
+    ],
+)
+def test_agent_that_cannot_be_obeyed_is_refused(fields: dict[str, Any], subject: str) -> None:
+    with pytest.raises(ConfigError, match=subject) as refused:
+        config_of(**fields)
+    assert "planted-secret" not in str(refused.value)
+
+
+SHELL = """
+import json, os, urllib.request
+def post(url, body):
+    key = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    request = urllib.request.Request(url, json.dumps(body).encode(), key)
+    return json.load(urllib.request.urlopen(request))
+asked = {"model": os.environ["ORL_MODEL"], "messages": [{"role": "user", "content": os.environ["ORL_PROMPT"]}]}
+post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", asked)
+call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "look", "arguments": {"at": 1}}}
+post(os.environ["ORL_MCP_URL"], call)
+"""
+
+
+def program(code: str, **fields: Any) -> AgentCommand:
+    return AgentCommand(command=(sys.executable, "-I", "-S", "-c", code), **fields)
+
+
+async def command_plays(agent: AgentCommand, session: ScriptedSession) -> Trajectory:
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS)
+    return await player_of(agent)(job, session=session, renderer=RENDERER, engine=Model(("call",)), stopped=never)
+
+
+async def test_program_plays_through_its_environment() -> None:
+    trajectory = await command_plays(program(SHELL), session_of(1.0))
+    assert (trajectory.stop_reason, trajectory.rewards, trajectory.error) == (StopReason.FINISHED, (1.0,), "")
+
+
+async def test_program_that_fails_is_an_error_with_the_end_of_its_output() -> None:
+    agent = program("print('x' * 9000); print('the cause'); raise SystemExit(3)", max_output=64)
+    trajectory = await command_plays(agent, session_of(1.0))
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert "code 3" in trajectory.error
+    assert "the cause" in trajectory.error
+    assert trajectory.error.count("x") < 64
+
+
+async def test_program_that_is_missing_is_an_error() -> None:
+    trajectory = await command_plays(AgentCommand(command=("./no-such-program",)), session_of(1.0))
+    assert trajectory.stop_reason is StopReason.ERROR
+    assert "no-such-program" in trajectory.error
+
+
+async def test_program_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    fifo = tmp_path / "alive"  # whoever holds the writing end is alive
+    os.mkfifo(fifo)
+    agent = AgentCommand(command=("sh", "-c", f"exec 3>{fifo}; sleep 600 & sleep 600"))
+    task = asyncio.create_task(run_command(agent, {}))
+    alive = await asyncio.to_thread(fifo.open, "rb")  # waits until the program holds it
+    task.cancel()
+    with alive:
+        assert await asyncio.to_thread(alive.read) == b""  # the end: no process holds it any more
+    await asyncio.wait((task,))
+    assert task.cancelled()
+
+
+def test_program_gets_no_secret_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENREWARD_API_KEY", "HF_TOKEN", "OTHER"):
+        monkeypatch.setenv(name, "planted-secret")
+    monkeypatch.setenv("MY_KEY", "wanted")
+    agent = AgentCommand(command=("x",), env={"MY_KEY": None, "MODE": "fast"})
+    given = environment_of(agent, {"ORL_PROMPT": "Play."})
+    assert "planted-secret" not in json.dumps(given)
+    assert (given["MY_KEY"], given["MODE"], given["ORL_PROMPT"]) == ("wanted", "fast", "Play.")
+
+
+async def test_secret_that_a_program_prints_is_kept_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MY_API_KEY", "planted-secret-value")
+    code = "import os; print(os.environ['MY_API_KEY']); raise SystemExit(1)"
+    config = config_of(agent={"command": [sys.executable, "-I", "-S", "-c", code], "env": {"MY_API_KEY": None}})
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
+    with Journal(tmp_path, config) as journal:
+        runtime = Runtime(config, renderer=RENDERER, client=Sessions(), breaker=breaker, journal=journal)
+        outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("call",)))
+    assert "[secret]" in outcome.trajectory.error
+    assert "planted-secret-value" not in outcome.trajectory.error
+
+
+def test_variable_that_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(Exception, match="MY_KEY"):
+        environment_of(AgentCommand(command=("x",), env={"MY_KEY": None}), {})
+
+
+async def test_variables_are_those_of_the_episode_alone() -> None:
+    seen: list[AgentEpisode] = []
+
+    async def looks(episode: AgentEpisode) -> None:
+        seen.append(episode)
+
+    await play(looks, session_of(1.0))
+    variables = variables_of(seen[0])
+    assert variables["OPENAI_BASE_URL"] == variables["ANTHROPIC_BASE_URL"] + "/v1"
+    assert variables["ORL_PROMPT"] == "Play."
+    assert variables["OPENAI_API_KEY"] in variables["ORL_MCP_URL"]
+    with pytest.raises(openai.APIConnectionError):  # the episode is over, and its server with it
+        async with AsyncOpenAI(base_url=seen[0].base_url, api_key="none", max_retries=0) as client:
+            await client.models.list()
+
+
+async def test_calls_of_a_function_are_checked() -> None:
+    async def wrong(episode: AgentEpisode) -> None:
+        assert "Error" in await episode.call("fly")
+        assert await episode.call_tool(ToolCall(name="look", arguments={"at": "left"}))
+
+    session = session_of(1.0)
+    assert (await play(wrong, session)).error == ""
+    assert session.calls == []
