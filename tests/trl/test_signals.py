@@ -16,7 +16,8 @@ import msgspec
 import pytest
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.signals import interrupt
-from orl_trl.trainer import WholeCheckpoints, train
+from orl_trl.checkpoints import WholeCheckpoints
+from orl_trl.trainer import train
 from transformers import AutoModelForCausalLM
 
 from tests.trl.fakes import Player, by_row, make_run, rows, summary
