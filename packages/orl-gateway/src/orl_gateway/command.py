@@ -34,15 +34,7 @@ async def run_command(agent: AgentCommand, variables: Mapping[str, str]) -> None
     """
     with tempfile.TemporaryDirectory(prefix="orl-agent-", ignore_cleanup_errors=True) as own:
         with boundary(OrlError, f"starting {agent.command[0]}"):
-            process = await asyncio.create_subprocess_exec(
-                *agent.command,
-                env=environment_of(agent, variables),
-                cwd=Path(agent.folder) if agent.folder else own,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = await _start(agent, environment_of(agent, variables), own)
         reading = asyncio.ensure_future(_last_of(process, agent.max_output))
         try:
             with interrupt.released(lambda: _send(process, signal.SIGKILL)):
@@ -53,6 +45,26 @@ async def run_command(agent: AgentCommand, variables: Mapping[str, str]) -> None
     if code:
         end = output.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
         raise OrlError(f"{agent.command[0]} ended with code {code}: {end or 'it wrote nothing'}")
+
+
+async def _start(agent: AgentCommand, environment: Mapping[str, str], own: str) -> asyncio.subprocess.Process:
+    """Start the program in its folder. If a cancellation comes meanwhile, end the group: asyncio ends no children."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *agent.command,
+            env=environment,
+            cwd=Path(agent.folder) if agent.folder else own,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _end(await starting)
+        raise
 
 
 def environment_of(agent: AgentCommand, variables: Mapping[str, str]) -> dict[str, str]:
