@@ -91,6 +91,12 @@ BROKEN = {
         "$",
         "needs `reward_mode: add`",
     ),
+    "turn advantages of an agent": (
+        "thinking: false",
+        "turn_advantages: true\nagent: a:b",
+        "$",
+        "an agent may branch",
+    ),
     "turn advantages of a comparison": (
         "thinking: false",
         "turn_advantages: true\ngroup_reward: {mode: only}",

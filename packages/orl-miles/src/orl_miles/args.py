@@ -122,10 +122,10 @@ def _why_apart(attention: str, features: Collection[str]) -> str:
 def _check_schedule(request: LaunchRequest) -> None:
     """Check the step: FSDP divides it evenly over the GPUs, and knows one datum of each rollout."""
     config, layout = request.run.config, request.layout
-    if config.thinking == "strip":
+    if config.several_rows:
         raise ConfigError(
-            "thinking: strip makes several data of a rollout, which miles' FSDP backend does not schedule: "
-            "use `thinking: keep`, or --train-backend megatron"
+            f"{config.several_rows} makes several data of a rollout, which miles' FSDP backend does not schedule: "
+            "remove it, or use --train-backend megatron"
         )
     gpus = layout.actor * layout.nodes
     groups = config.trainer.rollout_batch_size or trainer_defaults.GROUPS

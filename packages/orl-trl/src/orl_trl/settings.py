@@ -116,14 +116,14 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
     check_correction(merged)
-    if run.config.thinking == "strip":
-        _check_several_rows(merged)
+    if run.config.several_rows:
+        _check_several_rows(merged, run.config.several_rows)
     merged.update(_batches(config, merged))
     with boundary(ConfigError, "the settings for TRL"):
         return GRPOConfig(**merged)
 
 
-def _check_several_rows(settings: Mapping[str, Any]) -> None:
+def _check_several_rows(settings: Mapping[str, Any], setting: str) -> None:
     """Refuse settings under which a rollout of several rows would count more than once.
 
     Raises:
@@ -138,8 +138,8 @@ def _check_several_rows(settings: Mapping[str, Any]) -> None:
     }
     for name in (name for name, wrong in refused.items() if wrong):
         raise ConfigError(
-            f"`thinking: strip` makes several rows of a rollout, and with `{name}: {settings[name]}` TRL would not "
-            f"count them as one: use `keep`, or leave `{name}` out"
+            f"{setting} makes several rows of a rollout, and with `{name}: {settings[name]}` TRL would not "
+            f"count them as one: remove {setting}, or leave `{name}` out"
         )
 
 

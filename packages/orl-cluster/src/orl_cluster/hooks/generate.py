@@ -93,7 +93,8 @@ async def _play(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
     clients = await clients_of(host.args, host.payload, evaluation=host.evaluation)
     run = run_of(host.args)
     if run.stripped and host.loses_lists:
-        raise ConfigError(f"`thinking: strip` makes several samples of a rollout, which `{host.loses_lists}` loses")
+        setting = clients.worker.config.several_rows
+        raise ConfigError(f"{setting} makes several samples of a rollout, which `{host.loses_lists}` loses")
     if not is_task(sample):
         await _play_by_trainer(host, sample, sampling, clients)
         return [sample] if run.stripped else sample
@@ -165,7 +166,7 @@ def _fill(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> li
     config, text_of = clients.worker.config, clients.worker.tokenizer.decode
     compared = config.group_reward.mode != "off" and not host.evaluation
     store_conversation(sample, outcome.trajectory if compared and outcome.trajectory.trainable else None)
-    if config.thinking == "strip":
+    if config.several_rows:
         return split(sample, outcome, text_of=text_of, evaluation=host.evaluation)
     fill(sample, outcome, text_of=text_of)
     return [sample]

@@ -42,7 +42,7 @@ class RunState:
     @property
     def stripped(self) -> bool:
         """Tell whether a rollout becomes a list of samples."""
-        return self._worker is not None and self._worker.config.thinking == "strip"
+        return self._worker is not None and bool(self._worker.config.several_rows)
 
     def worker(self, args: Any) -> SharedState:
         """Return the machinery, opened at the first call.

@@ -56,13 +56,14 @@ def restarted(request: LaunchRequest) -> list[str]:
     """Note whose aborted rollouts begin again, and do not go on with their tokens, under `--partial-rollout`.
 
     Raises:
-        ConfigError: reasoning is stripped, which makes several samples of a rollout.
+        ConfigError: a rollout may make several samples.
     """
     if request.value(PARTIAL) is None:
         return []
     config = request.run.config
-    if config.thinking == "strip":
-        raise ConfigError(f"`thinking: strip` makes several samples of a rollout, which {PARTIAL} loses. Use `keep`")
+    if config.several_rows:
+        setting = config.several_rows
+        raise ConfigError(f"{setting} makes several samples of a rollout, which {PARTIAL} loses. Remove {setting}")
     begins = "begin again, and do not go on with their tokens"
     if request.value(MASKED) is not None:
         return [f"{MASKED}: aborted rollouts {begins}"]

@@ -248,12 +248,21 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             yield f"`reward_mode` is {self.reward_mode}, and there is no `reward`. Name a function, or remove the mode"
         if not self.turn_advantages:
             return
+        if self.agent is not None:
+            yield "`turn_advantages` needs turns in one line, and an agent may branch. Remove it, or `agent`"
         if any(environment.reward_reduction != "sum" for environment in self.environments.values()):
             yield "`turn_advantages` needs `reward_reduction: sum` in every environment"
         if self.reward is not None and self.reward_mode != "add":
             yield f"`turn_advantages` needs `reward_mode: add`, and it is {self.reward_mode}"
         if self.group_reward.mode == "only":
             yield "`turn_advantages` needs turn rewards, and `group_reward.mode: only` replaces them. Use `blend`"
+
+    @property
+    def several_rows(self) -> str:
+        """Return the setting by which a rollout may make several rows of data; "" if each makes one."""
+        if self.agent is not None:
+            return "`agent`"
+        return "`thinking: strip`" if self.thinking == "strip" else ""
 
     def environment(self, name: str) -> EnvironmentConfig:
         """Return the settings of the environment `name`; for a plain row, those of one turn.
