@@ -43,7 +43,7 @@ def messages_of(texts: st.SearchStrategy[str]) -> st.SearchStrategy[list[Message
 def broken(law: Callable[..., None]) -> Callable[..., None]:
     """Settings under which a mutant has to fail: always the same examples, none made small, many more than usual."""
     phases = (Phase.explicit, Phase.generate)
-    return settings(phases=phases, database=None, report_multiple_bugs=False, derandomize=True, max_examples=600)(law)
+    return settings(phases=phases, database=None, report_multiple_bugs=False, derandomize=True, max_examples=6_000)(law)
 
 
 def usual(law: Callable[..., None]) -> Callable[..., None]:
