@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from orl_core.errors import ConfigError
 from orl_rollout.loop import loop
-from orl_rollout.runtime import runtime
+from orl_rollout.runtime import player
 from orl_testing import Fault, SglangServer
 
 from tests.slime import episode
@@ -85,4 +85,4 @@ def break_once(monkeypatch: pytest.MonkeyPatch) -> None:
             raise bugs.pop()
         return await whole(*args, **kwargs)
 
-    monkeypatch.setattr(runtime, "rollout", broken)
+    monkeypatch.setattr(player, "rollout", broken)

@@ -27,7 +27,7 @@ from orl_core.config import EnvironmentConfig
 from orl_core.messages import Action, ToolResult
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.results.outcome import Outcome, outcome_of
-from orl_rollout.runtime import runtime
+from orl_rollout.runtime import player
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts, columns_of
@@ -100,7 +100,7 @@ def play_what_is_recorded(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None
         group, member = map(int, job.rollout_id.split("/"))
         return structs.replace(batch[group][member], job=job)
 
-    monkeypatch.setattr(runtime, "rollout", recorded)
+    monkeypatch.setattr(player, "rollout", recorded)
     monkeypatch.setattr(worker, "_runs", {})
 
 
