@@ -15,6 +15,7 @@ from orl_core.trajectory import Generation, RolloutSpec
 from orl_rollout.loop.deadline import within
 from orl_rollout.loop.engine import Engine, check_generation
 from orl_rollout.loop.loop import ABORT_PAUSE_SECONDS
+from orl_rollout.loop.sampling import sampling_of
 from orl_rollout.loop.token_buffer import TokenBuffer
 
 
@@ -26,6 +27,7 @@ class Sampler:
         self._renderer = renderer
         self._engine = engine
         self._stopped = stopped
+        self._requests = 0
 
     async def sample(
         self, context: TokenBuffer, budget: int, stops: Sequence[str], generations: list[Generation]
@@ -53,9 +55,5 @@ class Sampler:
                 await asyncio.sleep(ABORT_PAUSE_SECONDS)
 
     def _sampling(self, budget: int, stops: Sequence[str]) -> dict[str, Any]:
-        given = self._job.sampling
-        ends = dict.fromkeys((*self._renderer.stop_ids, *(given.get("stop_token_ids") or ())))
-        exact = {"max_new_tokens": budget, "stop_token_ids": list(ends), "no_stop_trim": True}
-        own = given.get("stop") or ()
-        texts = [*dict.fromkeys((*([own] if isinstance(own, str) else own), *stops))]
-        return {**given, **exact, "skip_special_tokens": False, **({"stop": texts} if texts else {})}
+        self._requests += 1
+        return sampling_of(self._job.sampling, budget, self._renderer.stop_ids, self._requests, stops=stops)

@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 from msgspec import Struct
 from orl_core.task import Task
 from orl_rollout.loop.engine import Engine
-from orl_rollout.loop.seeds import sampling_seed
+from orl_rollout.loop.sampling import sampling_seed
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest

@@ -186,7 +186,7 @@ async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
 
 async def play_all(plan: RolloutPlan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Played]:
     """Play the plan with `runtime`, as `play` does, and count the rollouts in `progress`."""
-    from orl_rollout.loop.seeds import sampling_seed
+    from orl_rollout.loop.sampling import sampling_seed
     from orl_rollout.runtime.runtime import RolloutRequest
     from orl_rollout.runtime.stack import run_all
 

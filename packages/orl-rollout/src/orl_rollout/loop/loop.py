@@ -27,7 +27,7 @@ from orl_rollout.loop.engine import Engine, check_generation
 from orl_rollout.loop.fair_queue import fair_queue
 from orl_rollout.loop.mistakes import Ending, Mistakes, Step
 from orl_rollout.loop.own_results import failed, keep_unusable, refused
-from orl_rollout.loop.seeds import sampling_seed
+from orl_rollout.loop.sampling import sampling_of
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.loop.tool_check import Toolbox
@@ -283,13 +283,7 @@ class _Episode:
         return min(turn, limits.rollout_tokens - self.sampled, limits.context_tokens - len(self.context) - observed)
 
     def _sampling(self, budget: int) -> dict[str, Any]:
-        """Return the trainer's parameters, and what token exactness asks for. Each request has a seed of its own."""
-        given = dict(self.job.sampling)
-        if (seed := given.get("sampling_seed")) is not None:
-            given["sampling_seed"] = sampling_seed(seed, len(self.turns), self.sampled)
-        stops = dict.fromkeys((*self.renderer.stop_ids, *(given.get("stop_token_ids") or ())))
-        exact = {"max_new_tokens": budget, "stop_token_ids": list(stops), "no_stop_trim": True}
-        return {**given, **exact, "skip_special_tokens": False}
+        return sampling_of(self.job.sampling, budget, self.renderer.stop_ids, len(self.turns), self.sampled)
 
 
 async def _close(session: Session) -> None:
