@@ -21,6 +21,11 @@ settings.register_profile("ci-laws", parent=settings.get_profile("ci"), max_exam
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than there are cores: tests wait for servers and pauses a quarter of their time."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture(scope="session")
 def guess_number() -> Iterator[str]:
     """The URL of one server of GuessNumber for all tests, on a thread: a process would import the SDK for seconds."""

@@ -51,8 +51,8 @@ def usual(law: Callable[..., None]) -> Callable[..., None]:
     return law
 
 
-def law_of_rendering(extend: Extend, by: Settings) -> None:
-    """L5 and L4: the template's own tail after any ids, and text from outside is text."""
+def law_of_appending(extend: Extend, by: Settings) -> None:
+    """L5: the template's own tail after any ids."""
 
     @by
     @given(action_ids=streams, messages=messages_of(harmless))
@@ -62,12 +62,17 @@ def law_of_rendering(extend: Extend, by: Settings) -> None:
         whole = TOKENIZER.apply_chat_template(history, tools=None, add_generation_prompt=True)
         check_appended(extend, action_ids, messages, TOKENIZER.encode_joint(whole.partition("Zqsaid")[2]))
 
+    appends()
+
+
+def law_of_text(extend: Extend, by: Settings) -> None:
+    """L4: text from outside is text."""
+
     @by
     @given(action_ids=streams, messages=messages_of(hostile))
     def keeps_text(action_ids: tuple[int, ...], messages: list[Message]) -> None:
         check_text(extend, TOKENIZER.decode, CONTROLS, action_ids, messages)
 
-    appends()
     keeps_text()
 
 
@@ -89,6 +94,9 @@ RENDERERS: dict[str, Extend] = {
     "begins its tail one id late": lambda ids, messages: sound(ids, messages)[1:],
     "closes what is closed": lambda _, messages: sound((), messages),
     "never closes": lambda _, messages: sound((END,), messages),
+    "forgets the second message": lambda ids, messages: sound(ids, messages[:1]),
+}
+TEXT_RENDERERS: dict[str, Extend] = {
     "encodes with the added tokens": lambda ids, messages: TOKENIZER.encode_joint(
         TOKENIZER.decode(sound(ids, messages))
     ),
@@ -96,18 +104,24 @@ RENDERERS: dict[str, Extend] = {
         ids,
         [text_message(m.role, m.content[0].text.replace("<|im_end|>", "")) for m in messages],  # type: ignore[union-attr]
     ),
-    "forgets the second message": lambda ids, messages: sound(ids, messages[:1]),
 }
 
 
 def test_the_renderer_keeps_its_laws() -> None:
-    law_of_rendering(sound, usual)
+    law_of_appending(sound, usual)
+    law_of_text(sound, usual)
 
 
 @pytest.mark.parametrize("name", RENDERERS)
 def test_a_broken_renderer_is_found(name: str) -> None:
     with pytest.raises(AssertionError):
-        law_of_rendering(RENDERERS[name], broken)
+        law_of_appending(RENDERERS[name], broken)
+
+
+@pytest.mark.parametrize("name", TEXT_RENDERERS)
+def test_a_renderer_that_lets_control_ids_in_is_found(name: str) -> None:
+    with pytest.raises(AssertionError):
+        law_of_text(TEXT_RENDERERS[name], broken)
 
 
 Convert = Callable[[Trajectory], tuple[Datum, ...]]

@@ -156,6 +156,7 @@ def test_asked_without_a_key_is_offline_in_the_folder(
     assert list(tmp_path.glob("wandb/offline-run-*"))
 
 
+@pytest.mark.slow
 def test_wandb_mode_falls_back_to_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     monkeypatch.setenv("WANDB_MODE", "offline")
