@@ -14,8 +14,10 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 from orl_rollout.results.outcome import Outcome
@@ -74,7 +76,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def run(console: Console, *, quick: bool) -> list[str]:
-    """Measure and print; what went wrong: any fault at all."""
+    """Measure and print; return what went wrong: any fault at all."""
     rollouts, turns = (20, 2) if quick else (1000, 3)
     complaints: list[str] = []
     for name, seconds in STARTS.items():
@@ -84,7 +86,7 @@ def run(console: Console, *, quick: bool) -> list[str]:
 
 
 async def fly(console: Console, rollouts: int, turns: int, start_seconds: float, *, quick: bool) -> list[str]:
-    """Play `rollouts` that begin within `start_seconds`, and print the table; what went wrong."""
+    """Play `rollouts` that begin within `start_seconds`, print the table, and return what went wrong."""
     many_files()
     world = make_world(quick=quick)
     latency = {"decode_seconds": 0.001 if quick else DECODE_SECONDS, "prefill_seconds": 0.0002}
@@ -114,26 +116,41 @@ async def fly(console: Console, rollouts: int, turns: int, start_seconds: float,
             wall = time.monotonic() - started
             cpu, here = time.process_time() - cpu, time.thread_time() - here
         books = await _books(engine)
-    complaints = faults(outcomes, turns)
-    failed = sum(bool(outcome.trajectory.error) for outcome in outcomes)
-    table = Table("", "measured", "target")
-    table.add_row("rollouts, turns of each", f"{rollouts:,} of {turns}", "")
-    table.add_row("faults", f"{failed:,}", "0")
-    table.add_row("most requests in the engine at once", f"{books['most']:,}", "")
-    table.add_row("wall, s (longest in the engine)", f"{wall:.1f} ({books['longest']:.1f})", "")
-    per_turn = 1000 / rollouts / turns
-    table.add_row("CPU of the event loop's thread, s (ms a turn)", f"{here:.1f} ({here * per_turn:.2f})", "")
-    table.add_row("CPU of other threads, s (ms a turn)", f"{cpu - here:.1f} ({(cpu - here) * per_turn:.2f})", "")
-    for name, share in (("median", 0.5), ("99th percentile", 0.99), ("largest", 1.0)):
-        lag, busy, calm = (percentile(values, share) for values in (ticker.lags, ticker.busy, idle.lags))
-        target = f"{TARGET_LAG_MS:g}" if share == 0.99 else ""
-        table.add_row(f"lag, ms: {name} (computing; idle loop)", f"{lag:.1f} ({busy:.1f}; {calm:.1f})", target)
-    table.add_row("memory, MiB before, most", f"{before:.0f}, {ticker.memory:.0f}", "")
-    table.add_row("memory per rollout, KiB", f"{1024 * (ticker.memory - before) / rollouts:.0f}", "")
-    ids = statistics.fmean(sum(len(t.observation) + len(t.action_ids) for t in o.trajectory.turns) for o in outcomes)
-    table.add_row("ids of a finished rollout, mean", f"{ids:,.0f}", "")
-    console.print(table)
-    return complaints
+    flight = Flight(outcomes, turns, wall, loop_cpu=here, other_cpu=cpu - here, memory=before)
+    console.print(flight.table(books, ticker, idle))
+    return faults(outcomes, turns)
+
+
+class Flight(NamedTuple):
+    """The rollouts that were played, and the seconds and MiB that they took. `memory` is that before they began."""
+
+    outcomes: list[Outcome]
+    turns: int
+    wall: float
+    loop_cpu: float
+    other_cpu: float
+    memory: float
+
+    def table(self, books: Mapping[str, float], ticker: Ticker, idle: Ticker) -> Table:
+        """Return the table of the figures; `books` are the engine's."""
+        rollouts = len(self.outcomes)
+        table = Table("", "measured", "target")
+        table.add_row("rollouts, turns of each", f"{rollouts:,} of {self.turns}", "")
+        table.add_row("faults", f"{sum(bool(outcome.trajectory.error) for outcome in self.outcomes):,}", "0")
+        table.add_row("most requests in the engine at once", f"{books['most']:,}", "")
+        table.add_row("wall, s (longest in the engine)", f"{self.wall:.1f} ({books['longest']:.1f})", "")
+        per_turn = 1000 / rollouts / self.turns
+        for where, seconds in (("the event loop's thread", self.loop_cpu), ("other threads", self.other_cpu)):
+            table.add_row(f"CPU of {where}, s (ms a turn)", f"{seconds:.1f} ({seconds * per_turn:.2f})", "")
+        for name, share in (("median", 0.5), ("99th percentile", 0.99), ("largest", 1.0)):
+            lag, busy, calm = (percentile(values, share) for values in (ticker.lags, ticker.busy, idle.lags))
+            target = f"{TARGET_LAG_MS:g}" if share == 0.99 else ""
+            table.add_row(f"lag, ms: {name} (computing; idle loop)", f"{lag:.1f} ({busy:.1f}; {calm:.1f})", target)
+        table.add_row("memory, MiB before, most", f"{self.memory:.0f}, {ticker.memory:.0f}", "")
+        table.add_row("memory per rollout, KiB", f"{1024 * (ticker.memory - self.memory) / rollouts:.0f}", "")
+        played = [sum(len(t.observation) + len(t.action_ids) for t in o.trajectory.turns) for o in self.outcomes]
+        table.add_row("ids of a finished rollout, mean", f"{statistics.fmean(played):,.0f}", "")
+        return table
 
 
 async def _books(engine: str) -> dict[str, float]:

@@ -69,7 +69,7 @@ class Mix(Struct, frozen=True, kw_only=True):
 
     @property
     def known(self) -> int:
-        """How many of them the server can have seen: all but the new ones."""
+        """Count those that the server can have seen: all but the new ones."""
         new = self.rollouts * (self.prompt + (self.turns - 1) * self.new)
         return self.prompts - new + (self.rollouts - 1) * self.shared
 

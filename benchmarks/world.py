@@ -82,7 +82,7 @@ class World:
 
     @cached_property
     def observation(self) -> int:
-        """How many ids an observation has."""
+        """Count the ids of an observation."""
         return len(self.renderer.extend(self.action, [text_message("tool", self.said, name="run")], calls_before=0))
 
 

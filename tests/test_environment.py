@@ -1,4 +1,4 @@
-"""What a recipe without an extra installs: every trainer's command, and nothing that weighs."""
+"""A recipe without an extra installs every trainer's command, and nothing that weighs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.sglang_detectors` serves, by our own parsers: SGLang itself is installed by the benchmark alone.
+"""A stand-in for what `benchmarks.sglang_detectors` serves, by our own parsers: the benchmark alone installs SGLang.
 
 `raising` as the argument makes the llama3 detector raise.
 """

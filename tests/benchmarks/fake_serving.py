@@ -1,4 +1,4 @@
-"""What SGLang's load generator does with an agentic trace, as far as the benchmark relies on it, with its flags.
+"""A stand-in for SGLang's load generator on an agentic trace, as far as the benchmark relies on it, with its flags.
 
 It has no chat endpoint to talk to: it renders each conversation as a server would, with answers of as many words as are
 asked for, and posts the ids. With FAILING as its first argument it fails.

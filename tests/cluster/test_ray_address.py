@@ -30,7 +30,7 @@ def raylet(port: int, folder: str = "/tmp/ray") -> Generator[None]:
 
 
 def only(ports: tuple[int, ...], address: str) -> bool:
-    """Whether `address` is one of ours: other tests may have clusters of their own."""
+    """Return if `address` is one of ours: other tests may have clusters of their own."""
     return any(address == f"127.0.0.1:{port}" for port in ports)
 
 

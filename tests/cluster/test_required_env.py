@@ -1,4 +1,4 @@
-"""What workers need is told by name; what the configuration itself holds reaches them under those names."""
+"""Workers get what they need by name; what the configuration itself holds reaches them under those names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels as JSON comes back as it was: tasks, jobs, trajectories, data, configurations; hostile text included."""
+"""Values that travel as JSON come back equal: tasks, jobs, trajectories, data, configurations; and hostile text."""
 
 from __future__ import annotations
 

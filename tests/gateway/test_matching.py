@@ -1,4 +1,4 @@
-"""Which messages and arguments say the same."""
+"""Messages and arguments that say the same are equal; others are not."""
 
 from __future__ import annotations
 

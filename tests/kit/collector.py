@@ -14,7 +14,7 @@ Answer = int | tuple[int, dict[str, str]]
 
 
 class Collector:
-    """What was taken, request by request. `answers` are given in turn, then 200.
+    """The requests that were taken, one by one. `answers` are given in turn, then 200.
 
     Requests after the first `at_once` are held until `open` is set.
     """

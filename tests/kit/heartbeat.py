@@ -1,4 +1,4 @@
-"""How long one round of an event loop takes, for tests of what may not hold it up."""
+"""Seconds that one round of an event loop takes, for tests of what may not hold it up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the journal and of uploads write down: a configuration with a secret, outcomes, files."""
+"""Records for the tests of the journal and of uploads: a configuration with a secret, outcomes, files."""
 
 from __future__ import annotations
 

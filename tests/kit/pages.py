@@ -13,7 +13,7 @@ VOID = {"meta", "link", "br", "img", "use", "path"}
 
 
 class Outline(HTMLParser):
-    """What a page is made of; fails on tags that are not closed in order."""
+    """The tags and texts of a page; fails on tags that are not closed in order."""
 
     def __init__(self) -> None:
         super().__init__()

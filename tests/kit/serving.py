@@ -22,7 +22,7 @@ HANGS = 60.0  # no test takes so long, but one that hangs
 
 @asynccontextmanager
 async def leaving_no_task() -> AsyncGenerator[None]:
-    """What is started inside has ended with it."""
+    """Run a server that ends with the block."""
     before = asyncio.all_tasks()
     yield
     leaked = asyncio.all_tasks() - before

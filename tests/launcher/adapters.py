@@ -21,7 +21,7 @@ SIGNAL = signal.SIGTERM  # what a trainer below sends to itself
 
 
 class Adapter:
-    """What an entry point of `orl.trainers` names."""
+    """An adapter, as an entry point of `orl.trainers` names it."""
 
     def __init__(self, train: Callable[[Run], None]) -> None:
         self.train = train

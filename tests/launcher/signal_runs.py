@@ -95,7 +95,7 @@ STAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What became of one run. `late` where it had ended before the signal was sent."""
+    """The end of one run. `late` if it had ended before the signal was sent."""
 
     said: str
     late: bool = False
@@ -170,7 +170,7 @@ def ended(child: int, seconds: float) -> int | None:
 
 
 def judged(command: Sequence[str], code: int | None, number: signal.Signals, folder: Path) -> list[str]:
-    """What is wrong with the exit code, the weights, the journal or the summary."""
+    """Return what is wrong with the exit code, the weights, the journal or the summary."""
     from orl_rollout.journal.journal import read_journal
     from transformers import AutoModelForCausalLM
 
@@ -190,7 +190,7 @@ def judged(command: Sequence[str], code: int | None, number: signal.Signals, fol
 
 
 def misreported(run: Path, trainer: str) -> list[str]:
-    """What the summary of a training says that is not so."""
+    """Return the false statements in the summary of a training."""
     faults: list[str] = []
     if (run / "config.json").is_file() and not (run / "summary.json").is_file():
         faults.append("TORN: no summary")

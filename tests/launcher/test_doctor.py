@@ -93,7 +93,7 @@ def doctor(capsys: Capture, tmp_path: Path, gallery: Served, model: str) -> Doct
 
 
 def found(lines: list[str], verdict: str) -> list[str]:
-    """What was found with this verdict."""
+    """Return the findings with this verdict."""
     mark = f"  {verdict:<11}  "
     return [line.removeprefix(mark) for line in lines if line.startswith(mark)]
 

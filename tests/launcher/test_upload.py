@@ -48,7 +48,7 @@ def test_refusals_and_an_end_before_all_was_sent(capsys: Capture, tmp_path: Path
 
 
 def test_a_signal_ends_the_wait_for_the_platform(capsys: Capture, tmp_path: Path, platform: Collector) -> None:
-    """What was sent is told and noted, and the next one sends the rest."""
+    """Sent entries are told and noted, and the next command sends the rest."""
     run = make_run(tmp_path / "demo")
     platform.answers = [200, 200, (503, {"Retry-After": "500"})]
 

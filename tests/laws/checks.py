@@ -43,7 +43,7 @@ def check_data(trajectory: Trajectory, data: tuple[Datum, ...]) -> None:
 
 
 def may_train(trajectory: Trajectory, turn: Turn, place: int) -> bool:
-    """What the mask policy says of one id of an action."""
+    """Return the mask policy's answer for one id of an action."""
     policy = trajectory.job.limits.train_on
     if turn.failed and not policy.failed_turns:
         return False

@@ -42,7 +42,7 @@ EnvironmentStep = Literal["pays", "says nothing", "ends", "refuses", "image", "e
 
 
 class Says(NamedTuple):
-    """What the engine does with one request, after so many seconds."""
+    """The engine's answer to one request, after so many seconds."""
 
     what: ModelStep = "calls"
     calls: tuple[Call, ...] = ("good",)
@@ -57,7 +57,7 @@ class Says(NamedTuple):
 
 
 class Does(NamedTuple):
-    """What the environment does when it is asked, after so many seconds."""
+    """The environment's answer to one request, after so many seconds."""
 
     what: EnvironmentStep = "pays"
     seconds: float = 0.0
@@ -150,7 +150,7 @@ class World:
 
 
 class Played(NamedTuple):
-    """What came of an episode; no outcome where it was cancelled. `left` counts tasks that still ran."""
+    """The result of an episode; no outcome if it was cancelled. `left` counts tasks that still ran."""
 
     outcome: Outcome | None
     model: Model

@@ -1,4 +1,4 @@
-"""Which ending wins: section 8's promises as one plain function, on a clock that only adds.
+"""An oracle of endings: section 8's promises as one plain function, on a clock that only adds.
 
 It knows nothing of the loop but its promises, whose numbers stand beside what they decide.
 """
@@ -33,7 +33,7 @@ class Over(Exception):
 
 
 class Expected:
-    """What must come of an episode: its end, the ids of every turn, what is paid, the tools that are run."""
+    """The expected result of an episode: its end, the ids of every turn, what is paid, the tools that are run."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode

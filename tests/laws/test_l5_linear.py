@@ -69,7 +69,7 @@ class Counting:
         return self._inner.apply_chat_template(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def spent(self) -> tuple[int, int, int]:
-        """What was counted since the last time, in the order above."""
+        """Return the counts since the last time, in the order above."""
         counted = (self.characters, self.ids, self.renders)
         self.characters = self.ids = self.renders = 0
         return counted
@@ -117,7 +117,7 @@ async def play(engine: Engine, turns: Turns, renderer: Renderer = RENDERER, **li
 
 
 def played(turns: Turns, renderer: Renderer = RENDERER) -> tuple[int, int, int]:
-    """What a rollout of these turns gave to the tokenizer."""
+    """Return what a rollout of these turns gave to the tokenizer."""
     script = [
         Generation(token_ids=ids, logprobs=(-1.0,) * len(ids), finish_reason="stop")
         for ids in (action(thought, argument) for thought, argument, _ in turns)

@@ -77,7 +77,7 @@ class Sessions:
         return ScriptedSession([result(text, finished=True)], messages=opening)
 
     def fault(self) -> SessionError:
-        """What the environment's own failure becomes on its way; the value stands where the line is cut."""
+        """Return the environment's own failure as it is shown; the value stands at the cut of a line."""
         before = "x" * (990 if self.place == "long fault" else 1)
         with pytest.raises(SessionError) as caught, as_session_error("calling tool `act`", self.scrubber):
             raise RemoteFailure(f"{before} {self.echo}")

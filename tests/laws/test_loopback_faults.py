@@ -61,7 +61,7 @@ def gallery() -> Iterator[Served]:
 
 
 def foretold(world: World, fault: Fault) -> tuple[StopReason, int]:
-    """How the episode ends, and how many tools are run."""
+    """Return how the episode ends, and how many tools are run."""
     called = 0
     for request in range(TURNS):
         if fault.at == request and fault.kind not in HARMLESS:

@@ -55,7 +55,7 @@ def install_stubs() -> None:
 
 
 def of_miles(name: str) -> Any:
-    """What miles has under a dotted name."""
+    """Return what miles has under a dotted name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # theirs, and SGLang's
         install_stubs()
@@ -177,7 +177,7 @@ class Host:
         return of_miles("miles.rollout.inference_rollout.compatibility.call_rollout_function")(self._play, made)
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
-        """What the trainer gets."""
+        """Return what the trainer gets."""
         postprocess = of_miles("miles.ray.rollout.rollout_data_conversion.postprocess_rollout_data")
         convert = of_miles("miles.ray.rollout.train_data_conversion.convert_samples_to_train_data")
         load_function = of_miles("miles.utils.misc.load_function")
@@ -191,12 +191,12 @@ class Host:
         )
 
     def log(self, groups: list[list[Any]], rollout_id: int = 0) -> None:
-        """What the manager does with the groups before it converts them."""
+        """Do what the manager does with the groups before it converts them."""
         log_rollout_data = of_miles("miles.ray.rollout.metrics.log_rollout_data")
         log_rollout_data(rollout_id, self.args, flat(groups), self.metrics, 1.0)
 
     def log_evaluation(self, data: dict[str, Any], rollout_id: int = 0) -> None:
-        """What the manager does with what was evaluated."""
+        """Do what the manager does with what was evaluated."""
         of_miles("miles.ray.rollout.metrics.log_eval_rollout_data")(rollout_id, self.args, data, None)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How a case is played inside miles: the scripted model behind an SGLang stand-in, and a process's worth of miles."""
+"""A case is played inside miles: the scripted model behind an SGLang stand-in, and a process's worth of miles."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], python: str, *argv: str, config: str = WHODUNIT) -> str:
-    """What a dry run prints."""
+    """Return what a dry run prints."""
     return planning.planned(capsys, "miles", python, *argv, config=config)
 
 

@@ -22,7 +22,7 @@ by_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 
 
 class Tracker:
-    """What miles' tracking would send, as one more of its backends."""
+    """One more backend of miles' tracking, which keeps what it would send."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []

@@ -86,7 +86,7 @@ HANG = Fault(kind=FaultKind.HANG, at=0, tokens=3)
 async def test_2_an_aborted_episode_goes_on_with_its_tokens(
     api: Api, masked: bool, limit: int | None, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    """Where old tokens are to be masked, or a waiting session would take another's place, it starts clean."""
+    """A session starts clean if old tokens are to be masked, or if it would take another's place."""
     flags = PARTIAL | {"mask_offpolicy_in_partial_rollout": masked}
     config = episode.settings(environment)
     config["environments"]["playground/GuessNumber"]["max_concurrency"] = limit
@@ -172,7 +172,7 @@ async def test_7_a_group_with_a_failure_is_replaced_where_miles_is_asked_to(
 
 @by_api
 async def test_6b_uneven_groups_keep_their_own_baseline(api: Api, environment: str, checkpoint: Path, tmp_path: Path):
-    """Who wins thinks twice: a rollout that wins is two samples, one that gives up is one."""
+    """A winner thinks twice: a rollout that wins is two samples, one that gives up is one."""
     config = episode.settings(environment) | {"thinking": "strip"}
     with (
         engine(checkpoint, thinks=True) as server,

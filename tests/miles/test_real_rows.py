@@ -1,4 +1,4 @@
-"""What else miles hands to an adapter: rows of plain prompts beside tasks, and an engine's choices to be replayed."""
+"""Other rows that miles hands to an adapter: plain prompts beside tasks, and an engine's choices to be replayed."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ NAMES = ("where", "how_many", "depth", "is_open", "names", "options")
 
 
 class Dialect(NamedTuple):
-    """What a template asks of calls: arguments as JSON text, and ids that say the call's name."""
+    """Demands of a template on calls: arguments as JSON text, and ids that say the call's name."""
 
     as_text: bool
     named_ids: bool
@@ -89,7 +89,7 @@ class Played(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What a template can express, as its certificate says."""
+    """Return what a template can express, as its certificate says."""
 
     user_turns: bool = True
     mixed: bool = True

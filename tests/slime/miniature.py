@@ -93,7 +93,7 @@ class Miniature:
         return await generate(self.args, sample, sampling, evaluation)
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:
-        """What the trainer gets, as slime converts it."""
+        """Return what the trainer gets, as slime converts it."""
         flat: list[Any] = groups
         while isinstance(flat[0], list):
             flat = [sample for group in flat for sample in group]

@@ -1,4 +1,4 @@
-"""How a case is played: the scripted model behind an SGLang stand-in, on a thread and loop of its own."""
+"""A case is played: the scripted model behind an SGLang stand-in, on a thread and loop of its own."""
 
 from __future__ import annotations
 

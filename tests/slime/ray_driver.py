@@ -18,7 +18,7 @@ NAMESPACES = (None, b"fun", b"session", b"cluster", b"usage", b"dashboard", b"he
 
 class Reader:
     def digest(self, name: str) -> str:
-        """What tells the value without being it."""
+        """A text that tells the value without being it."""
         return hashlib.sha256(os.environ[name].encode()).hexdigest()
 
 

@@ -15,7 +15,7 @@ from tests.slime.host import of_slime
 
 
 def returns_of(*, rewards: Any, kl: Any, loss_masks: Any, kl_coef: float, gamma: float, **_: Any) -> list[Any]:
-    """What slime computes with one context-parallel rank, in the plainest words."""
+    """Compute what slime computes with one context-parallel rank, in the plainest words."""
     made = []
     for reward, one, mask in zip(rewards, kl, loss_masks, strict=True):
         assert mask.sum() > 0, "fully masked"

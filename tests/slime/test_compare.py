@@ -31,7 +31,7 @@ def args(url: str, mode: str = "only", **changes: Any) -> Namespace:
 
 
 def played(outcome: Outcome, index: int, group: int) -> list[Sample]:
-    """What `generate` makes of an outcome where reasoning is stripped and groups are compared."""
+    """Return what `generate` makes of an outcome whose reasoning is stripped, where groups are compared."""
     task = msgspec.to_builtins(outcome.trajectory.job.task)
     sample = Sample(index=index, group_index=group, metadata=task | {"start_rollout_id": 3})
     store_conversation(sample, outcome.trajectory if outcome.trajectory.trainable else None)

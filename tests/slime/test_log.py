@@ -1,4 +1,4 @@
-"""Which step the history gives an evaluation, and what a run that is over does to those that come after."""
+"""The history gives each evaluation its step; a run that is over does not touch those that come after."""
 
 from __future__ import annotations
 

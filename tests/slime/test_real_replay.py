@@ -1,4 +1,4 @@
-"""What slime replays of what the engine chose, in slime's own Sample and conversion: routed experts, the nucleus."""
+"""Slime replays the engine's choices in its own Sample and conversion: routed experts, the nucleus."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(
 async def test_2_an_aborted_episode_goes_on_with_its_tokens(
     masked: bool, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    """Where old tokens are to be masked, it starts clean."""
+    """A session starts clean if old tokens are to be masked."""
     changes = {
         "partial_rollout": True,
         "mask_offpolicy_in_partial_rollout": masked,

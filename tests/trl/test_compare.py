@@ -1,4 +1,4 @@
-"""What a configuration asks of the embedded trainer beyond one row a rollout: refused, or paid by comparison."""
+"""Rows beyond one a rollout in the embedded trainer: refused, or paid by comparison."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ Batch = list[list[Trajectory]]  # by group
 
 
 class Row(NamedTuple):
-    """What a trainer makes of one sample."""
+    """Return what a trainer makes of one sample."""
 
     tokens: list[int]
     mask: list[int]

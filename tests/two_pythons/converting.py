@@ -21,7 +21,7 @@ def folders(working: Path) -> None:
 
 
 def planned(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:
-    """What a dry run prints."""
+    """Return what a dry run prints."""
     assert main(["convert", trainer, "--dry-run", *argv]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 

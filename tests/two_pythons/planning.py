@@ -33,7 +33,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, *others: str) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv: str, config: str = WHODUNIT) -> str:
-    """What a dry run prints."""
+    """Return what a dry run prints."""
     assert main(_words(trainer, python, argv, config)) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""What is told of an estimate beside the GPUs that are there."""
+"""The report of an estimate, beside the GPUs that are there."""
 
 from __future__ import annotations
 

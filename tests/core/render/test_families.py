@@ -103,7 +103,7 @@ def test_golden_opening_and_extensions(name: str) -> None:
 @given(data=st.data(), first=harmless)
 @few
 def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first: str) -> None:
-    """What is appended is what the template prints at the end of the whole conversation, id by id."""
+    """Appended ids are those that the template prints at the end of the whole conversation, id by id."""
     made, tok = renderer(name), tokenizer(name)
     history, before = [text_message("user", first)], 0
     for action, answers in played(data, name):
@@ -118,7 +118,7 @@ def test_extensions_end_the_full_rendering(name: str, data: st.DataObject, first
 @given(data=st.data(), first=harmless)
 @few
 def test_appended_conversation_equals_the_whole_one(name: str, data: st.DataObject, first: str) -> None:
-    """Where the template keeps history, every id of opening, actions and extensions can be compared."""
+    """Every id of opening, actions and extensions can be compared if the template keeps history."""
     made, tok = renderer(name), tokenizer(name)
     history, before = [text_message("user", first)], 0
     ids = tok.encode_joint(whole(name, history))

@@ -53,7 +53,7 @@ def test_places_of_any_decoder_are_in_order_and_within(ids: list[int], asked: li
 
 
 def counted(size: int, unit: str) -> int:
-    """How many ids are decoded to find every place of a text of `size` units, each with a place behind it."""
+    """Count the ids that are decoded to find every place of a text of `size` units, each with a place behind it."""
     decode = BY_BYTES.decode
     ids = BY_BYTES.encode([unit * size])[0]
     spent = 0

@@ -1,4 +1,4 @@
-"""What a template renders is read back from its ids: names, values, types, and strings that spell tags (L4)."""
+"""Rendered calls are read back from their ids: names, values, types, and strings that spell tags (L4)."""
 
 from __future__ import annotations
 

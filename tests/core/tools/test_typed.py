@@ -16,7 +16,7 @@ from tests.kit.strategies import json_values
 
 
 def read(text: str, schema: Any, root: dict[str, Any] | None = None) -> Any:
-    """What the text of parameter `x` becomes under its schema."""
+    """Return what the text of parameter `x` becomes under its schema."""
     tool = ToolSpec(name="f", parameters={"type": "object", "properties": {"x": schema}, **(root or {})})
     action = parse(f"<tool_call>f<arg_key>x</arg_key><arg_value>{text}</arg_value></tool_call>", "glm45", tools=[tool])
     (call,) = action.calls

@@ -38,7 +38,7 @@ class Wire(Struct, frozen=True, kw_only=True):
         return [self.before, *written, self.after]
 
     def ends(self, calls: Sequence[ToolCall]) -> list[int]:
-        """Where in the text each call ends."""
+        """Return the places in the text at which each call ends."""
         return list(accumulate(map(len, self.pieces(calls))))[1:-1]
 
 

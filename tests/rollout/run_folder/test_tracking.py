@@ -1,4 +1,4 @@
-"""How a run is reported to Weights & Biases."""
+"""Runs are reported to Weights & Biases as the user asks."""
 
 from __future__ import annotations
 

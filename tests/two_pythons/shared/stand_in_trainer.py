@@ -1,4 +1,4 @@
-"""What a stand-in's train.py does: leaves what it was given where the test looks, then ends as it is told."""
+"""A stand-in for a trainer's train.py: leaves what it was given where the test looks, then ends as it is told."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ IGNORED = -100
 
 @dataclass(frozen=True, kw_only=True)
 class Curriculum:
-    """How long to train, at which rate, and which share of the games is played well as it goes on."""
+    """The plan of the training: its length, its rate, and the share of games that is played well as it goes on."""
 
     steps: int = 600
     batch: int = 16

@@ -38,7 +38,7 @@ class StopReason(StrEnum):
 
 
 class StopDetail(StrEnum):
-    """How the model ended a trajectory before a budget did. Each belongs to one StopReason."""
+    """The model's own ways to end a trajectory before a budget did. Each belongs to one StopReason."""
 
     NO_CALL = "no_call"  # an answer without a call, with no reminder left
     INVALID_CALLS = "invalid_calls"  # `max_invalid` turns in a row whose calls were all refused

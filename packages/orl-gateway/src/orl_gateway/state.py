@@ -1,4 +1,4 @@
-"""How an episode stands: it goes on, it has ended, or it failed. Whoever asks for more afterwards is refused."""
+"""State of an episode: it goes on, it has ended, or it failed. Whoever asks for more afterwards is refused."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Proxy:
             await self._http.close()
 
     def count(self, path: str) -> int:
-        """How many requests had a path that ends in `path`."""
+        """Count the requests whose path ends in `path`."""
         return sum(count for asked, count in self.asked.items() if asked.endswith(path))
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:

@@ -37,7 +37,7 @@ class Installation(Struct, frozen=True, kw_only=True):
 
 
 class Layout(Struct, frozen=True, kw_only=True):
-    """How the GPUs are shared: `actor` and `rollout` GPUs; with `colocate` they are the same."""
+    """The sharing of GPUs: `actor` and `rollout` GPUs; with `colocate` they are the same."""
 
     nodes: int
     per_node: int

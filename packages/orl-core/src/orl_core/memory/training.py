@@ -31,7 +31,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Sharding(Struct, frozen=True, kw_only=True):
-    """How a model is divided over `gpus`: by `tensor`, `pipeline` and `expert` parallelism.
+    """The division of a model over `gpus`: by `tensor`, `pipeline` and `expert` parallelism.
 
     `expert_tensor` is the tensor-parallel size of the experts. `whole` divides weights, gradients and optimizer over
     all GPUs, as FSDP does; otherwise the optimizer alone is divided over the data-parallel GPUs, as Megatron's
@@ -107,7 +107,7 @@ FULL_LOGITS = 12  # bytes of a logit: fp32 logit, softmax and gradient
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """How a step trains: the bytes of a parameter, the kernels, and the `tokens` of one micro-batch on a GPU.
+    """The training step: the bytes of a parameter, the kernels, and the `tokens` of one micro-batch on a GPU.
 
     `recompute` keeps the hidden states between layers and computes the rest again. `logits` are bytes for each token
     and entry of the vocabulary, 0 where `logit_tile` has them: the bytes of logits that are computed in parts.

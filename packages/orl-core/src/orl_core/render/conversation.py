@@ -35,7 +35,7 @@ def text_content(message: Message, place: int) -> str:
 
 
 class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a template wants calls: arguments as JSON text or as an object, and ids that say the call's name or not."""
+    """A template's demands on calls: arguments as JSON text or as an object, and ids with the call's name or not."""
 
     arguments_as_text: bool = False
     named_ids: bool = False

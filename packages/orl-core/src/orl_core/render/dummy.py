@@ -25,7 +25,7 @@ _SLOT = re.compile(rf"(Zq[{KINDS}]\d{{6}})")
 
 
 class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the dummy's action looks: with calls or with text, tools given or not, arguments as JSON text or as an
+    """The form of the dummy's action: with calls or with text, tools given or not, arguments as JSON text or as an
     object, its content beside calls, and with or without reasoning.
     """
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CallShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a format writes a call as one JSON object. `example` is such an object, or an array of it, for messages.
+    """A format's way to write a call as one JSON object. `example` is such an object, or an array of it, for messages.
 
     `named` is the key of the tool's name. The first of `keys` that the object has holds the arguments. `stops` are the
     delimiters that end a call that cannot be read.

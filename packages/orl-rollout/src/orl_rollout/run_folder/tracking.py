@@ -22,7 +22,7 @@ HOST = "https://api.wandb.ai"
 
 
 class Tracking(Struct, frozen=True, kw_only=True):
-    """How a run is reported: `mode` is None if it is not. `asked` tells whether its user asked; `note` is for them."""
+    """Reporting of a run: `mode` is None if it is not. `asked` tells whether its user asked; `note` is for them."""
 
     mode: Literal["online", "offline"] | None = None
     asked: bool = False

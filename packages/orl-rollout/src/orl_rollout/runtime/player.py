@@ -1,4 +1,4 @@
-"""Who plays a rollout: the built-in loop, or an agent of the user's, by the package behind the group `orl.agents`."""
+"""Players of a rollout: the built-in loop, or an agent of the user's, by the package behind the group `orl.agents`."""
 
 from __future__ import annotations
 

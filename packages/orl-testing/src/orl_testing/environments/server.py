@@ -59,11 +59,11 @@ class Served:
 
     @property
     def sessions(self) -> int:
-        """How many environments are alive on the server."""
+        """Count the environments that are alive on the server."""
         return len(self._server._active_envs)  # pyright: ignore[reportPrivateUsage]
 
     def asked(self, path: str) -> int:
-        """How many requests had a path that ends in `path`."""
+        """Count the requests whose path ends in `path`."""
         return sum(asked.endswith(path) for asked, _ in self.requests)
 
 

@@ -75,7 +75,7 @@ class PrefixCache:
         self._sequences: list[list[int]] = []
 
     def match(self, ids: list[int]) -> int:
-        """How many leading ids some earlier sequence shares with `ids`."""
+        """Count the leading ids that some earlier sequence shares with `ids`."""
         at = bisect(self._sequences, ids)
         return max((_common(ids, other) for other in self._sequences[max(at - 1, 0) : at + 1]), default=0)
 

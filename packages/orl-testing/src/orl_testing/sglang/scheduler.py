@@ -15,7 +15,7 @@ from msgspec import Struct
 
 
 class Pace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast the stand-in is, in seconds an id. Requests that run do not slow each other down.
+    """The speed of the stand-in, in seconds an id. Requests that run do not slow each other down.
 
     Prefill is counted for prompt ids that the cache does not hold. `slots` is how many requests run side by side, the
     others wait in order of arrival; a request beyond `queue` waiting ones is refused with 503. None is no limit.
@@ -64,12 +64,12 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """How many requests run."""
+        """Count the requests that run."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """How many requests wait to run."""
+        """Count the requests that wait to run."""
         return len(self._waiting)
 
     async def until(self, count: int) -> None:

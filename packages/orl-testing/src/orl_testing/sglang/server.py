@@ -88,7 +88,7 @@ class SglangServer(ServedModel):
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
+        """Count the connections that are open."""
         server = self._runner and self._runner.server
         return len(server.connections) if server else 0
 

@@ -1,1 +1,1 @@
-"""Where Ray keeps its strategies."""
+"""Ray's package of strategies."""

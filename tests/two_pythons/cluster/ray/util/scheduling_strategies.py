@@ -1,4 +1,4 @@
-"""Where a task is to run; here there is one place."""
+"""The place of a task; here there is one."""
 
 from __future__ import annotations
 

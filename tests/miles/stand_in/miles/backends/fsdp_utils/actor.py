@@ -1,4 +1,4 @@
-"""Where FSDP trains: read, never imported."""
+"""The module in which FSDP trains: read, never imported."""
 
 
 class FSDPTrainRayActor:

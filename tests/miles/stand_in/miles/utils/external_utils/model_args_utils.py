@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def moe_layer_freq(layers: int) -> str:
-    """Which layers hold experts."""
+    """Return the layers that hold experts."""
     return f"[{','.join(['1'] * min(layers, 3))}]"
 
 

@@ -1,4 +1,4 @@
-"""Which Hugging Face checkpoints are read as they are."""
+"""The Hugging Face checkpoints that are read as they are."""
 
 from __future__ import annotations
 
