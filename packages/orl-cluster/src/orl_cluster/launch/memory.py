@@ -30,7 +30,7 @@ from orl_core.memory import (
     token_bytes,
     training_memory,
 )
-from orl_core.memory.training import EAGER, FP32_ADAMW, FUSED, MEGATRON
+from orl_core.memory.training import EAGER, FP32_ADAMW, FUSED, MEGATRON, UNFUSED_MLP
 from orl_rollout.bounded_files import read_whole
 
 from orl_cluster.launch.argv import number, value_of
@@ -119,10 +119,11 @@ def training(shape: ModelShape, work: Work) -> Memory:
     tokens = work.number("--max-tokens-per-gpu", 1) if packed else work.number("--micro-batch-size", 1) * work.context
     recompute = "--gradient-checkpointing" if work.sharded else "--recompute-granularity"
     every = work.has("--fsdp-cpu-offload")
+    megatron = UNFUSED_MLP if work.has("--no-bias-swiglu-fusion") else FUSED
     recipe = Recipe(
         tokens=tokens,
         parameter=FP32_ADAMW if work.sharded else MEGATRON,
-        kernels=EAGER if work.sharded else FUSED,
+        kernels=EAGER if work.sharded else megatron,
         recompute=value_of(work.argv, recompute) in ("", "full"),
         lora_rank=work.number("--lora-rank", 0),
         offloaded=work.has("--optimizer-cpu-offload") or every,

@@ -96,6 +96,8 @@ class Kernels(Struct, frozen=True, kw_only=True):
 # Tensors of bf16 with fused norms, rotation and SwiGLU: hidden 4 x 2, query 2 x 2, keys and values 2, MLP 3 x 2;
 # counted as in arXiv 2205.05198, section 4.1, for a layer without dropout.
 FUSED = Kernels(stream=2, hidden=8, query=4, key_value=2, mlp=6, mlp_peak=10)
+# The same without the fused SwiGLU, measured on an H200 (docs/evidence/slime.md).
+UNFUSED_MLP = structs.replace(FUSED, mlp=9, mlp_peak=13)
 # Layers of transformers, measured on torch's MemTracker (tests/trl/test_memory.py). Their norms compute in fp32.
 EAGER = Kernels(stream=2, hidden=19, query=15, key_value=4, mlp=9, mlp_peak=13)
 # The same under autocast, with fp32 hidden states.
