@@ -236,10 +236,35 @@ async def test_program_that_fails_is_an_error_with_the_end_of_its_output() -> No
     assert trajectory.error.count("x") < 64
 
 
-async def test_program_that_is_missing_is_an_error() -> None:
-    trajectory = await command_plays(AgentCommand(command=("./no-such-program",)), session_of(1.0))
+async def test_program_that_cannot_run_is_an_error(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter")
+    broken.chmod(0o700)
+    trajectory = await command_plays(AgentCommand(command=(str(broken),)), session_of(1.0))
     assert trajectory.stop_reason is StopReason.ERROR
-    assert "no-such-program" in trajectory.error
+    assert "broken" in trajectory.error
+
+
+@pytest.mark.parametrize(
+    ("agent", "subject"),
+    [
+        (AgentCommand(command=("no-such-program",)), "no-such-program"),
+        (AgentCommand(command=("/no/such/program",)), "/no/such/program"),
+        (AgentCommand(command=("./test_player.py",)), "test_player"),  # its folder is a new one
+        (AgentCommand(command=("./no-such",), folder=str(Path(__file__).parent)), "no-such"),
+        (AgentCommand(command=("true",), folder="/no/such/folder"), "folder"),
+        (AgentCommand(command=("true",), env={"NO_SUCH_VARIABLE": None}), "NO_SUCH_VARIABLE"),
+    ],
+)
+def test_command_that_cannot_be_started_is_refused(agent: AgentCommand, subject: str) -> None:
+    with pytest.raises(ConfigError, match=subject):
+        player_of(agent)
+
+
+def test_command_in_its_folder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("#!/bin/sh\n")
+    (tmp_path / "mine").chmod(0o700)
+    player_of(AgentCommand(command=("./mine",), folder=str(tmp_path)))
 
 
 async def test_program_ends_with_all_that_it_started(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ It knows no command. Abbreviated options are off, so that a new option never cha
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+CONFIGURED = ("trainer.", "rollout.", "agent")  # how the options that override the configuration are named
 
 
 class UsageError(OrlError):
@@ -106,6 +109,34 @@ def add_split(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_agent(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add `--agent`. `config_of` reads the value."""
+    parser.add_argument(
+        "--agent",
+        default=argparse.SUPPRESS,
+        type=agent,
+        metavar="TEXT",
+        help="play with your function module:function, or with a program: 'command argument ...' (replaces `agent` and "
+        "the budgets of the built-in loop)",
+    )
+
+
+def agent(text: str) -> str | dict[str, list[str]]:
+    """Return the value of `agent` that `text` spells, for argparse: a function, or a command as a shell splits it."""
+    import msgspec
+    from orl_core.config.schema import Function
+
+    try:
+        words = shlex.split(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{exc}, in a command that a shell could not split either") from exc
+    if not words:
+        raise argparse.ArgumentTypeError("expected module:function or a command, not an empty text")
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(text, Function)
+    return {"command": words}
+
+
 def positive(text: str) -> int:
     """Return a whole number of at least 1, for argparse."""
     number = int(text) if text.isdecimal() else 0
@@ -130,11 +161,15 @@ def config_of(arguments: argparse.Namespace) -> RunConfig:
         ConfigError: it is wrong.
     """
     from orl_core.config import load_config
+    from orl_core.config.agent import LOOPS_OWN
+    from orl_core.limits import Budgets
     from orl_rollout.logs import keep_out
     from orl_rollout.run_folder.config_file import dated
     from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
 
-    options = {path: value for path, value in vars(arguments).items() if path.startswith(("trainer.", "rollout."))}
+    options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
+    if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
+        options |= {f"rollout.{name}": getattr(Budgets(), name) for name in LOOPS_OWN}
     config = dated(load_config(Path(arguments.config), arguments.overrides, options))
     keep_out(Scrubber.of(config))
     refuse_repeats(config)

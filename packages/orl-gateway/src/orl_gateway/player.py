@@ -26,7 +26,7 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
 from orl_rollout.runtime.player import Player
 
-from orl_gateway.command import run_command
+from orl_gateway.command import check_command, run_command
 from orl_gateway.dialects import RequestRefused
 from orl_gateway.episode import Episode
 from orl_gateway.server import Gateway
@@ -70,9 +70,10 @@ def player_of(agent: str | AgentCommand) -> Player:
     """Return the player of an agent: the entry point `orl.agents`.
 
     Raises:
-        ConfigError: the function cannot be loaded, or is no `async def` of an episode.
+        ConfigError: the function cannot be loaded or is no `async def` of an episode, or the program cannot be started.
     """
     if isinstance(agent, AgentCommand):
+        check_command(agent)
         return AgentPlayer(lambda episode: run_command(agent, variables_of(episode)), timeout=agent.timeout)
     with loading("agent", agent) as function:
         if not inspect.iscoroutinefunction(function):
