@@ -9,8 +9,9 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from orl_core.errors import ConfigError, OrlError
 
@@ -73,13 +74,13 @@ class PassingParser(Parser):
         return arguments
 
 
-def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add `--config` and `--set`."""
+def add_config(parser: argparse.ArgumentParser, *, default: str | None = None, required: bool = True) -> None:
+    """Add `--config` and `--set`. Where there is a default, or the command needs no file, it is not required."""
     fallback = f" (default: {default})" if default else ""
     parser.add_argument(
         "--config",
         default=default,
-        required=default is None,
+        required=required and default is None,
         metavar="FILE",
         help=f"configuration, a YAML file; docs/configuration.md lists all keys{fallback}",
     )
@@ -152,16 +153,17 @@ def address(text: str) -> str:
     return text
 
 
-def config_of(arguments: argparse.Namespace) -> RunConfig:
+def config_of(arguments: argparse.Namespace, bare: dict[str, Any] | None = None) -> RunConfig:
     """Return the configuration of `--config`, the options that override it, and `--set`: the last one wins.
 
-    The date that chat templates show is fixed in it.
+    `bare` is what stands for the file where a command needs none. The date that chat templates show is fixed in it.
 
     Raises:
         ConfigError: it is wrong.
     """
     from orl_core.config import load_config
     from orl_core.config.agent import LOOPS_OWN
+    from orl_core.config.load import config_without_file
     from orl_core.limits import Budgets
     from orl_rollout.logs import keep_out
     from orl_rollout.run_folder.config_file import dated
@@ -170,7 +172,10 @@ def config_of(arguments: argparse.Namespace) -> RunConfig:
     options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
     if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
         options |= {f"rollout.{name}": getattr(Budgets(), name) for name in LOOPS_OWN}
-    config = dated(load_config(Path(arguments.config), arguments.overrides, options))
+    if arguments.config is None:
+        config = dated(config_without_file(deepcopy(bare or {}), arguments.overrides, options))
+    else:
+        config = dated(load_config(Path(arguments.config), arguments.overrides, options))
     keep_out(Scrubber.of(config))
     refuse_repeats(config)
     return config
