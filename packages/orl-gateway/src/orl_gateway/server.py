@@ -23,6 +23,8 @@ from orl_gateway.episode import Episode
 
 LARGEST_REQUEST = 64 << 20  # bytes
 KEEPALIVE_SECONDS = 10.0  # of silence, after which a stream begins before its answer is there
+SHUTDOWN_SECONDS = 1.0  # that requests under way may take when the server ends: their episodes have ended
+BACKLOG = 4096  # connections that wait to be accepted: a batch of rollouts begins at one moment
 _APIS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": ANTHROPIC}
 _HEADERS = {"x-should-retry": "false"}  # of a refusal: the same request is refused again
 _RETRIES = "x-stainless-retry-count"
@@ -61,10 +63,14 @@ class Gateway:
         for path in ("/s/{token}/mcp", "/mcp"):
             app.router.add_post(path, self._tools)
         app.router.add_routes(self._routes)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-        await self._runner.setup()
-        with boundary(OrlError, f"binding {self._host}:{self._port}"):
-            await web.TCPSite(self._runner, self._host, self._port).start()
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
+        try:
+            await self._runner.setup()
+            with boundary(OrlError, f"binding {self._host}:{self._port}"):
+                await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG).start()
+        except BaseException:
+            await self._runner.cleanup()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
