@@ -9,6 +9,7 @@ import select
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -23,6 +24,7 @@ from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
 from orl_gateway.command import environment_of, run_command
 from orl_gateway.player import AgentPlayer, player_of, variables_of
+from orl_gateway.shared import shared_gateway
 from orl_rollout.journal.journal import Journal, read_journal
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
@@ -33,6 +35,7 @@ from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
+from tests.kit.playing_agent import plays
 
 LOOK = ToolSpec(name="look", parameters={"type": "object", "properties": {"at": {"type": "integer"}}})
 HERE = "tests.gateway.test_player"
@@ -236,10 +239,35 @@ async def test_program_that_fails_is_an_error_with_the_end_of_its_output() -> No
     assert trajectory.error.count("x") < 64
 
 
-async def test_program_that_is_missing_is_an_error() -> None:
-    trajectory = await command_plays(AgentCommand(command=("./no-such-program",)), session_of(1.0))
+async def test_program_that_cannot_run_is_an_error(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter")
+    broken.chmod(0o700)
+    trajectory = await command_plays(AgentCommand(command=(str(broken),)), session_of(1.0))
     assert trajectory.stop_reason is StopReason.ERROR
-    assert "no-such-program" in trajectory.error
+    assert "broken" in trajectory.error
+
+
+@pytest.mark.parametrize(
+    ("agent", "subject"),
+    [
+        (AgentCommand(command=("no-such-program",)), "no-such-program"),
+        (AgentCommand(command=("/no/such/program",)), "/no/such/program"),
+        (AgentCommand(command=("./test_player.py",)), "test_player"),  # its folder is a new one
+        (AgentCommand(command=("./no-such",), folder=str(Path(__file__).parent)), "no-such"),
+        (AgentCommand(command=("true",), folder="/no/such/folder"), "folder"),
+        (AgentCommand(command=("true",), env={"NO_SUCH_VARIABLE": None}), "NO_SUCH_VARIABLE"),
+    ],
+)
+def test_command_that_cannot_be_started_is_refused(agent: AgentCommand, subject: str) -> None:
+    with pytest.raises(ConfigError, match=subject):
+        player_of(agent)
+
+
+def test_command_in_its_folder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("#!/bin/sh\n")
+    (tmp_path / "mine").chmod(0o700)
+    player_of(AgentCommand(command=("./mine",), folder=str(tmp_path)))
 
 
 async def test_program_ends_with_all_that_it_started(tmp_path: Path) -> None:
@@ -298,6 +326,49 @@ async def test_variables_are_those_of_the_episode_alone() -> None:
     with pytest.raises(openai.APIConnectionError):  # the episode is over, and its server with it
         async with AsyncOpenAI(base_url=seen[0].base_url, api_key="none", max_retries=0) as client:
             await client.models.list()
+
+
+async def test_many_episodes_share_one_server() -> None:
+    seen: list[AgentEpisode] = []
+
+    async def remembers(episode: AgentEpisode) -> None:
+        seen.append(episode)
+        await plays(episode)
+
+    many = 48
+    sessions = [session_of(0.0, 1.0) for _ in range(many)]
+    made = await asyncio.gather(*(play(remembers, session, Model(("reasoned",))) for session in sessions))
+    assert [one.error for one in made] == [""] * many
+    assert {one.rewards for one in made} == {(0.0, 1.0)}
+    assert all(session.closed == 1 for session in sessions)
+    assert len({urlsplit(episode.base_url).port for episode in seen}) == 1
+    assert len({episode.api_key for episode in seen}) == many
+
+
+async def test_server_ends_with_its_last_episode() -> None:
+    async with shared_gateway() as gateway:
+        async with shared_gateway() as same:
+            assert same is gateway
+        await play(ends, session_of(1.0))
+        url = gateway.url  # it goes on
+    with pytest.raises(openai.APIConnectionError):
+        async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            await client.models.list()
+    async with shared_gateway() as another:
+        assert another is not gateway
+
+
+async def test_token_of_an_ended_episode_opens_nothing() -> None:
+    seen: list[AgentEpisode] = []
+
+    async def looks(episode: AgentEpisode) -> None:
+        seen.append(episode)
+
+    async with shared_gateway():
+        await play(looks, session_of(1.0))
+        async with AsyncOpenAI(base_url=seen[0].base_url, api_key=seen[0].api_key, max_retries=0) as client:
+            with pytest.raises(openai.AuthenticationError):
+                await client.models.list()
 
 
 async def test_calls_of_a_function_are_checked() -> None:

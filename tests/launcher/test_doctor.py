@@ -147,6 +147,27 @@ def test_a_reward_function_that_is_not_there(doctor: Doctor) -> None:
     assert any(line.startswith("reward: math:fsum") for line in found(doctor(reward="math:fsum"), "ok"))
 
 
+def agent_lines(lines: list[str], verdict: str) -> list[str]:
+    return [line for line in found(lines, verdict) if line.startswith("agent ")]
+
+
+def test_agent_plays_one_turn(doctor: Doctor, gallery: Served) -> None:
+    with engine(first) as url:
+        (told,) = agent_lines(doctor("--engine", url, agent="tests.kit.playing_agent:plays"), "ok")
+        (failed,) = agent_lines(doctor("--engine", url, "--agent", "tests.kit.playing_agent:idles", code=1), "failed")
+    assert "one turn in gallery/Echo: 1 ids sampled" in told
+    assert "without a request" in failed
+    assert gallery.sessions == 0
+
+
+def test_agent_without_an_engine_is_only_looked_for(doctor: Doctor) -> None:
+    lines = doctor("--agent", "true --now")
+    assert agent_lines(lines, "ok") == ["agent true: the program is there"]
+    assert "--engine" in agent_lines(lines, "not checked")[0]
+    (line,) = agent_lines(doctor("--agent", "no-such-program", code=1), "failed")
+    assert "PATH" in line
+
+
 def test_secrets_are_named_with_where_they_are_and_never_shown(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "Task 0.")  # the first prompt echoes it
     secrets = {"token": None, "in_file": SECRET, "short": {"value": "abc", "hosts": []}}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_launcher.cli import UsageError, make_folder
+from orl_launcher.cli import UsageError, agent, make_folder
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
 from orl_rollout.journal.journal import read_journal
@@ -100,6 +100,28 @@ def words(tmp_path: Path, url: str, *more: str) -> list[str]:
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
     to = ["--engine", url, "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
     return ["rollout", "--config", LOCAL, *to, *wide, *more]
+
+
+def test_agent_of_the_command_line_plays(tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]) -> None:
+    with engine(guessing(model)) as url:
+        assert main(words(tmp_path, url, "--max-tasks", "2", "--agent", "tests.kit.playing_agent:plays", *served)) == 0
+    entries = [*read_journal(tmp_path / "out")]
+    assert len(entries) == 2
+    assert all(turn.messages for entry in entries for turn in entry.trajectory.turns)  # the agent said them
+    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert config["agent"] == "tests.kit.playing_agent:plays"
+
+
+def test_agent_is_a_function_or_a_command(capsys: Capture) -> None:
+    assert agent("m.n:f") == "m.n:f"
+    assert agent("my-agent --headless 'two words'") == {"command": ["my-agent", "--headless", "two words"]}
+    for text in ("", "'"):
+        assert main(["rollout", "--config", LOCAL, "--agent", text]) == 2
+        assert "--agent" in capsys.readouterr().err
+    assert main(["rollout", "--config", LOCAL, "--agent", "no-such-program --now"]) == 1
+    assert "no-such-program" in capsys.readouterr().err
+    assert main(["train", "trl", "--dry-run", "--agent", "no_such_module:f"]) == 1
+    assert "no_such_module" in capsys.readouterr().err
 
 
 def test_unanswered_requests_count_for_nothing_and_fail(

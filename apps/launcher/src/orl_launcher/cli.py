@@ -6,9 +6,12 @@ It knows no command. Abbreviated options are off, so that a new option never cha
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from orl_core.errors import ConfigError, OrlError
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+CONFIGURED = ("trainer.", "rollout.", "agent")  # how the options that override the configuration are named
 
 
 class UsageError(OrlError):
@@ -70,13 +74,13 @@ class PassingParser(Parser):
         return arguments
 
 
-def add_config(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add `--config` and `--set`."""
+def add_config(parser: argparse.ArgumentParser, *, default: str | None = None, required: bool = True) -> None:
+    """Add `--config` and `--set`. Where there is a default, or the command needs no file, it is not required."""
     fallback = f" (default: {default})" if default else ""
     parser.add_argument(
         "--config",
         default=default,
-        required=default is None,
+        required=required and default is None,
         metavar="FILE",
         help=f"configuration, a YAML file; docs/configuration.md lists all keys{fallback}",
     )
@@ -106,6 +110,34 @@ def add_split(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_agent(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Add `--agent`. `config_of` reads the value."""
+    parser.add_argument(
+        "--agent",
+        default=argparse.SUPPRESS,
+        type=agent,
+        metavar="TEXT",
+        help="play with your function module:function, or with a program: 'command argument ...' (replaces `agent` and "
+        "the budgets of the built-in loop)",
+    )
+
+
+def agent(text: str) -> str | dict[str, list[str]]:
+    """Return the value of `agent` that `text` spells, for argparse: a function, or a command as a shell splits it."""
+    import msgspec
+    from orl_core.config.schema import Function
+
+    try:
+        words = shlex.split(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{exc}, in a command that a shell could not split either") from exc
+    if not words:
+        raise argparse.ArgumentTypeError("expected module:function or a command, not an empty text")
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(text, Function)
+    return {"command": words}
+
+
 def positive(text: str) -> int:
     """Return a whole number of at least 1, for argparse."""
     number = int(text) if text.isdecimal() else 0
@@ -121,21 +153,29 @@ def address(text: str) -> str:
     return text
 
 
-def config_of(arguments: argparse.Namespace) -> RunConfig:
+def config_of(arguments: argparse.Namespace, bare: dict[str, Any] | None = None) -> RunConfig:
     """Return the configuration of `--config`, the options that override it, and `--set`: the last one wins.
 
-    The date that chat templates show is fixed in it.
+    `bare` is what stands for the file where a command needs none. The date that chat templates show is fixed in it.
 
     Raises:
         ConfigError: it is wrong.
     """
     from orl_core.config import load_config
+    from orl_core.config.agent import LOOPS_OWN
+    from orl_core.config.load import config_without_file
+    from orl_core.limits import Budgets
     from orl_rollout.logs import keep_out
     from orl_rollout.run_folder.config_file import dated
     from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
 
-    options = {path: value for path, value in vars(arguments).items() if path.startswith(("trainer.", "rollout."))}
-    config = dated(load_config(Path(arguments.config), arguments.overrides, options))
+    options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
+    if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
+        options |= {f"rollout.{name}": getattr(Budgets(), name) for name in LOOPS_OWN}
+    if arguments.config is None:
+        config = dated(config_without_file(deepcopy(bare or {}), arguments.overrides, options))
+    else:
+        config = dated(load_config(Path(arguments.config), arguments.overrides, options))
     keep_out(Scrubber.of(config))
     refuse_repeats(config)
     return config

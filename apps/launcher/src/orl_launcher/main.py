@@ -30,6 +30,7 @@ COMMANDS = {
     "train": "train a model: trl on this machine, slime or miles on a cluster",
     "convert": "convert a checkpoint between the formats of Hugging Face and a trainer on a cluster",
     "rollout": "play tasks without training: metrics, pass@k, a journal",
+    "gateway": "serve a model to any agent, and record exactly what was sampled",
     "show": "show a run or a journal, in the terminal or as an HTML page",
     "doctor": "check configuration, secrets, environments, tokenizer, engine and trainer before a run",
     "upload": "upload the rollouts that were not sent during the run",

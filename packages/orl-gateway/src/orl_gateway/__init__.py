@@ -6,7 +6,9 @@ orl's engine, and keeps a tree of turns. A finished episode is a Trajectory like
 Import the names of `__all__` from here. The modules below are internal:
 
 server    Gateway: a URL for each episode
+shared    one Gateway for each event loop
 player    plays a rollout with an agent, a function or a program (command)
+recorder  the gateway alone, for agents with tools of their own
 mcp       the environment's tools over MCP
 episode   Episode: owns session, tree and budgets; ask, count, call, finish, trajectory
 tree      where a request continues, and what was sampled there; matching: which requests say the same

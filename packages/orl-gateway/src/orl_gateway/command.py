@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orl_core.config import AgentCommand
-from orl_core.errors import OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.signals import interrupt
 
 INHERITED = (
@@ -67,16 +68,37 @@ async def _start(agent: AgentCommand, environment: Mapping[str, str], own: str) 
         raise
 
 
+def check_command(agent: AgentCommand) -> None:
+    """Refuse a command that cannot be started here.
+
+    Raises:
+        ConfigError: a variable is not set, the folder is missing, or the program is.
+    """
+    given, program = environment_of(agent, {}), agent.command[0]
+    folder = Path(agent.folder) if agent.folder else None
+    if folder is not None and not folder.is_dir():
+        raise ConfigError(f"`agent.folder`: {folder} is no folder. Make it, or name another one")
+    if os.sep not in program:
+        found = shutil.which(program, path=given.get("PATH"))
+    elif Path(program).is_absolute():
+        found = shutil.which(program)
+    else:
+        found = folder and shutil.which(str(folder / program))
+    if not found:
+        where = f"in {folder}" if folder else "on PATH. Give its whole path, or set `agent.folder`"
+        raise ConfigError(f"`agent.command`: {program} is no program {where}")
+
+
 def environment_of(agent: AgentCommand, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of the program. `variables` win over those of the configuration.
 
     Raises:
-        OrlError: a variable is null in the configuration, and this process has none of that name.
+        ConfigError: a variable is null in the configuration, and this process has none of that name.
     """
     given = {name: os.environ[name] for name in INHERITED if name in os.environ}
     for name, value in agent.env.items():
         if value is None and name not in os.environ:
-            raise OrlError(f"`agent.env.{name}` is null, and the variable is not set. Set it")
+            raise ConfigError(f"`agent.env.{name}` is null, and the variable is not set. Set it")
         given[name] = os.environ[name] if value is None else value
     return {**given, **variables}
 

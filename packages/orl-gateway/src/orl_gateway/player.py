@@ -1,4 +1,4 @@
-"""Play a rollout with an agent of the user's: a function or a program, through a gateway of its own.
+"""Play a rollout with an agent of the user's: a function or a program, through the gateway of the event loop.
 
 The agent's end ends the episode. An episode that is over ends its agent: at once where the host or a deadline ended it,
 else after a moment in which the agent may end by itself. An agent that fails is broken machinery (ERROR, law L3),
@@ -26,10 +26,11 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
 from orl_rollout.runtime.player import Player
 
-from orl_gateway.command import run_command
+from orl_gateway.command import check_command, run_command
 from orl_gateway.dialects import RequestRefused
 from orl_gateway.episode import Episode
 from orl_gateway.server import Gateway
+from orl_gateway.shared import shared_gateway
 
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 5.0  # in which an agent may end after its episode, and clean up after it is cancelled
@@ -70,9 +71,10 @@ def player_of(agent: str | AgentCommand) -> Player:
     """Return the player of an agent: the entry point `orl.agents`.
 
     Raises:
-        ConfigError: the function cannot be loaded, or is no `async def` of an episode.
+        ConfigError: the function cannot be loaded or is no `async def` of an episode, or the program cannot be started.
     """
     if isinstance(agent, AgentCommand):
+        check_command(agent)
         return AgentPlayer(lambda episode: run_command(agent, variables_of(episode)), timeout=agent.timeout)
     with loading("agent", agent) as function:
         if not inspect.iscoroutinefunction(function):
@@ -117,8 +119,10 @@ class AgentPlayer:
         try:
             async with AsyncExitStack() as opened:
                 await opened.enter_async_context(episode)  # first: it closes the session on every path
-                gateway = await opened.enter_async_context(Gateway())
-                await self._play(episode, _view(gateway, episode), ends)
+                gateway = await opened.enter_async_context(shared_gateway())
+                token = gateway.add(episode)
+                opened.callback(gateway.remove, token)
+                await self._play(episode, _view(gateway, episode, token), ends)
                 await episode.finish()
         except OrlError as fault:
             episode.state.fail(fault)
@@ -156,8 +160,7 @@ def _ends_agents(refusal: RequestRefused | None) -> bool:
     return refusal is not None and refusal.code == "context_length_exceeded"
 
 
-def _view(gateway: Gateway, episode: Episode) -> AgentEpisode:
-    token = gateway.add(episode)
+def _view(gateway: Gateway, episode: Episode, token: str) -> AgentEpisode:
     messages = episode.opening.messages
     return AgentEpisode(
         base_url=f"{gateway.base_url(token)}/v1",

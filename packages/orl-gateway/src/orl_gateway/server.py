@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from aiohttp import web
@@ -23,6 +23,8 @@ from orl_gateway.episode import Episode
 
 LARGEST_REQUEST = 64 << 20  # bytes
 KEEPALIVE_SECONDS = 10.0  # of silence, after which a stream begins before its answer is there
+SHUTDOWN_SECONDS = 1.0  # that requests under way may take when the server ends: their episodes have ended
+BACKLOG = 4096  # connections that wait to be accepted: a batch of rollouts begins at one moment
 _APIS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": ANTHROPIC}
 _HEADERS = {"x-should-retry": "false"}  # of a refusal: the same request is refused again
 _RETRIES = "x-stainless-retry-count"
@@ -31,16 +33,24 @@ _RETRIES = "x-stainless-retry-count"
 class Gateway:
     """A server of episodes on the current event loop. `async with` starts and stops it.
 
-    `host` is the interface, `port` 0 takes a free one. `keepalive` is in seconds.
+    `host` is the interface, `port` 0 takes a free one. `keepalive` is in seconds. `routes` are served beside.
 
     Raises:
         OrlError: on entry: the port cannot be bound.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, keepalive: float = KEEPALIVE_SECONDS) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        keepalive: float = KEEPALIVE_SECONDS,
+        routes: Sequence[web.RouteDef] = (),
+    ) -> None:
         self._host = host
         self._port = port
         self._keepalive = keepalive
+        self._routes = routes
         self._episodes: dict[str, Episode] = {}
 
     async def __aenter__(self) -> Self:
@@ -52,10 +62,15 @@ class Gateway:
             app.router.add_get(f"{prefix}/models", self._models)
         for path in ("/s/{token}/mcp", "/mcp"):
             app.router.add_post(path, self._tools)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-        await self._runner.setup()
-        with boundary(OrlError, f"binding {self._host}:{self._port}"):
-            await web.TCPSite(self._runner, self._host, self._port).start()
+        app.router.add_routes(self._routes)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
+        try:
+            await self._runner.setup()
+            with boundary(OrlError, f"binding {self._host}:{self._port}"):
+                await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG).start()
+        except BaseException:
+            await self._runner.cleanup()
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -67,9 +82,9 @@ class Gateway:
         host, port = self._runner.addresses[0][:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    def add(self, episode: Episode) -> str:
-        """Serve `episode` and return its token."""
-        token = secrets.token_urlsafe(32)
+    def add(self, episode: Episode, token: str | None = None) -> str:
+        """Serve `episode` and return its token, which is a new one unless it is given."""
+        token = token or secrets.token_urlsafe(32)
         self._episodes[token] = episode
         return token
 
@@ -87,10 +102,7 @@ class Gateway:
 
     def _episode(self, request: web.Request) -> Episode:
         token = request.match_info.get("token")
-        if token is None:
-            bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            token = request.headers.get("x-api-key") or bearer
-        episode = self._episodes.get(token)
+        episode = self._episodes.get(key_of(request) if token is None else token)
         if episode is None:
             raise RequestRefused("no episode has this token", code="unknown_token", status=401)
         return episode
@@ -165,6 +177,12 @@ class Gateway:
             return web.json_response(models_body(self._episode(http).model))
         except RequestRefused as refusal:
             return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
+
+
+def key_of(request: web.Request) -> str:
+    """Return the API key of a request, as OpenAI's or Anthropic's clients send it; "" where there is none."""
+    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    return request.headers.get("x-api-key") or bearer
 
 
 def read(episode: Episode, api: ClientApi, body: bytes) -> ModelRequest:

@@ -14,6 +14,7 @@ from orl_core.memory import MemoryReport
 from orl_rollout.gpus import gpu_memory
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.runtime.player import load_player
 from orl_rollout.secrets.entries import unset_in
 from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -35,6 +36,7 @@ def plan_run(run: Run) -> Plan:
     model = check_settings(run.config)
     check_start(trainer.load)
     load_reward(run.config)
+    load_player(run.config)
     parameters = parameters_of(model)
     settings = grpo_config(run, parameters=parameters or TINY)
     tasks: list[str] = []

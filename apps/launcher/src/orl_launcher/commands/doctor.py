@@ -10,7 +10,8 @@ from orl_launcher.trainer_options import add_budgets, add_option
 
 DESCRIPTION = """\
 Check configuration, secrets, environments, tokenizer, first prompt, engine and trainer before a run.
-One session of each environment is opened and closed. Each line says what to do. No secret's value is shown.
+One session of each environment is opened and closed. With an agent and --engine, one turn of the agent is played.
+Each line says what to do. No secret's value is shown.
 The exit code is 0 if no check failed, else 1.
 """
 EXAMPLES = """\
@@ -18,6 +19,7 @@ EXAMPLES = """\
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --full
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000
   orl doctor --config configs/whodunit.yaml --model /models/Qwen3-4B --python /envs/slime/bin/python
+  orl doctor --config configs/local.yaml --agent my_module:agent --engine http://127.0.0.1:30000   plays one turn of it
 """
 
 
@@ -27,6 +29,7 @@ def parser() -> cli.Parser:
     cli.add_config(made, default=DEFAULT_CONFIG)
     add_option(made, "model")
     add_budgets(made)
+    cli.add_agent(made)
     made.add_argument("--engine", type=cli.address, metavar="URL", help="running SGLang server or router to check")
     cli.add_python(made)
     made.add_argument("--full", action="store_true", help="show the whole first prompt")

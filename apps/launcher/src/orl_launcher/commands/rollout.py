@@ -49,6 +49,8 @@ EXAMPLES = """\
   orl rollout --config configs/local.yaml --model runs/NAME                  and after it
   orl rollout --config configs/local.yaml --split eval_splits                the tasks that training holds out
   orl rollout --config configs/whodunit.yaml --engine http://127.0.0.1:30000 --model Qwen/Qwen3-4B --samples 8
+  orl rollout --config configs/local.yaml --agent my_module:agent            your own agent instead of the built-in loop
+  orl rollout --config configs/local.yaml --agent 'my-agent --headless'      the same for a program
 """
 
 
@@ -81,6 +83,7 @@ def parser() -> cli.Parser:
     made.add_argument("--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)")
     add_option(made, "model")
     add_budgets(made)
+    cli.add_agent(made)
     made.add_argument(
         "--task-data", metavar="FILE", type=Path, help="file from orl prepare (default: list the tasks now)"
     )

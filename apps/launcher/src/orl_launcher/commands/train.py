@@ -59,6 +59,7 @@ EXAMPLES = """\
   orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl --dry-run
   orl train slime --config configs/whodunit.yaml -- --use-kl-loss --kl-loss-coef 0.01
   orl train miles --config configs/whodunit.yaml --model Qwen/Qwen3-4B -- --true-on-policy-mode
+  orl train trl --agent my_module:agent             your own agent plays, and the model in it trains
 
 options that lower the memory of training on a cluster (--dry-run estimates it):
   --max-tokens-per-gpu, --max-context-len, `max_turns` in the file; and after `--`:
@@ -92,6 +93,7 @@ def parser() -> cli.Parser:
     made.add_argument("--name", metavar="NAME", help="folder in runs/ (default: openreward_run_name and the time)")
     made.add_argument("--dry-run", action="store_true", help="check everything, show the plan, start nothing")
     cli.add_python(made)
+    cli.add_agent(made)
     trainer_options.add_trainer_options(made)
     made.usage = "orl train [slime|miles|trl] [options] [-- trainer arguments]"
     return made

@@ -1,6 +1,6 @@
 """Run all checks of `orl doctor`, in the order in which a run needs things. A failed check does not stop the next.
 
-Nothing is written, trained or played.
+Nothing is written or trained. An agent alone is played, for one turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from orl_rollout.secrets.secrets import Scrubber
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import with_model
+from orl_launcher.doctor.agent import check_agent
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
 from orl_launcher.doctor.model import Reader, check_prompt, check_tokenizer
@@ -44,6 +45,9 @@ def check_up(arguments: argparse.Namespace) -> bool:
         check_engine(page, config, arguments.engine, ids)
     else:
         page.say(Verdict.UNCHECKED, "the trainer starts its own engine. To check a running one, give --engine URL")
+    if config.agent:
+        page.group("agent")
+        check_agent(page, config, reader.renderer if opened and reader else None, arguments.engine)
     page.group("trainer")
     _trainer(page, config, arguments.python)
     return page.conclude()
@@ -85,8 +89,6 @@ def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfi
 
 def _trainer(page: Report, config: RunConfig, python: str | None) -> None:
     """Find the adapter and let it plan a run, which starts nothing."""
-    from orl_rollout.runtime.player import load_player
-
     backend = config.trainer.backend
     if missing := missing_tasks(config):
         page.say(Verdict.FAILED, missing)
@@ -96,8 +98,6 @@ def _trainer(page: Report, config: RunConfig, python: str | None) -> None:
     page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {invocation()} train {backend} --dry-run")
     if config.reward:
         page.say(Verdict.OK, f"reward: {config.reward} can be imported")
-    if config.agent and page.attempt("agent", lambda: load_player(config)):
-        page.say(Verdict.OK, "agent: it can be loaded")
     if plan.memory:
         page.note(plan.memory)
     for problem in plan.problems:

@@ -47,16 +47,35 @@ def load_config(
 
     tree = _renamed(yaml.read(Path(path)), str(path))
     cookbook.mask_reasoning(tree)
+    return _overridden(tree, str(path), overrides, settings or {})
+
+
+def config_without_file(
+    tree: dict[str, Any], overrides: Sequence[str] = (), settings: Mapping[str, object] | None = None
+) -> RunConfig:
+    """Build a configuration from `tree` instead of a file, overridden as `load_config` does.
+
+    Raises:
+        ConfigError: the command line is wrong.
+    """
+    return _overridden(tree, "command line", overrides, settings or {})
+
+
+def _overridden(
+    tree: dict[str, Any], source: str, overrides: Sequence[str], settings: Mapping[str, object]
+) -> RunConfig:
+    from orl_core.config import yaml
+
     in_file = deepcopy(tree)
-    for setting, value in (settings or {}).items():
+    for setting, value in settings.items():
         yaml.assign(tree, setting, value)
     for override in overrides:
         yaml.override(tree, override)
-    yaml.read_template(tree, str(path))
+    yaml.read_template(tree, source)
     try:
-        return decode_config(tree, str(path))
+        return decode_config(tree, source)
     except BrokenConfigError as error:
-        known = _mistakes_in_file(in_file, str(path)) if settings or overrides else error.mistakes
+        known = _mistakes_in_file(in_file, source) if settings or overrides else error.mistakes
         given = [mistake for mistake in error.mistakes if mistake not in known]
         raise BrokenConfigError("command line", given) if given else error from None
 

@@ -1,4 +1,5 @@
-"""Types that the launcher and an adapter exchange. Adapters are entry points of `orl.trainers` and `orl.engines`.
+"""Types that the launcher and an adapter exchange. Adapters are entry points of `orl.trainers`, `orl.engines` and
+`orl.gateways`.
 
 The folder of a run holds, whichever trainer made it:
 
@@ -117,6 +118,31 @@ class Trainer(Protocol):
 
         Raises:
             OrlError: the trainer has no such conversion, or an option is wrong; one line says why.
+        """
+        ...
+
+
+class GatewayAddress(Struct, frozen=True, kw_only=True):
+    """Where a gateway listens, and the address of the SGLang behind it. `key` opens it; port 0 takes a free one."""
+
+    engine: str
+    key: str
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+class GatewayServer(Protocol):
+    """The entry point `orl.gateways`: the gateway alone, for agents with tools of their own."""
+
+    async def __call__(
+        self, config: RunConfig, folder: Path, address: GatewayAddress, told: Callable[[str], None]
+    ) -> None:
+        """Serve sessions until cancelled, and journal them in `folder`. `told` gets the URL when it listens.
+
+        `config` holds one environment, whose limits are those of a session.
+
+        Raises:
+            OrlError: the tokenizer cannot be used, the port cannot be bound, or nothing can be recorded any more.
         """
         ...
 

@@ -1,0 +1,145 @@
+"""`orl gateway`: serve a running engine to agents with tools of their own, and record exactly what was sampled.
+
+The server is the entry point `orl.gateways`. The key stands in a variable, never on the command line (law L6).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import sys
+from datetime import datetime
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import structs
+from orl_core.errors import ConfigError
+from orl_rollout.run_folder.record import is_run
+from orl_rollout.signals import interrupt
+
+from orl_launcher import cli
+from orl_launcher.checkpoints import with_model
+from orl_launcher.hints import invocation
+from orl_launcher.trainer_options import add_budgets, add_option
+from orl_launcher.trainers import RUNS
+
+if TYPE_CHECKING:
+    from orl_core.config import RunConfig
+    from orl_rollout.run_folder.contract import GatewayServer
+
+SESSIONS = "orl/gateway"  # the environment's name in the journal
+KEY = "ORL_GATEWAY_KEY"
+_GOOD = re.compile(r"[A-Za-z0-9_-]{16,}\Z").match
+MAX_TURNS = 1000
+BARE: dict[str, Any] = {
+    "environments": {SESSIONS: {}},
+    "rollout": {"rollout_timeout": 86400, "rollout_tokens": 1 << 24},
+}
+
+DESCRIPTION = """\
+Serve a model to any agent over the APIs of OpenAI and Anthropic, and record the token ids that were sampled.
+The agent brings its own tools: no environment is played. --engine is a running SGLang server or router.
+Every session is one episode in the journal, which `orl show` reads. The key opens a first session. POST /sessions
+begins another one, DELETE of its address ends it, with {"reward": 1.0} if you like; so does the end of the gateway.
+Of the file, `rollout`, `reward`, `eval` (temperature, top_p) and what concerns the chat template are used.
+"""
+EXAMPLES = """\
+  orl gateway --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000 --port 8000
+  orl gateway --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000 --port 8000 --config my.yaml --output runs/agent
+  OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=$ORL_GATEWAY_KEY my-agent
+  curl -X POST http://127.0.0.1:8000/sessions -H "Authorization: Bearer $ORL_GATEWAY_KEY"
+"""
+
+
+def parser() -> cli.Parser:
+    """Return the options of `orl gateway`."""
+    made = cli.Parser("gateway", description=DESCRIPTION, examples=EXAMPLES)
+    cli.add_config(made, required=False)
+    made.add_argument(
+        "--engine", type=cli.address, required=True, metavar="URL", help="running SGLang server or router"
+    )
+    add_option(made, "model")
+    made.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")
+    made.add_argument(
+        "--host", default="127.0.0.1", metavar="NAME", help="interface to listen on (default: 127.0.0.1, this machine)"
+    )
+    add_budgets(made)
+    made.add_argument(
+        "--max-turns", type=cli.positive, default=MAX_TURNS, metavar="N", help=f"turns of a session ({MAX_TURNS})"
+    )
+    made.add_argument("--output", metavar="DIR", type=Path, help="folder of the journal (default: a new one in runs/)")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal comes, which is the normal end."""
+    from orl_rollout.logs import keep_out
+    from orl_rollout.run_folder.contract import GatewayAddress
+    from orl_rollout.secrets.secrets import Scrubber
+
+    from orl_launcher.doctor.engine import check_answers
+
+    config = _config(arguments)
+    serve = _server()
+    folder: Path = arguments.output or RUNS / f"gateway-{datetime.now():%Y%m%d-%H%M%S}"
+    if is_run(folder):
+        raise cli.UsageError(f"{folder} contains a run already. Choose another --output")
+    given = os.environ.get(KEY, "")
+    key = os.environ[KEY] = given or _new_key()
+    if not _GOOD(key):
+        raise cli.UsageError(f"{KEY} stands in addresses: set it to 16 or more letters, digits, `-` and `_`")
+    keep_out(Scrubber.of(config))
+    interrupt.run(check_answers(arguments.engine))
+    cli.make_folder(folder, "--output", fresh=arguments.output is None)
+    address = GatewayAddress(engine=arguments.engine, key=key, host=arguments.host, port=arguments.port or 0)
+
+    def told(url: str) -> None:
+        console = cli.console()
+        console.print(f"gateway {url}, journal {folder}", style="bold", soft_wrap=True)
+        shown = f"${KEY}" if given else key
+        console.print(f"  export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={shown}", soft_wrap=True)
+        console.print(f"  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={shown}", soft_wrap=True)
+
+    try:
+        interrupt.run(serve(config, folder, address, told))
+    finally:
+        cli.console().print(f"To show the sessions: {invocation()} show {folder}", soft_wrap=True)
+    return 0
+
+
+def _new_key() -> str:
+    """Return a new key, if a terminal can show it.
+
+    Raises:
+        UsageError: the output would keep it.
+    """
+    if not sys.stdout.isatty():
+        raise cli.UsageError(f"{KEY} is not set, and a new key would be written to this output. Set the variable")
+    return secrets.token_urlsafe(32)
+
+
+def _server() -> GatewayServer:
+    found = next(iter(entry_points(group="orl.gateways")), None)
+    if found is None:
+        raise ConfigError("`orl gateway` needs the package orl-gateway, which is not in this environment. Install it")
+    return cast("GatewayServer", found.load())
+
+
+def _config(arguments: argparse.Namespace) -> RunConfig:
+    """Return the configuration of sessions: that of the file, with their own environment in place of the file's."""
+    from orl_core.config import EnvironmentConfig
+
+    config = with_model(cli.config_of(arguments, BARE))
+    if not config.trainer.model:
+        raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
+    if config.agent is not None:
+        raise cli.UsageError("`agent` plays environments, and a gateway has none. Remove it: --set agent=null")
+    if config.rollout.upload:
+        raise cli.UsageError("`rollout.upload`: sessions have no environment at OpenReward. Set it to false")
+    sessions = EnvironmentConfig(max_turns=arguments.max_turns)
+    budgets = structs.replace(config.rollout, journal=None, upload=False)
+    secrets = {**config.secrets, KEY: None}  # a text that echoes it is scrubbed
+    return structs.replace(config, environments={SESSIONS: sessions}, rollout=budgets, secrets=secrets)

@@ -1,0 +1,266 @@
+"""The gateway alone, in front of any SGLang: sessions of agents that bring their own tools, recorded to a journal.
+
+Its key opens a session of its own, so that one agent needs nothing but the address and the key; further sessions begin
+with POST /sessions and have tokens of their own. A session ends with DELETE, at its deadline, or with the gateway, and
+is on disk then. There is no environment: a session's reward is what its end says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+from orl_core.config import RunConfig
+from orl_core.config.limits import context_tokens_of, limits_of
+from orl_core.errors import OrlError, RunAborted, boundary
+from orl_core.messages import ToolCall, ToolResult
+from orl_core.render import Renderer
+from orl_core.task import Task
+from orl_core.trajectory import RolloutSpec, StopReason
+from orl_rollout.journal.journal import Journal
+from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.session import Opening
+from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.results.reward_function import load_reward
+from orl_rollout.run_folder.config_file import write_config
+from orl_rollout.run_folder.contract import GatewayAddress
+from orl_rollout.runtime.runtime import check_renderer
+from orl_rollout.runtime.stack import SharedState
+from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.signals import interrupt
+
+from orl_gateway.dialects import CHAT, RequestRefused
+from orl_gateway.episode import Episode
+from orl_gateway.server import Gateway, key_of
+
+
+class OwnTools:
+    """The Session of an agent with tools of its own: it has none. `reward` is what the end of the session says."""
+
+    def __init__(self) -> None:
+        self.reward: float | None = None
+
+    async def open(self, task: Task) -> Opening:
+        """Begin with nothing: the agent brings messages and tools."""
+        del task
+        return Opening(messages=(), tools=(), accepts_text_answer=True)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Refuse: there is no tool.
+
+        Raises:
+            RequestRefused: always.
+        """
+        raise RequestRefused(f"there is no tool `{call.name}` here: the agent brings its own")
+
+    async def answer(self, text: str) -> ToolResult:
+        """End the episode with the reward."""
+        del text
+        return ToolResult(name="", reward=self.reward, finished=True)
+
+    async def close(self) -> None:
+        """Release nothing."""
+
+
+class _End(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of the request that ends a session."""
+
+    reward: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.reward is not None and not math.isfinite(self.reward):
+            raise ValueError("`reward` is no finite number")
+
+
+class _Recorded(Struct, frozen=True, kw_only=True):
+    """One session. `outcome` is there when it is on disk."""
+
+    episode: Episode
+    own: OwnTools
+    ended: asyncio.Event
+    outcome: asyncio.Future[Outcome]
+
+
+class Recorder:
+    """Sessions on the current event loop. `async with` serves them; at its end all are recorded.
+
+    The key of `address` begins sessions, and opens one itself. `config` holds one environment, whose limits are those
+    of a session.
+
+    Raises:
+        OrlError: on entry: the port cannot be bound.
+    """
+
+    def __init__(
+        self, config: RunConfig, *, renderer: Renderer, engine: Engine, journal: Journal, address: GatewayAddress
+    ) -> None:
+        self._config = config
+        self._key = address.key
+        self._renderer = renderer
+        self._engine = engine
+        self.journal = journal
+        self._reward = load_reward(config)
+        (self._name,) = config.environments
+        self._sessions: dict[str, _Recorded] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = 0
+        self._closing = False
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        routes = [web.post("/sessions", self._post), web.delete("/s/{token}", self._delete)]
+        self.gateway = Gateway(address.host, address.port, routes=routes)
+
+    async def __aenter__(self) -> Self:
+        await self.gateway.__aenter__()
+        await self.begin(self._key)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._closing = True
+        with interrupt.held():  # what was sampled is written
+            for session in self._sessions.values():
+                session.ended.set()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.gateway.__aexit__(*exc)
+
+    async def begin(self, token: str | None = None) -> str:
+        """Begin a session and return its token: the given one, or a new one."""
+        self._begun += 1
+        task = Task(env_name=self._name, deployment_name=self._name, index=self._begun)
+        job = RolloutSpec(
+            task=task,
+            rollout_id=f"session-{self._begun}",
+            limits=limits_of(self._config, self._name),
+            sampling={"temperature": self._config.eval.temperature, "top_p": self._config.eval.top_p},
+        )
+        own = OwnTools()
+        episode = Episode(job, session=own, renderer=self._renderer, engine=self._engine)
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        session = _Recorded(episode=episode, own=own, ended=asyncio.Event(), outcome=outcome)
+        token = self.gateway.add(episode, token)
+        self._sessions[token] = session
+        held = asyncio.ensure_future(self._hold(token, session))
+        self._tasks.add(held)
+        held.add_done_callback(self._tasks.discard)
+        return token
+
+    def outcome_of(self, token: str) -> asyncio.Future[Outcome]:
+        """Return the outcome to come of an open session.
+
+        Raises:
+            KeyError: no session has this token.
+        """
+        return self._sessions[token].outcome
+
+    async def end(self, token: str, reward: float | None = None) -> Outcome:
+        """End a session, and return its outcome when it is on disk.
+
+        Raises:
+            RequestRefused: no session has this token, or it cannot be recorded.
+        """
+        session = self._sessions.get(token)
+        if session is None or session.ended.is_set():
+            raise RequestRefused("no session has this token", code="unknown_token", status=401)
+        session.own.reward = reward
+        session.ended.set()
+        return await asyncio.shield(session.outcome)
+
+    async def _hold(self, token: str, session: _Recorded) -> None:
+        """Keep a session open to its end, and record it. The key opens another one then."""
+        episode = session.episode
+        async with episode:
+            try:
+                async with asyncio.timeout(episode.job.limits.rollout_timeout):
+                    await session.ended.wait()
+            except TimeoutError:
+                episode.state.end(StopReason.TIMEOUT)
+            self.gateway.remove(token)
+            del self._sessions[token]
+            if token == self._key and not self._closing:
+                await self.begin(token)
+            await episode.retries.close()
+            await episode.finish()
+        outcome = outcome_of(episode.trajectory(), self._config.environments[self._name], self._reward)
+        try:
+            if outcome.trajectory.turns or outcome.trajectory.error:
+                outcome = await self.journal.record(outcome)
+            session.outcome.set_result(outcome)
+        except OrlError as exc:
+            session.outcome.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
+            session.outcome.exception()  # read, where nobody waits
+            if not self.failed.done():
+                self.failed.set_exception(RunAborted(f"nothing can be recorded any more: {exc}"))
+
+    async def _post(self, http: web.Request) -> web.Response:
+        """Begin a session for who has the key."""
+        if not secrets.compare_digest(key_of(http).encode(), self._key.encode()):
+            return _refused(RequestRefused("the key of the gateway begins sessions", code="unknown_token", status=401))
+        if self._closing:
+            return _refused(RequestRefused("the gateway ends", status=503))
+        token = await self.begin()
+        url = self.gateway.base_url(token)
+        return web.json_response({"base_url": f"{url}/v1", "anthropic_base_url": url, "api_key": token}, status=201)
+
+    async def _delete(self, http: web.Request) -> web.Response:
+        """End a session, with its reward where the body has one."""
+        try:
+            with boundary(RequestRefused, "reading the body"):
+                given = msgspec.json.decode(await http.read() or b"{}", type=_End)
+            outcome = await self.end(http.match_info["token"], given.reward)
+        except RequestRefused as refusal:
+            return _refused(refusal)
+        return web.json_response(_told(outcome))
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    trajectory = outcome.trajectory
+    return {
+        "id": trajectory.job.rollout_id,
+        "ending": trajectory.ending,
+        "error": trajectory.error,
+        "reward": outcome.reward,
+        "turns": len(trajectory.turns),
+        "rows": len(outcome.datums),
+        "sampled_tokens": sum(len(turn.action_ids) for turn in trajectory.turns),
+    }
+
+
+def _refused(refusal: RequestRefused) -> web.Response:
+    return web.json_response(CHAT.error(refusal), status=refusal.status)
+
+
+async def serve(config: RunConfig, folder: Path, address: GatewayAddress, told: Callable[[str], None]) -> None:
+    """Serve sessions until this is cancelled: the entry point `orl.gateways`. See `GatewayServer`."""
+    async with recording(config, folder, address) as recorder:
+        told(recorder.gateway.url)
+        await recorder.failed
+
+
+@asynccontextmanager
+async def recording(config: RunConfig, folder: Path, address: GatewayAddress) -> AsyncGenerator[Recorder]:
+    """Open a recorder with its tokenizer, its journal in `folder` and its engine.
+
+    Raises:
+        OrlError: one of them cannot be opened, or the port cannot be bound.
+    """
+    state = await asyncio.to_thread(SharedState, config, str(config.trainer.model), folder, 1)
+    try:
+        check_renderer(config, state.renderer)
+        write_config(folder, config)
+        journal = state.journal
+        if journal is None:
+            raise OrlError("sessions need a folder to be recorded in")
+        async with (
+            SglangEngine(address.engine, context_tokens=context_tokens_of(config)) as engine,
+            Recorder(config, renderer=state.renderer, engine=engine, journal=journal, address=address) as recorder,
+        ):
+            yield recorder
+    finally:
+        await asyncio.to_thread(state.close)

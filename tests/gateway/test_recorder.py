@@ -1,0 +1,154 @@
+"""The gateway alone in front of SGLang's wire: sessions of the real SDKs, what is recorded, and who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anthropic
+import openai
+import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+from orl_core.config import decode_config
+from orl_core.datum import to_data
+from orl_core.errors import OrlError
+from orl_core.trajectory import StopReason
+from orl_gateway.recorder import Recorder, recording
+from orl_rollout.journal.journal import Entry, read_journal
+from orl_rollout.run_folder.contract import GatewayAddress
+from orl_testing import SglangServer
+
+from tests.gateway.agents import LOOK, call_text, ids_of
+from tests.kit.tokenizers import build, template
+
+KEY = "planted-key-of-the-gateway"
+USER: Any = {"role": "user", "content": "Go."}
+TOOLS: Any = [{"type": "function", "function": LOOK}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("model")
+    build(template("qwen3")).save_pretrained(folder)
+    return str(folder)
+
+
+class Policy:
+    """Looks once, then talks; records what it was shown, and what it said."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[list[int], Sequence[int], Mapping[str, Any]]] = []
+
+    def __call__(self, ids: list[int], sampling: dict[str, Any]) -> Sequence[int]:
+        text = call_text("look", at=1) if len(self.said) % 2 == 0 else f"I saw {len(self.said)}."
+        self.said.append((ids, ids_of(text), sampling))
+        return ids_of(text)
+
+
+@asynccontextmanager
+async def recorded(model: str, folder: Path, policy: Any = None, **fields: Any) -> AsyncGenerator[Recorder]:
+    tree = {"environments": {"orl/gateway": {}}, "trainer": {"model": model}, "rollout": {"upload": False}, **fields}
+    async with SglangServer(policy or Policy()) as sglang:
+        address = GatewayAddress(engine=sglang.url, key=KEY)
+        async with recording(decode_config(tree, "test"), folder, address) as recorder:
+            yield recorder
+
+
+def by_session(folder: Path) -> dict[str, Entry]:
+    return {entry.key: entry for entry in read_journal(folder)}
+
+
+async def chats(url: str, key: str) -> str:
+    """Two turns with a tool of the agent's own."""
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
+        messages: list[Any] = [USER]
+        for _ in range(2):
+            answer = await client.chat.completions.create(model="m", messages=messages, tools=TOOLS)
+            message = answer.choices[0].message
+            messages.append(message)
+            messages += [
+                {"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in message.tool_calls or ()
+            ]
+    return messages[-1].content
+
+
+async def test_openai_sdk_is_recorded_exactly(model: str, tmp_path: Path) -> None:
+    policy = Policy()
+    async with recorded(model, tmp_path, policy) as recorder:
+        assert (await chats(recorder.gateway.url, KEY)).startswith("I saw")
+        outcome = await recorder.end(KEY, reward=0.75)
+        assert (outcome.reward, outcome.trajectory.stop_reason) == (0.75, StopReason.FINISHED)
+        (entry,) = read_journal(tmp_path)  # on disk while the gateway goes on
+    (datum,) = to_data(entry.trajectory, reward=entry.reward)
+    shown, said, sampling = policy.said[1]
+    assert (*datum.prompt, *datum.response) == (*shown, *said)
+    assert sampling["temperature"] == 1.0
+    assert entry.reward == 0.75
+
+
+async def test_anthropic_sdk_has_a_session_of_its_own(model: str, tmp_path: Path) -> None:
+    async with recorded(model, tmp_path) as recorder, aiohttp.ClientSession() as http:
+        begun = await http.post(f"{recorder.gateway.url}/sessions", headers={"Authorization": f"Bearer {KEY}"})
+        session = await begun.json()
+        async with AsyncAnthropic(
+            base_url=session["anthropic_base_url"], api_key=session["api_key"], max_retries=0
+        ) as client:
+            await client.messages.create(model="m", max_tokens=90, messages=[USER])
+        ended = await http.delete(session["anthropic_base_url"], json={"reward": 0.5})
+        told = await ended.json()
+    assert (told["turns"], told["rows"], told["reward"], told["error"]) == (1, 1, 0.5, "")
+    assert {key: entry.reward for key, entry in by_session(tmp_path).items()} == {told["id"]: 0.5}
+
+
+async def test_open_sessions_are_recorded_at_the_end(model: str, tmp_path: Path) -> None:
+    async with recorded(model, tmp_path) as recorder:
+        await chats(recorder.gateway.url, KEY)
+        await chats(recorder.gateway.url, await recorder.begin())
+        await recorder.begin()  # nothing happens in it: nothing is recorded
+    entries = by_session(tmp_path)
+    assert [len(entry.trajectory.turns) for entry in entries.values()] == [2, 2]
+    assert all(entry.trajectory.trainable for entry in entries.values())
+
+
+async def test_session_ends_at_its_deadline(model: str, tmp_path: Path) -> None:
+    short = {"call_timeout": 0.5, "turn_timeout": 0.5, "rollout_timeout": 0.5, "upload": False}
+    async with recorded(model, tmp_path, rollout=short) as recorder:
+        token = await recorder.begin()
+        await chats(recorder.gateway.url, token)
+        ended = recorder.outcome_of(token)
+        outcome = await ended
+    assert outcome.trajectory.stop_reason is StopReason.TIMEOUT
+    assert [entry.trajectory.stop_reason for entry in read_journal(tmp_path)] == [StopReason.TIMEOUT]
+
+
+async def test_token_opens_its_own_session_alone(model: str, tmp_path: Path) -> None:
+    async with recorded(model, tmp_path) as recorder, aiohttp.ClientSession() as http:
+        url = recorder.gateway.url
+        one, other = await recorder.begin(), await recorder.begin()
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-api-key": one}):
+            assert (await http.post(f"{url}/sessions", headers=headers)).status == 401
+        await chats(url, one)
+        await recorder.end(one)
+        with pytest.raises(openai.AuthenticationError):
+            await chats(url, one)
+        async with AsyncAnthropic(base_url=url, api_key="wrong", max_retries=0) as client:
+            with pytest.raises(anthropic.AuthenticationError):
+                await client.messages.create(model="m", max_tokens=9, messages=[USER])
+        assert (await http.delete(f"{url}/s/{one}")).status == 401
+        assert (await http.delete(f"{url}/s/{other}", json={"reward": "much"})).status == 400
+        assert (await http.delete(f"{url}/s/{other}", data=b'{"reward": NaN}')).status == 400
+        assert (await http.delete(f"{url}/s/{other}")).status == 200
+
+
+async def test_session_without_a_disk_ends_the_gateway(model: str, tmp_path: Path) -> None:
+    async with recorded(model, tmp_path) as recorder:
+        await chats(recorder.gateway.url, KEY)
+        recorder.journal.close()
+        with pytest.raises(OrlError):
+            await recorder.end(KEY)
+        with pytest.raises(OrlError, match="recorded"):
+            await recorder.failed
