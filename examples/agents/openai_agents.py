@@ -6,14 +6,21 @@ Install it with `uv pip install openai-agents`.
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
+import httpx
 from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, ToolsToFinalOutputResult
 from agents.mcp import MCPServerStreamableHttp, MCPServerStreamableHttpParams
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from orl_gateway import AgentEpisode
 
 PATIENCE = 3600.0  # seconds; `turn_timeout` and `call_timeout` of the configuration count, and the SDK's are shorter
+TLS = ssl.create_default_context()  # one for all clients: to make one takes longer than a turn
+
+
+def _http(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx.AsyncClient:
+    return httpx.AsyncClient(headers=headers, timeout=timeout, auth=auth, verify=TLS)
 
 
 async def agent(episode: AgentEpisode) -> str:
@@ -23,9 +30,10 @@ async def agent(episode: AgentEpisode) -> str:
         """End the run with the episode: the gateway answers no request after it."""
         return ToolsToFinalOutputResult(is_final_output=episode.over(), final_output="")
 
-    server = MCPServerStreamableHttpParams(url=episode.mcp_url, timeout=PATIENCE, sse_read_timeout=PATIENCE)
+    server = MCPServerStreamableHttpParams(url=episode.mcp_url, timeout=PATIENCE, httpx_client_factory=_http)
     async with (
-        AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, timeout=PATIENCE) as client,
+        DefaultAsyncHttpxClient(timeout=PATIENCE, verify=TLS) as http,
+        AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, http_client=http) as client,
         MCPServerStreamableHttp(server, cache_tools_list=True, client_session_timeout_seconds=PATIENCE) as environment,
     ):
         player = Agent(
