@@ -27,6 +27,7 @@ SDK_TYPES: dict[str, tuple[TypeAdapter[Any], TypeAdapter[Any]]] = {
 }
 USER = {"role": "user", "content": "Hi."}
 IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:"}}
+CLEARS_RESULTS = {"type": "clear_tool_uses_20250919"}
 STRAY = {"role": "tool", "tool_call_id": "call_x", "content": "A wall."}
 
 
@@ -93,6 +94,8 @@ def test_types_of_the_sdks_accept_replies(name: str, kind: str) -> None:
         (ANTHROPIC, {"messages": [USER], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "`bash_20250124`"),
         (ANTHROPIC, {"messages": [USER], "tool_choice": {"type": "any"}}, "`tool_choice`"),
         (ANTHROPIC, {"messages": [USER], "mcp_servers": [{}]}, "`mcp_servers`"),
+        (ANTHROPIC, {"messages": [USER], "context_management": {"edits": [CLEARS_RESULTS]}}, "clear_tool_uses"),
+        (ANTHROPIC, {"messages": [USER], "output_config": {"format": {}}}, "`format`"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(api: ClientApi, body: dict[str, Any], subject: str) -> None:
@@ -115,6 +118,12 @@ def nothing(tree: dict[str, Any]) -> dict[str, Any]:
 
 def without_calls(tree: dict[str, Any]) -> dict[str, Any]:
     return {**tree, "tool_choice": "none"}
+
+
+def test_reasoning_that_claude_code_asks_for_is_the_trainers() -> None:
+    edits = [{"type": "clear_thinking_20251015", "keep": "all"}]
+    asked = {"output_config": {"effort": "high"}, "context_management": {"edits": edits}}
+    assert ANTHROPIC.read(wire({"messages": [USER], **asked})) == ANTHROPIC.read(wire({"messages": [USER]}))
 
 
 @pytest.mark.parametrize(("change", "allowed"), [(nothing, True), (without_calls, False)])
