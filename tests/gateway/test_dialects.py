@@ -13,9 +13,11 @@ from anthropic.types import Message as AnthropicMessage
 from anthropic.types import RawMessageStreamEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
-from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, RequestRefused
+from orl_core.messages import ToolCall
+from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused, SentCall
 from pydantic import TypeAdapter
 
+from tests.gateway.agents import LOOK
 from tests.gateway.replies import REPLIES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gateway"
@@ -85,6 +87,7 @@ def test_types_of_the_sdks_accept_replies(name: str, kind: str) -> None:
         (RESPONSES, {"input": [{"type": "message", "role": "user", "content": [{"type": "input_image"}]}]}, "image"),
         (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "`item_reference`"),
         (RESPONSES, {"input": "Hi.", "tools": [{"type": "web_search"}]}, "`web_search`"),
+        (RESPONSES, {"input": "Hi.", "tools": [{"type": "namespace", "name": "a"}]}, "`namespace`"),
         (RESPONSES, {"input": "Hi.", "text": {"format": {"type": "json_schema"}}}, "`text.format`"),
         (RESPONSES, {"input": "Hi.", "include": ["message.output_text.logprobs"]}, "`include`"),
         (RESPONSES, {"input": "Hi.", "truncation": "auto"}, "`truncation`"),
@@ -124,6 +127,20 @@ def test_reasoning_that_claude_code_asks_for_is_the_trainers() -> None:
     edits = [{"type": "clear_thinking_20251015", "keep": "all"}]
     asked = {"output_config": {"effort": "high"}, "context_management": {"edits": edits}}
     assert ANTHROPIC.read(wire({"messages": [USER], **asked})) == ANTHROPIC.read(wire({"messages": [USER]}))
+
+
+def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
+    group = {"type": "namespace", "name": "mcp__home", "description": "", "tools": [{"type": "function", **LOOK}]}
+    call = {"type": "function_call", "call_id": "call_a", "namespace": "mcp__home", "name": "look", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "call_a", "output": "A wall."}
+    tools = [group, {"type": "function", **LOOK}]
+    request = RESPONSES.read(wire({"input": [USER, call, result], "tools": tools}))
+    assert [tool.name for tool in request.tools] == ["mcp__home__look", "look"]
+    (said,) = (message for message in request.messages if message.calls)
+    assert said.calls[0].name == "mcp__home__look"
+    sent = [SentCall(id=tool.name, call=ToolCall(name=tool.name)) for tool in request.tools]
+    output = RESPONSES.body(Reply(name="a", calls=tuple(sent)), request)["output"]
+    assert [(item.get("namespace"), item["name"]) for item in output] == [("mcp__home", "look"), (None, "look")]
 
 
 @pytest.mark.parametrize(("change", "allowed"), [(nothing, True), (without_calls, False)])
