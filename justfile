@@ -67,7 +67,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not slow" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not slow" "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:
@@ -107,6 +107,12 @@ _test-megatron trainer:
 # environments on the servers of older SDKs, which are installed from the package index: just test-servers -k ors
 test-servers *arguments:
     uv run --extra trl --group dev pytest -m servers "$@"
+
+# command line agents through the gateway; npm installs them here, --write-table writes what they did into docs/agents.md
+test-agents *arguments:
+    mkdir -p .agents && cp examples/agents/package.json .agents/
+    npm install --prefix .agents --no-audit --no-fund
+    uv run --extra trl --group dev pytest -m agents tests/agents "$@"
 
 # environments of other people: doctor, prepare, rollouts, two training steps: just play-environments EnvCommons/ATC
 play-environments *arguments:

@@ -13,9 +13,11 @@ from anthropic.types import Message as AnthropicMessage
 from anthropic.types import RawMessageStreamEvent
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
-from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, RequestRefused
+from orl_core.messages import ToolCall
+from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused, SentCall
 from pydantic import TypeAdapter
 
+from tests.gateway.agents import LOOK
 from tests.gateway.replies import REPLIES
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gateway"
@@ -27,6 +29,7 @@ SDK_TYPES: dict[str, tuple[TypeAdapter[Any], TypeAdapter[Any]]] = {
 }
 USER = {"role": "user", "content": "Hi."}
 IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:"}}
+CLEARS_RESULTS = {"type": "clear_tool_uses_20250919"}
 STRAY = {"role": "tool", "tool_call_id": "call_x", "content": "A wall."}
 
 
@@ -84,6 +87,7 @@ def test_types_of_the_sdks_accept_replies(name: str, kind: str) -> None:
         (RESPONSES, {"input": [{"type": "message", "role": "user", "content": [{"type": "input_image"}]}]}, "image"),
         (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "`item_reference`"),
         (RESPONSES, {"input": "Hi.", "tools": [{"type": "web_search"}]}, "`web_search`"),
+        (RESPONSES, {"input": "Hi.", "tools": [{"type": "namespace", "name": "a"}]}, "`namespace`"),
         (RESPONSES, {"input": "Hi.", "text": {"format": {"type": "json_schema"}}}, "`text.format`"),
         (RESPONSES, {"input": "Hi.", "include": ["message.output_text.logprobs"]}, "`include`"),
         (RESPONSES, {"input": "Hi.", "truncation": "auto"}, "`truncation`"),
@@ -93,6 +97,8 @@ def test_types_of_the_sdks_accept_replies(name: str, kind: str) -> None:
         (ANTHROPIC, {"messages": [USER], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "`bash_20250124`"),
         (ANTHROPIC, {"messages": [USER], "tool_choice": {"type": "any"}}, "`tool_choice`"),
         (ANTHROPIC, {"messages": [USER], "mcp_servers": [{}]}, "`mcp_servers`"),
+        (ANTHROPIC, {"messages": [USER], "context_management": {"edits": [CLEARS_RESULTS]}}, "clear_tool_uses"),
+        (ANTHROPIC, {"messages": [USER], "output_config": {"format": {}}}, "`format`"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(api: ClientApi, body: dict[str, Any], subject: str) -> None:
@@ -115,6 +121,26 @@ def nothing(tree: dict[str, Any]) -> dict[str, Any]:
 
 def without_calls(tree: dict[str, Any]) -> dict[str, Any]:
     return {**tree, "tool_choice": "none"}
+
+
+def test_reasoning_that_claude_code_asks_for_is_the_trainers() -> None:
+    edits = [{"type": "clear_thinking_20251015", "keep": "all"}]
+    asked = {"output_config": {"effort": "high"}, "context_management": {"edits": edits}}
+    assert ANTHROPIC.read(wire({"messages": [USER], **asked})) == ANTHROPIC.read(wire({"messages": [USER]}))
+
+
+def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
+    group = {"type": "namespace", "name": "mcp__home", "description": "", "tools": [{"type": "function", **LOOK}]}
+    call = {"type": "function_call", "call_id": "call_a", "namespace": "mcp__home", "name": "look", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "call_a", "output": "A wall."}
+    tools = [group, {"type": "function", **LOOK}]
+    request = RESPONSES.read(wire({"input": [USER, call, result], "tools": tools}))
+    assert [tool.name for tool in request.tools] == ["mcp__home__look", "look"]
+    (said,) = (message for message in request.messages if message.calls)
+    assert said.calls[0].name == "mcp__home__look"
+    sent = [SentCall(id=tool.name, call=ToolCall(name=tool.name)) for tool in request.tools]
+    output = RESPONSES.body(Reply(name="a", calls=tuple(sent)), request)["output"]
+    assert [(item.get("namespace"), item["name"]) for item in output] == [("mcp__home", "look"), (None, "look")]
 
 
 @pytest.mark.parametrize(("change", "allowed"), [(nothing, True), (without_calls, False)])

@@ -75,6 +75,15 @@ async def test_client_lists_and_calls_the_tools() -> None:
         assert episode.trajectory().turns[0].results[0].reward == 0.25
 
 
+async def test_schema_keeps_its_order() -> None:
+    schemas = [{"properties": {}, "type": "object"}, {"title": "Wait", "properties": {}}]
+    tools = tuple(ToolSpec(name=f"tool_{at}", parameters=schema) for at, schema in enumerate(schemas))
+    async with Gateway() as gateway, episode_of(Model(), ScriptedSession(tools=tools)) as episode:
+        _, text = await send(gateway.mcp_url(gateway.add(episode)), request("tools/list"))
+    listed = [tool["inputSchema"] for tool in json.loads(text)["result"]["tools"]]
+    assert [[*schema] for schema in listed] == [["properties", "type"], ["type", "title", "properties"]]
+
+
 async def test_wrong_call_is_a_result_that_the_model_reads() -> None:
     async with served() as (episode, url):
         agent = ChatAgent()

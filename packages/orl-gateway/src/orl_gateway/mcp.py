@@ -99,10 +99,15 @@ async def _ping(_: Episode, __: Fields) -> dict[str, Any]:
 
 async def _list(episode: Episode, _: Fields) -> dict[str, Any]:
     tools = [
-        {"name": tool.name, "description": tool.description, "inputSchema": {"type": "object", **tool.parameters}}
+        {"name": tool.name, "description": tool.description, "inputSchema": _schema(tool.parameters)}
         for tool in episode.opening.tools
     ]
     return {"tools": tools}
+
+
+def _schema(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a tool with its type, which the protocol asks for. The order stays: the model reads it."""
+    return parameters if "type" in parameters else {"type": "object", **parameters}
 
 
 async def _call(episode: Episode, parameters: Fields) -> dict[str, Any]:

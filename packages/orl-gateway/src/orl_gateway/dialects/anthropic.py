@@ -17,6 +17,8 @@ _ENDINGS = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "st
 _KINDS = {401: "authentication_error", 502: "api_error"}
 _BILLING = "x-anthropic-billing-header:"  # Claude Code's block of the system prompt, other in each request
 
+_REASONING_EDIT = "clear_thinking_"
+
 
 class _Message(Struct, kw_only=True):
     role: str
@@ -37,6 +39,8 @@ class _Body(Struct, kw_only=True):
     tool_choice: _ToolChoice = field(default_factory=_ToolChoice)
     stop_sequences: list[str] = field(default_factory=list[str])
     stream: bool = False
+    context_management: dict[str, Any] = field(default_factory=dict[str, Any])
+    output_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def read(body: bytes) -> ModelRequest:
@@ -46,6 +50,7 @@ def read(body: bytes) -> ModelRequest:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
     asked = read_body(body, _Body)
+    _refuse(asked)
     conversation = Conversation()
     system = [block for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
     if system:
@@ -67,6 +72,15 @@ def read(body: bytes) -> ModelRequest:
         stream=asked.stream,
         stream_usage=True,
     )
+
+
+def _refuse(asked: _Body) -> None:
+    """Refuse changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
+    for edit in _blocks(asked.context_management.get("edits") or []):
+        if not str(edit.get("type")).startswith(_REASONING_EDIT):
+            raise unsupported(f"`context_management`: an edit of type `{edit.get('type')}`")
+    if unknown := sorted(name for name, value in asked.output_config.items() if name != "effort" and value is not None):
+        raise unsupported(f"`output_config`: `{unknown[0]}`")
 
 
 def _tool(tool: dict[str, Any]) -> ToolSpec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from orl_core.errors import OrlError
 from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
 
@@ -38,12 +38,14 @@ class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     `messages` hold one system message at most, the first, and no two user messages in a row. Results stand in the order
     of the calls that they answer. `call_ids` has length N: the ids of an assistant message's calls, else ().
-    `allows_calls` is false where the agent wants no call now; `allows_parallel` where it wants one at most.
+    `namespaces` are those of tools that have one, by the tool's name here: Responses has them. `allows_calls` is false
+    where the agent wants no call now; `allows_parallel` where it wants one at most.
     """
 
     messages: tuple[Message, ...]
     call_ids: tuple[tuple[str, ...], ...]
     tools: tuple[ToolSpec, ...] = ()
+    namespaces: dict[str, str] = field(default_factory=dict[str, str])
     model: str = ""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()

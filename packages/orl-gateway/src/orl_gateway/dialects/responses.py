@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
+from orl_core.messages import ToolSpec
 
 from orl_gateway.dialects.exchange import ClientApi, Event, ModelRequest, Reply, RequestRefused
 from orl_gateway.dialects.openai import KEEPALIVE, allows_calls, error, function_tool
 from orl_gateway.dialects.reading import Conversation, arguments_of, read_body, text_blocks, unsupported
+
+_BETWEEN = "__"  # of a namespace and a name
 
 
 class _Text(Struct, kw_only=True):
@@ -50,10 +53,12 @@ def read(body: bytes) -> ModelRequest:
         for index, item in enumerate(asked.input):
             _add(conversation, item, f"input item {index}")
     messages, call_ids = conversation.messages()
+    listed = [*_tools(asked.tools)]
     return ModelRequest(
         messages=messages,
         call_ids=call_ids,
-        tools=tuple(function_tool(tool, tool) for tool in asked.tools),
+        tools=tuple(tool for tool, _ in listed),
+        namespaces={tool.name: namespace for tool, namespace in listed if namespace},
         model=asked.model,
         max_tokens=asked.max_output_tokens,
         allows_calls=allows_calls(asked.tool_choice),
@@ -74,6 +79,22 @@ def _refuse(asked: _Body) -> None:
         raise unsupported("`background`")
 
 
+def _tools(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[tuple[ToolSpec, str]]:
+    """Yield each tool under the name that the model reads, and its namespace, empty where it has none."""
+    for tool in tools:
+        inner = tool.get("tools")
+        if tool.get("type") == "namespace" and not namespace and isinstance(inner, list):
+            yield from _tools(cast("list[dict[str, Any]]", inner), str(tool.get("name")))
+        else:
+            spec = function_tool(tool, tool)
+            yield structs.replace(spec, name=_joined(namespace, spec.name)), namespace
+
+
+def _joined(namespace: object, name: str) -> str:
+    """Return the name that the model reads for a tool in a namespace: chat templates know no namespaces."""
+    return f"{namespace}{_BETWEEN}{name}" if namespace else name
+
+
 def _add(conversation: Conversation, item: dict[str, Any], where: str) -> None:
     kind = item.get("type", "message")
     if kind == "message":
@@ -82,7 +103,7 @@ def _add(conversation: Conversation, item: dict[str, Any], where: str) -> None:
         parts = cast("list[Any]", item.get("content") or item.get("summary") or [])
         conversation.assistant(reasoning="\n".join(block.text for block in text_blocks(parts, where)))
     elif kind == "function_call":
-        name = str(item.get("name"))
+        name = _joined(item.get("namespace"), str(item.get("name")))
         call = (str(item.get("call_id")), name, arguments_of(item.get("arguments"), name))
         conversation.assistant(calls=[call])
     elif kind == "function_call_output":
@@ -110,7 +131,7 @@ def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
         **_frame(reply, request),
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": _output(reply),
+        "output": _output(reply, request),
         "usage": {
             "input_tokens": reply.prompt_tokens,
             "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
@@ -147,7 +168,7 @@ def _frame(reply: Reply, request: ModelRequest) -> dict[str, Any]:
     }
 
 
-def _output(reply: Reply) -> list[dict[str, Any]]:
+def _output(reply: Reply, request: ModelRequest) -> list[dict[str, Any]]:
     """Return the items of the output: reasoning, the text, and each call."""
     status = "incomplete" if reply.ending == "length" else "completed"
     items: list[dict[str, Any]] = []
@@ -160,8 +181,14 @@ def _output(reply: Reply) -> list[dict[str, Any]]:
     for index, sent in enumerate(reply.calls):
         arguments = json.dumps(sent.call.arguments, ensure_ascii=False)
         call = {"type": "function_call", "id": f"fc_{reply.name}_{index}", "call_id": sent.id}
-        items.append({**call, "name": sent.call.name, "arguments": arguments})
+        items.append({**call, **_named(sent.call.name, request), "arguments": arguments})
     return [{**item, "status": status} for item in items]
+
+
+def _named(name: str, request: ModelRequest) -> dict[str, str]:
+    """Return the fields of a call that name its tool."""
+    namespace = request.namespaces.get(name)
+    return {"namespace": namespace, "name": name[len(_joined(namespace, "")) :]} if namespace else {"name": name}
 
 
 def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
