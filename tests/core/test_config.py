@@ -494,3 +494,17 @@ def test_turn_advantages_need_a_sum_of_turn_rewards():
     tree = {"environments": {"A/B": {"reward_reduction": "max"}}, "turn_advantages": True}
     with pytest.raises(ConfigError, match="`reward_reduction: sum`"):
         decode_config(tree, "test")
+
+
+@pytest.mark.parametrize("engine", ["sglang", "transformers", "http://127.0.0.1:30000"])
+def test_engine_is_an_option_of_trl_alone(engine: str):
+    tree = {"environments": {"toy/Env": {}}, "trainer": {"engine": engine}}
+    assert decode_config(tree, "test").trainer.engine == engine
+    with pytest.raises(ConfigError, match="`engine`"):
+        decode_config({**tree, "trainer": {"engine": engine, "backend": "slime"}}, "test")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "http://me@host:1", "http://host?key=1"])
+def test_engine_that_is_none_is_refused(engine: str):
+    with pytest.raises(ConfigError, match="engine"):
+        decode_config({"environments": {"toy/Env": {}}, "trainer": {"engine": engine}}, "test")

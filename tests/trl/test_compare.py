@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
-from typing import TypeVar, cast
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from typing import TypeVar
 
 from orl_core.config import GroupRewardConfig
+from orl_rollout.loop.engine import Engine
 from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_trl.engine import InProcessEngine
+from orl_testing import ScriptedEngine
 from orl_trl.rollouts import Rollouts, TrainingPlan
 
 from tests.kit.trajectories import FakeJudge, ended
@@ -20,10 +21,17 @@ from tests.kit.trajectories import FakeJudge, ended
 T = TypeVar("T")
 
 
-class Engine:
+class Unasked:
     """An engine that nobody asks."""
 
-    weight_version = ""
+    def __init__(self) -> None:
+        self.metrics: dict[str, float] = {}
+
+    def client(self) -> AbstractAsyncContextManager[Engine]:
+        return nullcontext(ScriptedEngine([]))
+
+    def batch(self, version: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def serve(self, until: Future[T]) -> T:
         return until.result(10)
@@ -61,7 +69,7 @@ def test_a_batch_is_paid_by_comparison():
         compare=compared,
     )
     logged: dict[str, float] = {}
-    with Rollouts(plan, cast("InProcessEngine", Engine()), Player(outcomes).open) as rollouts:  # type: ignore[arg-type]
+    with Rollouts(plan, Unasked(), Player(outcomes).open) as rollouts:
         columns = rollouts(list(outcomes), None)
         assert rollouts.reward(reward=columns["reward"], log_metric=logged.__setitem__) == [7.0, 6.5]
     assert logged["group_reward/failed"] == 0.0

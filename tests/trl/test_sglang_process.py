@@ -45,16 +45,17 @@ def members(group: int | None) -> list[int]:
 
 
 def test_the_command_has_every_option():
-    words = command_of(Launch(model="m", context_tokens=64, seed=3, deterministic=True), 30000)
+    words = command_of(Launch(model="m", context_tokens=64, seed=3, extra=("--attention-backend", "triton")), 30000)
     assert tuple(words[:3]) == PROGRAM
     pairs = dict(zip(words[3::2], words[4::2], strict=False))
     assert pairs["--model-path"] == "m"
     assert pairs["--port"] == "30000"
     assert pairs["--random-seed"] == "3"
     assert pairs["--host"] == "127.0.0.1"
-    assert {"--skip-tokenizer-init", "--enable-memory-saver", "--enable-deterministic-inference"} <= set(words)
+    assert {"--skip-tokenizer-init", "--enable-memory-saver"} <= set(words)
+    assert words[-2:] == ["--attention-backend", "triton"]
     plain = structs.replace(LAUNCH, memory_saver=False)
-    assert not {"--enable-memory-saver", "--enable-deterministic-inference"} & set(command_of(plain, 1))
+    assert "--enable-memory-saver" not in command_of(plain, 1)
 
 
 def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
@@ -82,9 +83,9 @@ def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
             os.killpg(server.pid or 0, signal.SIGKILL)
             assert gone(server.pid) or server.ended
             if not last:
-                server.restart("second")
+                server.restart("second", "1")
         with pytest.raises(EngineError, match="twice"):
-            server.restart("third")
+            server.restart("third", "2")
     assert (tmp_path / LOG).read_text("utf-8").split("\n")[-2].startswith("second")
 
 

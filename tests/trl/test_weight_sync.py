@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Generator
-from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from orl_core.errors import EngineAnswerError, EngineError
-from orl_testing import Fault, FaultKind, SglangServer
-from orl_trl.canary import IDS, canary_ids, check_canary, logprobs_under
+from orl_core.errors import EngineError
+from orl_rollout.signals.interrupt import on_thread
+from orl_testing import Fault, FaultKind
+from orl_trl.canary import canary_prompt, check_canary, logprobs_under
 from orl_trl.sglang_control import SglangControl
-from orl_trl.weight_sync import SharedMemorySync, buckets
+from orl_trl.weight_sync import FirstThatWorks, SharedMemorySync, buckets
 from safetensors.torch import load_file
-from transformers import Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3ForCausalLM
 
-
-@contextmanager
-def served(faults: tuple[Fault, ...] = ()) -> Generator[tuple[SglangServer, SglangControl]]:
-    """Serve a stand-in whose logprobs are those of the checkpoint that it was told to load."""
-    server = SglangServer(lambda _ids, _sampling: [5], faults=faults)
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-
-    def score(ids: list[int]) -> list[float]:
-        model = Qwen3ForCausalLM.from_pretrained(server.weights[-1], dtype="float32")
-        return [0.0, *logprobs_under(model, ids)]
-
-    async def serve() -> None:
-        async with server:
-            ended = asyncio.Event()
-            started.set_result((asyncio.get_running_loop(), ended))
-            await ended.wait()
-
-    server.score = score
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    loop, ended = started.result(10)
-    try:
-        yield server, SglangControl(server.url)
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join(10)
+from tests.trl.stand_in import served
 
 
 @pytest.fixture
@@ -74,22 +45,22 @@ def test_the_canary_passes_after_a_sync_and_fails_before(
 
 def test_a_logprob_that_is_missing_is_an_error(model: Qwen3ForCausalLM):
     with served() as (server, control):
-        for given in ([], [0.0] * (IDS - 1), [0.0] * (IDS - 1) + [float("nan")]):
-            server.score = lambda _ids, given=given: given
-            with pytest.raises(EngineAnswerError):
+        for given in ([], [float("nan")] * 64):
+            server.score = lambda _prompt, _ids, given=given: given
+            with pytest.raises(EngineError):
                 check_canary(control, model)
 
 
-def test_the_trainer_keeps_its_mode_and_the_ids_are_fixed(model: Qwen3ForCausalLM):
-    ids = canary_ids(600)
-    assert ids == canary_ids(600)
+def test_the_trainer_keeps_its_mode_and_the_prompt_is_fixed(model: Qwen3ForCausalLM):
+    ids = canary_prompt(600)
+    assert ids == canary_prompt(600)
     assert max(ids) < 600
     model.train()
     found = logprobs_under(model, ids)
     assert model.training
     model.eval()
     assert found == logprobs_under(model, ids)
-    assert len(found) == IDS - 1
+    assert len(found) == len(ids) - 1
 
 
 def test_memory_is_released_and_taken_back():
@@ -97,7 +68,7 @@ def test_memory_is_released_and_taken_back():
         control.release("weights", "kv_cache")
         assert server.released == {"weights", "kv_cache"}
         with pytest.raises(EngineError, match="released"):
-            control.logprobs([1, 2])
+            control.sample([1, 2], 1)
         control.resume("weights")
         assert server.released == {"kv_cache"}
 
@@ -115,6 +86,41 @@ def test_what_the_engine_refuses_is_an_error(model: Qwen3ForCausalLM):
     assert not control.healthy()
     with pytest.raises(EngineError, match="flush_cache"):
         control.flush_cache()
+
+
+def test_a_busy_server_is_idle_after_its_requests_are_aborted():
+    with served() as (server, control):
+        server.score = lambda _prompt, ids: [-1.0] * len(ids)
+        server.pause()
+        waiting = on_thread(lambda: control.sample([1, 2], 4))
+        while not server.running:
+            pass
+        control.settle()
+        assert waiting.result(10).finish_reason == "abort"
+
+
+class Ways:
+    """A way to send weights that works as long as `fault` is None; it keeps the versions that it sent."""
+
+    def __init__(self, fault: EngineError | None = None) -> None:
+        self.fault = fault
+        self.sent: list[str] = []
+
+    def __call__(self, model: PreTrainedModel, version: str) -> None:
+        self.sent.append(version)
+        if self.fault is not None:
+            raise self.fault
+
+
+def test_weights_take_the_other_way_once_the_first_failed(model: Qwen3ForCausalLM):
+    first, second = Ways(EngineError("no IPC here")), Ways()
+    sync = FirstThatWorks(first, second)
+    sync(model, "0")
+    sync(model, "1")
+    assert (first.sent, second.sent) == (["0"], ["0", "1"])
+    second.fault = EngineError("no room")
+    with pytest.raises(EngineError, match="no room"):
+        sync(model, "2")
 
 
 def test_a_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,12 +42,26 @@ class _Waiting(Struct, frozen=True, kw_only=True):
 
 
 class InProcessEngine:
-    """`orl_rollout.loop.engine.Engine` over a transformers model. `weight_version` goes into every Generation."""
+    """`orl_rollout.loop.engine.Engine` over a transformers model, whose weights are always those of training.
+
+    `weight_version` goes into every Generation. `metrics` stay empty.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._inbox: SimpleQueue[_Waiting | None] = SimpleQueue()  # None: look whether there is still work to wait for
         self.weight_version = ""
+        self.metrics: dict[str, float] = {}
+
+    def client(self) -> AbstractAsyncContextManager[InProcessEngine]:
+        """Return itself: requests go through this process."""
+        return nullcontext(self)
+
+    @contextmanager
+    def batch(self, version: str) -> Generator[None]:
+        """Let the answers in the block have the weight version `version`."""
+        self.weight_version = version
+        yield
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
         """Sample one continuation; waits until a `serve` on another thread gets to it.

@@ -1,7 +1,8 @@
 """Rollouts for TRL: the same loop, sessions, configuration and reward as everywhere, on an event loop beside torch.
 
 TRL calls `__call__` (its `rollout_func`) on the main thread with a batch's task keys, copies of a group adjacent, and
-wants one row for each, in that order. All are played at once on the loop's thread, while this thread serves the engine.
+wants one row for each, in that order. All are played at once on the loop's thread, while this thread serves the engine,
+which is the model itself (`engine`) or an SGLang (`served_engine`).
 
 A row is a datum as it is (law L1); those of a rollout after its first one join later (`several_rows`). The sampled
 logprobs correct the loss for the difference between engine and trainer (`importance`).
@@ -13,8 +14,8 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractAsyncContextManager, ExitStack
-from typing import Any, Protocol, Self
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
+from typing import Any, Protocol, Self, TypeVar
 
 from msgspec import Struct
 from orl_core.task import Task
@@ -26,8 +27,9 @@ from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.runtime.stack import run_all
 from orl_rollout.signals import interrupt
 
-from orl_trl.engine import InProcessEngine
 from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
+
+T = TypeVar("T")
 
 
 class Player(Protocol):
@@ -38,6 +40,37 @@ class Player(Protocol):
 
         Raises:
             OrlError: the run must end.
+        """
+        ...
+
+
+class BatchEngine(Protocol):
+    """The engine of a training run, which samples batch by batch, each with the weights of then.
+
+    `metrics` are numbers of the latest batch; `sync_seconds`, where it is, is no time of the rollouts.
+    """
+
+    metrics: dict[str, float]
+
+    def client(self) -> AbstractAsyncContextManager[Engine]:
+        """Open, on the rollouts' event loop, the engine that they ask."""
+        ...
+
+    def batch(self, version: str) -> AbstractContextManager[None]:
+        """Let the block sample with the weights as they are, `version`. Training may have the memory afterwards.
+
+        Raises:
+            EngineError: the engine does not get the weights.
+        """
+        ...
+
+    def serve(self, until: Future[T]) -> T:
+        """Answer requests from this thread until `until` is done. Return its result.
+
+        Raises:
+            Interrupted: a signal came.
+            EngineError: the engine is gone for good.
+            Exception: whatever `until` raises.
         """
         ...
 
@@ -66,13 +99,13 @@ class Rollouts:
     """Plays batches for a trainer. A context manager; the player is opened and closed on the loop's own thread.
 
     `outcomes`, `compared` (metrics of group rewards), `started` and `seconds` are those of the latest training batch,
-    `step` its number, from 1.
+    `step` its number, from 1. `engine` may be read.
     """
 
     def __init__(
         self,
         plan: TrainingPlan,
-        engine: InProcessEngine,
+        engine: BatchEngine,
         open_player: Callable[[], AbstractAsyncContextManager[Player]],
     ) -> None:
         self.step = 0
@@ -80,7 +113,7 @@ class Rollouts:
         self.compared: dict[str, float] = {}
         self.started = self.seconds = 0.0
         self.plan = plan
-        self._engine = engine
+        self.engine = engine
         self._open_player = open_player
         self._thread = LoopThread()
         self._closing = asyncio.Event()
@@ -114,7 +147,6 @@ class Rollouts:
             RunAborted: too many rollouts end in ERROR.
         """
         self.started = time.monotonic()
-        self._engine.weight_version = str(self.step)
         self.step += 1
         tasks = [self.plan.tasks[key] for key in prompts]
         self.outcomes = self._play(tasks, f"train/{self.step}", self.plan.sampling, evaluation=False)
@@ -141,7 +173,6 @@ class Rollouts:
         Raises:
             RunAborted: too many rollouts end in ERROR.
         """
-        self._engine.weight_version = str(self.step)
         tasks = [task for task in self.plan.held_out for _ in range(self.plan.eval_samples)]
         return self._play(tasks, f"eval/{self.step}", self.plan.eval_sampling, evaluation=True)
 
@@ -159,17 +190,19 @@ class Rollouts:
             )
             for row, task in enumerate(tasks)
         ]
-        playing = self._thread.submit(self._play_all(requests))
-        try:
-            return self._engine.serve(until=playing)
-        finally:
-            playing.cancel()
+        trained = self.step if evaluation else self.step - 1
+        with self.engine.batch(str(trained)):
+            playing = self._thread.submit(self._play_all(requests))
+            try:
+                return self.engine.serve(until=playing)
+            finally:
+                playing.cancel()
 
     async def _play_all(self, requests: Sequence[RolloutRequest]) -> list[Outcome]:
         outcomes: dict[str, Outcome] = {}
 
         async def play(request: RolloutRequest) -> None:
-            outcomes[request.rollout_id] = await self._player.play(request, self._engine)
+            outcomes[request.rollout_id] = await self._player.play(request, self._client)
 
         async with self._playing:
             await run_all(map(play, requests), min(len(requests), self.plan.concurrency))
@@ -177,7 +210,7 @@ class Rollouts:
 
     async def _live(self, opened: Future[Player]) -> None:
         """Keep the player open until the last batch, finished or cancelled, has let go of it."""
-        async with self._open_player() as player:
+        async with self.engine.client() as self._client, self._open_player() as player:
             opened.set_result(player)
             await self._closing.wait()
             async with self._playing:

@@ -21,6 +21,7 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.importance import FIELDS, check_correction
 from orl_trl.local import TINY
+from orl_trl.sglang_options import options_of
 from orl_trl.tracking import tracked_by
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     defaults = {**_defaults(parameters), **estimator, **_shared(config), "output_dir": str(run.folder / "trainer")}
     defaults["max_completion_length"] = run.config.rollout.turn_tokens
     defaults["report_to"] = ["wandb"] if tracked_by(config).mode else "none"
-    merged = {**defaults, **_flags(config.own_flags, run.extra)}
+    given = options_of(config.own_flags, run.extra)
+    merged = {**defaults, **_flags(given.flags, given.extra)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
     check_correction(merged)

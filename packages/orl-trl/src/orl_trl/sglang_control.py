@@ -1,4 +1,4 @@
-"""The control endpoints of one SGLang server: health, weights, memory, cache, and the logprobs of given ids.
+"""The control endpoints of one SGLang server: health, weights, memory, cache, and one generation at a time.
 
 It knows the wire and neither models nor rollouts. Rollouts use `orl_rollout.sglang.client`.
 """
@@ -6,14 +6,17 @@ It knows the wire and neither models nor rollouts. Rollouts use `orl_rollout.sgl
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import aiohttp
 import msgspec
 from orl_core.errors import EngineAnswerError, EngineError, boundary
+from orl_core.trajectory import Generation
 from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, read, read_error
+from orl_rollout.sglang.answer import read_generation
 from orl_rollout.signals import interrupt
 
 Memory = Literal["weights", "kv_cache"]
@@ -21,6 +24,8 @@ Memory = Literal["weights", "kv_cache"]
 ANSWER_BYTES = 1 << 24
 HEALTH_SECONDS = 5.0
 CONTROL_SECONDS = 600.0  # for an update of large weights from a slow disk
+IDLE_SECONDS = 60.0
+IDLE_POLL_SECONDS = 0.05
 
 
 class SglangControl:
@@ -61,31 +66,46 @@ class SglangControl:
         """Take the GPU memory again that `release` gave back."""
         self._post("/resume_memory_occupation", {"tags": list(memory)})
 
-    def logprobs(self, ids: Sequence[int]) -> list[float]:
-        """Return the logprob of each of `ids` but the first, given those before it, at temperature 1.
+    def settle(self) -> None:
+        """Abort what runs, wait until the server is idle, and empty the prefix cache: SGLang dies of a release before.
 
         Raises:
-            EngineAnswerError: there is not one finite number for each id.
+            EngineError: it is not idle within IDLE_SECONDS.
         """
-        sampling = {"max_new_tokens": 1, "temperature": 1.0}
-        asked = {"input_ids": list(ids), "sampling_params": sampling, "return_logprob": True, "logprob_start_len": 0}
-        answer = self._post("/generate", asked)
-        with boundary(EngineAnswerError, "reading `input_token_logprobs`"):
-            triples = msgspec.convert(answer["meta_info"]["input_token_logprobs"], list[tuple[float | None, int, Any]])
-        found = [value for value, _, _ in triples[1:] if value is not None]
-        if [token for _, token, _ in triples] != list(ids) or len(found) != len(ids) - 1:
-            raise EngineAnswerError(f"SGLang returned {len(found)} logprobs for {len(ids)} ids, or those of other ids")
-        return found
+        self._post("/abort_request", {"abort_all": True})
+        ends = time.monotonic() + IDLE_SECONDS
+        while True:
+            try:
+                return self.flush_cache()
+            except EngineError:
+                if time.monotonic() > ends:
+                    raise
+            interrupt.check()
+            time.sleep(IDLE_POLL_SECONDS)
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = interrupt.run(self._ask("POST", path, body, CONTROL_SECONDS))
+    def sample(self, ids: Sequence[int], count: int) -> Generation:
+        """Return `count` ids that go on after `ids`, at temperature 1, past any end of sequence.
+
+        Raises:
+            EngineAnswerError: an id has no finite logprob of its own.
+        """
+        sampling = {"max_new_tokens": count, "temperature": 1.0, "top_p": 1.0, "ignore_eos": True}
+        asked = {"input_ids": list(ids), "sampling_params": sampling, "return_logprob": True}
+        started = time.monotonic()
+        answer = self._send("/generate", asked)
+        return read_generation(answer, time.monotonic() - started)
+
+    def _post(self, path: str, body: dict[str, Any]) -> None:
+        answer = self._send(path, body)
         if not answer.startswith(b"{"):
-            return {}
+            return
         with boundary(EngineAnswerError, f"SGLang: POST {path}"):
             told = msgspec.convert(safe_json.decode(answer), dict[str, Any])
         if told.get("success") is False:
             raise EngineError(f"SGLang: POST {path}: {told.get('message')}")
-        return told
+
+    def _send(self, path: str, body: dict[str, Any]) -> bytes:
+        return interrupt.run(self._ask("POST", path, body, CONTROL_SECONDS))
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> bytes:
         with boundary(EngineError, f"SGLang: {method} {path}"):

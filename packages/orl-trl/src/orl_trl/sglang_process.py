@@ -42,16 +42,16 @@ ALLOCATOR = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
 class Launch(Struct, frozen=True, kw_only=True):
     """The server to start. `memory_share` is the share of the GPU's memory for its weights and KV cache.
 
-    `memory_saver` lets it give memory back while the trainer works. `deterministic` makes its answers independent of
-    the batch, which is slower.
+    `memory_saver` lets it give memory back while the trainer works. `extra` are words of its command, which come last.
     """
 
     model: str
     context_tokens: int
     seed: int = 0
+    weight_version: str = "0"
     memory_share: float = 0.5
     memory_saver: bool = True
-    deterministic: bool = False
+    extra: tuple[str, ...] = ()
     program: tuple[str, ...] = PROGRAM
 
 
@@ -65,14 +65,11 @@ def command_of(launch: Launch, port: int) -> list[str]:
         "dtype": "bfloat16",
         "mem-fraction-static": launch.memory_share,
         "random-seed": launch.seed,
+        "weight-version": launch.weight_version,
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    switches = {
-        "skip-tokenizer-init": True,
-        "enable-memory-saver": launch.memory_saver,
-        "enable-deterministic-inference": launch.deterministic,
-    }
-    return [*launch.program, *words, *(f"--{name}" for name, on in switches.items() if on)]
+    saver = ["--enable-memory-saver"] if launch.memory_saver else []
+    return [*launch.program, *words, "--skip-tokenizer-init", *saver, *launch.extra]
 
 
 def environment_for(config: RunConfig) -> dict[str, str]:
@@ -115,8 +112,8 @@ class SglangProcess:
         """Return whether the server died."""
         return self._process is None or self._process.poll() is not None
 
-    def restart(self, model: str) -> None:
-        """Start the server again, with the weights in the folder `model`. Wait until it is healthy.
+    def restart(self, model: str, version: str) -> None:
+        """Start the server again, with the weights in the folder `model` as `version`. Wait until it is healthy.
 
         Raises:
             EngineError: it died for the second time, or does not start.
@@ -126,7 +123,7 @@ class SglangProcess:
             raise EngineError(f"SGLang died twice in this run: {self._last_line()}. Read {self._log}")
         self._restarts += 1
         logger.warning("SGLang died and is started again: %s", self._last_line())
-        self._start(structs.replace(self._launch, model=model))
+        self._start(structs.replace(self._launch, model=model, weight_version=version))
 
     def _start(self, launch: Launch) -> None:
         command = guarded(command_of(launch, self._port))

@@ -1,7 +1,7 @@
 """One run of the embedded trainer: model and engine, TRL's GRPOTrainer, measurements before and after, the files.
 
 TRL owns the optimizer and the loss; orl owns the step and the files. Torch works on the main thread, which serves the
-engine while rollouts play on a loop of their own.
+engine while rollouts play on a loop of their own. `engines` opens the engine.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from functools import partial
 
 import transformers
@@ -33,11 +33,12 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from orl_trl.checkpoints import WholeCheckpoints, check_start, order_of, start_of
-from orl_trl.engine import InProcessEngine
+from orl_trl.engine_choice import Choice
+from orl_trl.engines import engine_of, open_engine
 from orl_trl.importance import correct_ratios
 from orl_trl.local import load_model
 from orl_trl.memory import check_memory
-from orl_trl.rollouts import Player, Rollouts, TrainingPlan
+from orl_trl.rollouts import BatchEngine, Player, Rollouts, TrainingPlan
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
 from orl_trl.tracking import tracking
 from orl_trl.training import Training
@@ -45,24 +46,32 @@ from orl_trl.training import Training
 logger = logger_of("orl")
 
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
+OpenEngine = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[BatchEngine]]
 
 
-def train(run: Run, open_player: OpenPlayer | None = None) -> None:
-    """See `orl_trl.train`. `open_player` opens what plays: the runtime, or a test's fake of it."""
+def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine = open_engine) -> None:
+    """See `orl_trl.train`. `open_player` and `open_with` open player and engine: those of the run, or a test's."""
     name = check_settings(run.config)
     check_start(run.config.trainer.load)
     if note := unused(run.config.trainer):
         logger.warning("%s", note)
     disable_progress_bars()
     opened = open_player or runtime_of
+    engine_of(run, None)  # what cannot be is refused before the model is loaded
     with interrupt.listening(), quiet_trl():
         model = load_model(name)
+        choice = engine_of(run, model.num_parameters())
+        logger.info("%s", choice)
         settings = grpo_config(run, parameters=model.num_parameters())
         check_memory(run, settings, model.config.to_dict())
         plan = plan_of(run, settings)
         start = start_of(run.config.trainer.load, settings, order_of(settings, list(plan.tasks)))
         interrupt.check()
-        with tracking(run), Rollouts(plan, InProcessEngine(model), lambda: opened(run, name)) as rollouts:
+        with (
+            tracking(run),
+            open_with(run, model, choice) as engine,
+            Rollouts(plan, engine, lambda: opened(run, name)) as rollouts,
+        ):
             trainer = trainer_of(model, name, settings, rollouts, chat_template=run.config.chat_template)
             if start is not None:
                 trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step

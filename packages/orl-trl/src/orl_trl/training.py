@@ -23,6 +23,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from orl_trl.checkpoints import WholeCheckpoints
 from orl_trl.metrics import trl_metrics, versions
 from orl_trl.rollouts import Rollouts
+from orl_trl.served_engine import SYNC_SECONDS
 
 logger = logger_of("orl")
 
@@ -92,7 +93,9 @@ class Training(TrainerCallback):
     def _end_step(self, *, final: bool) -> None:
         rollouts, step = self._rollouts, self._rollouts.step
         seconds = time.monotonic() - rollouts.started
-        spent = {"rollout_seconds": rollouts.seconds, "train_seconds": seconds - rollouts.seconds}
+        engine = dict(rollouts.engine.metrics)
+        playing = rollouts.seconds - engine.get(SYNC_SECONDS, 0.0)
+        spent = {"rollout_seconds": playing, "train_seconds": seconds - rollouts.seconds, **engine}
         more = {**trl_metrics(self._logs), **spent}
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
         self._steps = step
@@ -110,7 +113,7 @@ class Training(TrainerCallback):
         outcomes = self._rollouts.evaluate()
         self._measured = step
         seconds = time.monotonic() - started
-        metrics = self._add("eval", step, outcomes, seconds=seconds)
+        metrics = self._add("eval", step, outcomes, seconds=seconds, more=self._rollouts.engine.metrics)
         self._trainer.log({f"eval_{name}": value for name, value in metrics.items()})
         _say(f"held out at step {step}", metrics, seconds)
 

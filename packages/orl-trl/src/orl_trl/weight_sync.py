@@ -15,10 +15,13 @@ from typing import Any, Protocol, Self
 
 import torch
 from orl_core.errors import EngineError, boundary
+from orl_rollout.logs import logger_of
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from orl_trl.sglang_control import SglangControl
+
+logger = logger_of("orl")
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder for each sync is made in it, readable by this user alone
 BUCKET_BYTES = 512 << 20
@@ -92,7 +95,33 @@ class CudaIpcSync:
                 torch.cuda.synchronize()  # the engine must not read what is still being computed
             self._control.update_from_tensors(serialized, version)
             torch.cuda.synchronize()
+        torch.cuda.ipc_collect()
         self._control.flush_cache()
+
+
+class FirstThatWorks:
+    """Sends weights by CUDA IPC; once that has failed, through shared memory: some containers forbid the first."""
+
+    def __init__(self, ipc: WeightSync, shared: WeightSync) -> None:
+        self._ways = [ipc, shared]
+
+    def __call__(self, model: PreTrainedModel, version: str) -> None:
+        """See `WeightSync`."""
+        try:
+            self._ways[0](model, version)
+        except EngineError as fault:
+            if len(self._ways) == 1:
+                raise
+            del self._ways[0]
+            logger.warning("weights go through shared memory from now on: %s", fault)
+            self._ways[0](model, version)
+
+
+def room_for(model: PreTrainedModel, other: Path) -> Path:
+    """Return shared memory if the weights of `model` fit in it twice, else the folder `other`."""
+    needed = 2 * SENT.itemsize * model.num_parameters()
+    fits = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > needed
+    return SHARED_MEMORY if fits else other
 
 
 def buckets(weights: Iterable[tuple[str, Tensor]], most: int) -> Generator[list[tuple[str, Tensor]]]:

@@ -96,6 +96,8 @@ def _trainer(page: Report, config: RunConfig, python: str | None) -> None:
     if plan is None:
         return
     page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {invocation()} train {backend} --dry-run")
+    if plan.engine:
+        page.say(Verdict.OK, f"{backend}: {plan.engine}")
     if config.reward:
         page.say(Verdict.OK, f"reward: {config.reward} can be imported")
     if plan.memory:

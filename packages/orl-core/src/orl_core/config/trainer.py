@@ -1,4 +1,4 @@
-"""Section `trainer` of the configuration: options that every trainer obeys, and those of clusters alone.
+"""Section `trainer` of the configuration: options that every trainer obeys, that of trl alone, and those of clusters.
 
 `trainer.flags` go to the trainer as they are, but for secrets. They may be kept apart by trainer, so that one file runs
 on all of them.
@@ -17,6 +17,13 @@ from orl_core.limits import NonNegative, Positive
 Backend = Literal["slime", "miles", "trl"]
 Decay = Annotated[float, Meta(ge=0, lt=1)]
 Flag = str | float | bool | None
+RolloutEngine = Annotated[
+    str,
+    Meta(
+        pattern=r"^(auto|sglang|transformers|https?://[^@?#\s]*)\Z",
+        title="auto, sglang, transformers, or an address (http or https, without login and query)",
+    ),
+]
 
 
 class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,8 +101,25 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return {name: value for name, value in self.flags.items() if not isinstance(value, dict)}
 
 
-class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set options of trainers that run on a cluster, beside the shared ones; null leaves the choice to the trainer."""
+class TrlOptions(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set the options of trl alone, beside the shared ones. Trainers on a cluster start engines of their own."""
+
+    engine: Annotated[
+        RolloutEngine,
+        Meta(
+            description="Engine of rollouts: sglang on the GPU that trains, transformers in the training process, or "
+            "the address of an SGLang that you serve. auto: sglang where it can run and the model is not tiny."
+        ),
+    ] = "auto"
+
+    def _mistakes(self) -> Iterator[str]:
+        yield from super()._mistakes()
+        if self.backend != "trl" and self.engine != "auto":
+            yield f"`engine` is an option of trl, and {self.backend} starts its own engines. Remove it"
+
+
+class TrainerConfig(TrlOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set options of trainers that run on a cluster, beside the others; null leaves the choice to the trainer."""
 
     max_tokens_per_gpu: Annotated[
         Positive | None, Meta(description="Most tokens in one GPU's micro-batch (default: 8192).")
@@ -130,5 +154,5 @@ class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def cluster_options(self) -> list[str]:
         """List the options of clusters that are set, by their keys in the file."""
-        own = structs.fields(type(self))[len(SharedOptions.__struct_fields__) :]
+        own = structs.fields(type(self))[len(TrlOptions.__struct_fields__) :]
         return [option.encode_name for option in own if getattr(self, option.name) not in (None, False)]

@@ -77,13 +77,14 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Plan of a run or a conversion: `command` has the lines to read or to paste into a shell.
 
     `problems` keep the run from starting on this machine; `notes` are what else its user should know. `memory` is the
-    table of the estimate, "" where there is none.
+    table of the estimate, `engine` the engine of the rollouts with the reason for it; "" where there is none.
     """
 
     command: str
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     memory: str = ""
+    engine: str = ""
 
 
 class Trainer(Protocol):

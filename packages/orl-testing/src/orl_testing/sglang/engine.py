@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from orl_testing.sglang.faults import Fault, FaultKind
@@ -37,7 +36,7 @@ class ServedModel:
         self.weight_version = "default"
         self.weights: list[str] = []  # folders and buckets that weights were loaded from, in order
         self.released: set[str] = set()  # tags of memory that was given back; requests fail until it is taken again
-        self.score: Score = partial(logprobs_of, ())  # from a prompt to the logprob of each of its ids; it may be set
+        self.score: Score = logprobs_of  # of ids after a prompt; it may be set
         self.disconnected = 0  # requests whose client went away before the answer
         self.prompt_tokens = 0  # of the requests that began to run, and how many of these ids the cache held
         self.cached_tokens = 0
@@ -123,11 +122,11 @@ class ServedModel:
         self._cache.add(prompt + ids)
         return ServedGeneration(
             token_ids=ids,
+            logprobs=self.score(prompt, ids),
             finish_reason=finish,
             cached=cached,
             seconds=time.monotonic() - started,
             weight_version=self.weight_version,
-            prompt_logprobs=self.score(prompt) if request.scores_prompt else [],
         )
 
     async def _made(self, task: Task, prompt: int, count: int, fault: Fault | None) -> int | None:

@@ -15,7 +15,7 @@ INPUT_HEADROOM = 6  # the scheduler refuses a prompt that does not stay below th
 OUTPUT_HEADROOM = 2  # and ends a generation this far from the end of the context
 
 Decode = Callable[[Sequence[int]], str]
-Score = Callable[[list[int]], list[float]]
+Score = Callable[[list[int], list[int]], list[float]]
 Policy = Callable[[list[int], dict[str, Any]], Sequence[int]]
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, field
 
 from orl_testing.sglang.faults import FaultKind
-from orl_testing.sglang.model import DEFAULT_MAX_NEW_TOKENS, INPUT_HEADROOM, Decode, logprobs_of, stop_strings, text_of
+from orl_testing.sglang.model import DEFAULT_MAX_NEW_TOKENS, INPUT_HEADROOM, Decode, stop_strings, text_of
 
 # Names that SGLang accepts under `sampling_params`; any other is a 500, as there.
 _PARAMETERS = frozenset({
@@ -43,30 +43,23 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     sampling_params: dict[str, Any] = field(default_factory=dict[str, Any])
     rid: str = field(default_factory=lambda: uuid.uuid4().hex)
     return_logprob: bool = False
-    logprob_start_len: int = -1
     return_routed_experts: bool = False
     return_indexer_topk: bool = False
     stream: bool = False
-
-    @property
-    def scores_prompt(self) -> bool:
-        """Return whether it asks for the logprobs of its whole prompt."""
-        return self.return_logprob and self.logprob_start_len == 0
 
 
 class ServedGeneration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The model's answer to a request: its ids, why it ended, and under which weights it was answered.
 
-    `cached` counts the prompt's ids that the cache held, `seconds` is what it took. `prompt_logprobs` has a number for
-    each id of the prompt, or none; the first is not sent, because nothing is before it.
+    `cached` counts the prompt's ids that the cache held, `seconds` is what it took. `logprobs` are those of the ids.
     """
 
     token_ids: list[int]
+    logprobs: list[float]
     finish_reason: dict[str, Any]
     cached: int
     seconds: float
     weight_version: str
-    prompt_logprobs: list[float] = field(default_factory=list[float])
 
 
 def read_request(body: dict[str, Any], context_tokens: int, *, decodes: bool) -> GenerateRequest:
@@ -130,12 +123,9 @@ def write_answer(
         "e2e_latency": sampled.seconds,
     }
     if request.return_logprob and ids and kind is not FaultKind.MISSING_LOGPROBS:
-        meta["output_token_logprobs"] = _triples(logprobs_of(prompt, ids), ids, kind)
+        meta["output_token_logprobs"] = _triples(sampled.logprobs, ids, kind)
         meta["output_token_logprobs_length"] = len(ids)
-        scored = zip(sampled.prompt_logprobs, prompt, strict=False)
-        meta["input_token_logprobs"] = [
-            (value if at else None, token, None) for at, (value, token) in enumerate(scored)
-        ]
+        meta["input_token_logprobs"] = []
     if kind is FaultKind.OUT_OF_VOCABULARY:
         meta["finish_reason"] = {"type": "stop", "matched": "NaN happened"}
     if kind is not FaultKind.NO_REPLAY:
@@ -143,7 +133,7 @@ def write_answer(
     text = text_of(ids, sampled.finish_reason, request.sampling_params, decode)
     body = msgspec.json.encode({"text": text, "output_ids": ids, "meta_info": meta})
     if kind is FaultKind.NAN_LITERAL and ids:
-        number = msgspec.json.encode(logprobs_of(prompt, ids)[-1])
+        number = msgspec.json.encode(sampled.logprobs[-1])
         body = body.replace(b"[%s,%d,null]]" % (number, ids[-1]), b"[NaN,%d,null]]" % ids[-1])
     return body[:-2] if kind is FaultKind.MALFORMED else body
 

@@ -1,0 +1,187 @@
+"""An SGLang as the engine of training: weights and canary before each batch, memory after it, one restart, an end.
+
+The stand-in serves on a thread with the weights that it gets; as a process, where the process matters.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from orl_core.config import RunConfig
+from orl_core.errors import ConfigError, EngineError
+from orl_rollout.loop.engine import Engine
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.run_folder.contract import Run
+from orl_rollout.runtime.runtime import RolloutRequest
+from orl_testing import SglangServer
+from orl_trl.canary import BOUND, METRIC
+from orl_trl.engine_choice import Choice
+from orl_trl.engines import started
+from orl_trl.rollouts import BatchEngine, Rollouts
+from orl_trl.served_engine import RESTARTS, SYNC_SECONDS, ServedEngine, Server
+from orl_trl.settings import grpo_config
+from orl_trl.sglang_control import SglangControl
+from orl_trl.sglang_process import LOG, Launch
+from orl_trl.trainer import plan_of, train
+from orl_trl.weight_sync import SharedMemorySync
+from transformers import PreTrainedModel, Qwen3ForCausalLM
+
+from tests.trl.fakes import Player, by_row, make_run, rows, summary
+from tests.trl.stand_in import served
+from tests.trl.test_sglang_process import gone
+
+STAND_IN = Launch(
+    model="m", context_tokens=4096, program=(sys.executable, "-m", "orl_testing.sglang"), memory_saver=True
+)
+Opened = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[BatchEngine]]
+
+
+@contextmanager
+def engine_over(
+    model: PreTrainedModel, server: SglangServer, control: SglangControl, folder: Path
+) -> Generator[ServedEngine]:
+    with SharedMemorySync(control, folder) as sync:
+        yield ServedEngine(model, Server(url=server.url, context_tokens=4096, releases=True), sync)
+
+
+def opening(server: SglangServer, control: SglangControl, folder: Path) -> Opened:
+    return lambda _run, model, _choice: engine_over(model, server, control, folder)
+
+
+def test_training_goes_on_with_the_weights_of_each_step(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, held_out=2)
+    player = Player(run.config, by_row)
+    with served() as (server, control):
+        train(run, player.open, opening(server, control, tmp_path))
+    assert server.weight_version == "2"
+    assert len(server.weights) == 5  # before each batch: three of the held-out tasks, two of training
+    assert server.released == {"weights", "kv_cache"}
+    assert summary(run)["steps"] == 2
+    for row in rows(run):
+        assert 0 <= row[METRIC] < BOUND
+        assert row[SYNC_SECONDS] > 0
+    steps = [row for row in rows(run) if row["kind"] == "train"]
+    assert all(row["seconds"] >= row[SYNC_SECONDS] + row["rollout_seconds"] for row in steps)
+    assert all("sampling/sampling_logp_difference/mean" in row for row in steps)
+    for request in server.requests:
+        assert "sampling_seed" in request.body["sampling_params"] or "ignore_eos" in request.body["sampling_params"]
+
+
+def test_generations_name_the_step_of_their_weights(checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM):
+    run = make_run(tmp_path / "run", checkpoint, held_out=1)
+    player = Player(run.config, lambda _: 1.0)
+    with served() as (server, control), engine_over(model, server, control, tmp_path) as engine:
+        plan = plan_of(run, grpo_config(run, parameters=1))
+        with Rollouts(plan, engine, lambda: player.open(run, "")) as rollouts:
+            rollouts(list(plan.tasks), None)
+            rollouts(list(plan.tasks), None)
+            versions = {
+                generation.weight_version
+                for outcome in rollouts.outcomes
+                for turn in outcome.trajectory.turns
+                for generation in turn.generations
+            }
+            assert versions == {"1"}
+            (held_out,) = rollouts.evaluate()
+    assert held_out.trajectory.turns[0].generations[0].weight_version == "2"
+
+
+def test_weights_that_the_engine_has_are_not_sent_again(model: Qwen3ForCausalLM, tmp_path: Path):
+    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
+        engine = ServedEngine(model, Server(url=server.url, context_tokens=4096), sync)
+        for version, sent in (("0", 1), ("0", 1), ("1", 2)):
+            with engine.batch(version):
+                assert len(server.weights) == sent
+        assert not server.released
+
+
+def test_wrong_weights_stop_the_run(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint)
+    with served() as (server, control):
+        server.score = lambda _prompt, ids: [-1.0] * len(ids)
+        with pytest.raises(EngineError, match="after a sync"):
+            train(run, Player(run.config, by_row).open, opening(server, control, tmp_path))
+    assert "after a sync" in summary(run)["error"]
+
+
+def test_an_address_that_nobody_serves_is_refused(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, engine="http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9"):
+        train(run, Player(run.config, by_row).open)
+
+
+def test_training_with_an_sglang_at_an_address(checkpoint: Path, tmp_path: Path):
+    with served() as (server, _):
+        run = make_run(tmp_path / "run", checkpoint, engine=server.url, num_rollout=1)
+        train(run, Player(run.config, by_row).open)
+        assert not server.released
+    assert [row["step"] for row in rows(run)] == [1]
+
+
+def child_of(run: Run, model: PreTrainedModel, launch: Launch = STAND_IN) -> AbstractContextManager[ServedEngine]:
+    """Start the stand-in as the run's child. It does not know the model, so its canary may differ."""
+    return started(run, model, launch, bound=math.inf)
+
+
+def pid_of(engine: ServedEngine) -> int:
+    assert engine._child is not None
+    return engine._child.process.pid or 0
+
+
+@pytest.mark.slow
+def test_an_engine_killed_in_mid_rollout_is_restarted_once(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=2)
+    engines: list[ServedEngine] = []
+    killed: list[int] = []
+
+    @contextmanager
+    def open_engine(run: Run, model: PreTrainedModel, choice: Choice) -> Generator[BatchEngine]:
+        with child_of(run, model) as engine:
+            engines.append(engine)
+            yield engine
+
+    def kill(key: str) -> None:
+        if key == "train/2/3":
+            killed.append(pid_of(engines[0]))
+            os.killpg(killed[0], signal.SIGKILL)
+
+    train(run, Before(run.config, kill).open, open_engine)
+    assert gone(killed[0])
+    first, second = rows(run)
+    assert RESTARTS not in first
+    assert second[RESTARTS] == 1
+    assert second["toy/Env/rollouts"] == second["toy/Env/judged"] == 8
+    assert summary(run)["steps"] == 2
+    assert (run.folder / LOG).is_file()
+    assert gone(pid_of(engines[0]))
+
+
+class Before(Player):
+    """Calls `work` with each rollout's key before its first turn."""
+
+    def __init__(self, config: RunConfig, work: Callable[[str], None]) -> None:
+        super().__init__(config, lambda _: 1.0)
+        self._work = work
+
+    async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
+        self._work(request.rollout_id)
+        return await super().play(request, engine)
+
+
+@pytest.mark.slow
+def test_a_second_death_stops_the_run(model: Qwen3ForCausalLM, checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint)
+    with child_of(run, model) as engine:
+        for version in ("0", "1"):
+            with engine.batch(version):
+                pass
+            os.killpg(pid_of(engine), signal.SIGKILL)
+        with pytest.raises(EngineError, match="twice"), engine.batch("2"):
+            pass
