@@ -93,7 +93,8 @@ class Training(TrainerCallback):
         rollouts, step = self._rollouts, self._rollouts.step
         seconds = time.monotonic() - rollouts.started
         spent = {"rollout_seconds": rollouts.seconds, "train_seconds": seconds - rollouts.seconds}
-        more = {**trl_metrics(self._logs), **spent}
+        more = {**trl_metrics(self._logs), **spent, "out_of_memory": float(self._trainer.out_of_memory)}
+        self._trainer.out_of_memory = 0
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
         self._steps = step
         _say(f"step {step}", metrics, seconds)

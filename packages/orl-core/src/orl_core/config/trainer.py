@@ -46,6 +46,10 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rollout_batch_size: Annotated[Positive | None, Meta(description="Tasks of one step.")] = None
     num_rollout: Annotated[Positive | None, Meta(description="Steps of the whole run.")] = None
     temperature: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Sampling temperature.")] = None
+    max_tokens_per_gpu: Annotated[
+        Positive | None,
+        Meta(description="Most tokens in one GPU's micro-batch (default: 8192); trl trains a longer row alone."),
+    ] = None
     save_interval: Annotated[Positive | None, Meta(description="Steps between checkpoints.")] = None
     task_data: Annotated[str | None, Meta(description="File from orl prepare (default: all tasks, unweighted).")] = None
     wandb_project: Annotated[
@@ -97,9 +101,6 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set options of trainers that run on a cluster, beside the shared ones; null leaves the choice to the trainer."""
 
-    max_tokens_per_gpu: Annotated[
-        Positive | None, Meta(description="Most tokens in one GPU's micro-batch (default: 8192).")
-    ] = None
     asynchronous: Annotated[
         bool, Meta(description="Generate the next batch while training on this one, on separate GPUs.")
     ] = field(default=False, name="async")
