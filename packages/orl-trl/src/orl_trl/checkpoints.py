@@ -22,8 +22,8 @@ from orl_rollout.signals import interrupt
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_config import GRPOConfig
 
+from orl_trl.micro_batches import MicroBatches
 from orl_trl.settings import updates_per_step
-from orl_trl.several_rows import SeveralRows
 
 STATE = "trainer_state.json"
 RANDOM = "rng_state.pth"
@@ -127,7 +127,7 @@ def _changes(folder: Path, settings: GRPOConfig, order: Order) -> Iterator[tuple
             yield named.get(name, name), group[name], now
 
 
-class WholeCheckpoints(SeveralRows):
+class WholeCheckpoints(MicroBatches):
     """TRL's trainer, whose `save_interval` writes a checkpoint under another name and renames it when it is whole.
 
     `begins_with` is the model that training began with, `order` what the tasks' order depends on, `start` the

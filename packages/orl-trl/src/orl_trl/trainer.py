@@ -16,6 +16,7 @@ import transformers
 from datasets import Dataset
 from datasets.utils import disable_progress_bars
 from orl_core.config import RunConfig
+from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
@@ -73,6 +74,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
             Rollouts(plan, engine, lambda: opened(run, name)) as rollouts,
         ):
             trainer = trainer_of(model, name, settings, rollouts, chat_template=run.config.chat_template)
+            trainer.micro_batch_tokens = run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU
             if start is not None:
                 trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
                 logger.info("continuing %s after step %d", start.folder, start.step)

@@ -96,7 +96,8 @@ class Training(TrainerCallback):
         engine = dict(rollouts.engine.metrics)
         playing = rollouts.seconds - engine.get(SYNC_SECONDS, 0.0)
         spent = {"rollout_seconds": playing, "train_seconds": seconds - rollouts.seconds, **engine}
-        more = {**trl_metrics(self._logs), **spent}
+        more = {**trl_metrics(self._logs), **spent, "out_of_memory": float(self._trainer.out_of_memory)}
+        self._trainer.out_of_memory = 0
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
         self._steps = step
         _say(f"step {step}", metrics, seconds)

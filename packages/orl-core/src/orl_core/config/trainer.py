@@ -53,6 +53,10 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     rollout_batch_size: Annotated[Positive | None, Meta(description="Tasks of one step.")] = None
     num_rollout: Annotated[Positive | None, Meta(description="Steps of the whole run.")] = None
     temperature: Annotated[Annotated[float, Meta(gt=0)] | None, Meta(description="Sampling temperature.")] = None
+    max_tokens_per_gpu: Annotated[
+        Positive | None,
+        Meta(description="Most tokens in one GPU's micro-batch (default: 8192); trl trains a longer row alone."),
+    ] = None
     save_interval: Annotated[Positive | None, Meta(description="Steps between checkpoints.")] = None
     task_data: Annotated[str | None, Meta(description="File from orl prepare (default: all tasks, unweighted).")] = None
     wandb_project: Annotated[
@@ -121,9 +125,6 @@ class TrlOptions(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields
 class TrainerConfig(TrlOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set options of trainers that run on a cluster, beside the others; null leaves the choice to the trainer."""
 
-    max_tokens_per_gpu: Annotated[
-        Positive | None, Meta(description="Most tokens in one GPU's micro-batch (default: 8192).")
-    ] = None
     asynchronous: Annotated[
         bool, Meta(description="Generate the next batch while training on this one, on separate GPUs.")
     ] = field(default=False, name="async")
