@@ -92,7 +92,8 @@ class Training(TrainerCallback):
     def _end_step(self, *, final: bool) -> None:
         rollouts, step = self._rollouts, self._rollouts.step
         seconds = time.monotonic() - rollouts.started
-        spent = {"rollout_seconds": rollouts.seconds, "train_seconds": seconds - rollouts.seconds}
+        trained = seconds - rollouts.seconds
+        spent = {"rollout_seconds": rollouts.seconds, "train_seconds": trained, "step_seconds": seconds}
         more = {**trl_metrics(self._logs), **spent}
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
         self._steps = step
