@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import OrlError, boundary
 from orl_rollout.journal.journal import Entry, journal_files, read_sized
-from orl_rollout.run_folder.record import Record, has_journal, read_record
+from orl_rollout.run_folder.record import Record, has_journal, journal_of, read_record
 
 from orl_launcher import cli
 from orl_launcher.hints import invocation
@@ -58,9 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the run, or write the page."""
     path: Path = arguments.path or latest_run()
     record = read_record(path) if path.is_dir() else None
-    journal = record.journal if record else path
-    if not has_journal(journal):
-        raise ConfigError(f"{journal}: no journal here. Give the folder of a run or a file of its journal")
+    journal = journal_of(path)
     console = cli.console()
     overview = not arguments.html and arguments.episode is None
     chosen = _chosen(journal, arguments, ROWS if overview else ARTICLES)
