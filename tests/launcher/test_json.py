@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import jsonschema
 import pytest
 from orl_launcher.main import main
 
-from tests.config_reference import ROOT
 from tests.kit.configs import LOCAL
+from tests.launcher.outputs import printed
 from tests.launcher.synthetic import make_run
 
 Capture = pytest.CaptureFixture[str]
-SCHEMA = json.loads((ROOT / "docs" / "output.schema.json").read_text(encoding="utf-8"))
-
-
-def printed(capsys: Capture, command: str, *argv: str, code: int = 0) -> Any:
-    capsys.readouterr()
-    assert main([command, *argv, "--json"]) == code
-    tree = json.loads(capsys.readouterr().out)
-    reference = {"$ref": f"#/$defs/{SCHEMA['properties'][command]['$ref'].rpartition('/')[2]}", "$defs": SCHEMA["$defs"]}
-    jsonschema.validate(tree, reference)
-    return tree
 
 
 def test_show_prints_curves_and_episodes(capsys: Capture, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.kit.configs import LOCAL
 from tests.kit.saved import hugging_face
 from tests.kit.serving import engine
 from tests.kit.tokenizers import build, template
-from tests.launcher.test_json import printed
+from tests.launcher.outputs import printed
 
 Capture = pytest.CaptureFixture[str]
 
