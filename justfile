@@ -122,6 +122,6 @@ play-environments *arguments:
 models *arguments:
     uv run --extra trl --group dev python -m tests.published "$@"
 
-# write docs/configuration.md and configs/schema.json from the configuration's schema
+# write docs/configuration.md, configs/schema.json and docs/output.schema.json from their types
 docs-config:
     uv run --extra trl --group dev python -m tests.config_reference

@@ -1,4 +1,4 @@
-"""Write docs/configuration.md and configs/schema.json from the schema of the configuration: just docs-config."""
+"""Write docs/configuration.md, configs/schema.json and docs/output.schema.json from their types: just docs-config."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from orl_core.config import (
 )
 from orl_core.config.fields import description_of, values_of
 from orl_core.limits import TrainOn
+from orl_launcher import reports
 
 ROOT = Path(__file__).parent.parent
 INTRODUCTION = """\
@@ -62,10 +63,18 @@ def reference() -> str:
 
 def schema() -> str:
     """Return configs/schema.json. Its patterns are JavaScript's, which has no `\\Z`."""
-    made = msgspec.json.schema(RunConfig)
+    return _printed(_with_ends(msgspec.json.schema(RunConfig)))
+
+
+def outputs() -> str:
+    """Return docs/output.schema.json: what commands print with --json."""
+    return _printed(reports.schema())
+
+
+def _printed(made: dict[str, Any]) -> str:
     for section in made["$defs"].values():
         section["description"] = " ".join(section["description"].split())
-    return json.dumps(_with_ends(made), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 def _with_ends(node: Any) -> Any:
@@ -96,7 +105,11 @@ def _default(field: structs.FieldInfo) -> str:
     return f"`{msgspec.json.encode(value).decode()}`"
 
 
-FILES = {ROOT / "docs" / "configuration.md": reference, ROOT / "configs" / "schema.json": schema}
+FILES = {
+    ROOT / "docs" / "configuration.md": reference,
+    ROOT / "configs" / "schema.json": schema,
+    ROOT / "docs" / "output.schema.json": outputs,
+}
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from tests.kit.configs import LOCAL
 from tests.kit.saved import hugging_face
 from tests.kit.serving import engine
 from tests.kit.tokenizers import build, template
+from tests.launcher.outputs import printed
 
 Capture = pytest.CaptureFixture[str]
 
@@ -50,8 +51,11 @@ def test_tasks_are_played_against_an_engine_and_measured(
     with engine(guessing(tokenizer)) as url:
         argv = ["rollout", "--config", LOCAL, "--engine", url, "--model", str(run), *wide]
         assert main([*argv, "--max-tasks", "6", "--samples", "2", "--output", str(out)]) == 0
+        shown = capsys.readouterr().out
+        report = printed(capsys, *argv, "--max-tasks", "1", "--output", str(tmp_path / "second"))
+    assert (report["rollouts"], report["errors"]) == (1, 0)
+    assert report["metrics"]["playground/GuessNumber/rollouts"] == 1
     assert json.loads((out / "config.json").read_text())["trainer"]["model"] == str(run / "checkpoint")
-    shown = capsys.readouterr().out
     assert "pass@1" in shown
     assert "pass@2" in shown
     assert (out / "tokenizer.json").is_file()

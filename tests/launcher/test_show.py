@@ -218,7 +218,7 @@ def test_a_page_of_episodes(capsys: Capture, run: Path, tmp_path: Path) -> None:
     assert "3 episodes" in shown(capsys, str(run), "--failed", "--html", str(out))
     outline = outline_of(out.read_text(encoding="utf-8"))
     assert outline.tags["article"] == 3
-    assert outline.tags["svg"] == 4
+    assert outline.tags["svg"] == 5
 
 
 def test_a_page_that_cannot_be_written(capsys: Capture, run: Path, tmp_path: Path) -> None:

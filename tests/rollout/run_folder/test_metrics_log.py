@@ -66,3 +66,16 @@ def test_step_that_is_made_again_counts_once(path: Path) -> None:
 def test_no_file_is_no_history(tmp_path: Path) -> None:
     assert read(tmp_path / "metrics.jsonl") == []
     assert Summary.of(CONFIG, []).success_before is None
+
+
+def test_update_stands_in_the_row_of_its_batch(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    append(path, "train", 1, {"a/b/reward": 0.5}, seconds=2.0)
+    append(path, "update", 1, {"loss": 9.0}, seconds=0.0)
+    append(path, "train", 1, {"a/b/reward": 0.75}, seconds=3.0)  # made again after a restart
+    append(path, "update", 1, {"loss": 0.25}, seconds=0.0)
+    append(path, "update", 2, {"loss": 0.125}, seconds=0.0)
+    first, second = read(path)
+    assert (first.kind, first.step, first.seconds) == ("train", 1, 3.0)
+    assert first.metrics == {"a/b/reward": 0.75, "loss": 0.25}
+    assert (second.kind, second.step, second.metrics) == ("train", 2, {"loss": 0.125})

@@ -94,8 +94,8 @@ class Training(TrainerCallback):
         rollouts, step = self._rollouts, self._rollouts.step
         seconds = time.monotonic() - rollouts.started
         engine = dict(rollouts.engine.metrics)
-        playing = rollouts.seconds - engine.get(SYNC_SECONDS, 0.0)
-        spent = {"rollout_seconds": playing, "train_seconds": seconds - rollouts.seconds, **engine}
+        playing, trained = rollouts.seconds - engine.get(SYNC_SECONDS, 0.0), seconds - rollouts.seconds
+        spent = {"rollout_seconds": playing, "train_seconds": trained, "step_seconds": seconds, **engine}
         more = {**trl_metrics(self._logs), **spent, "out_of_memory": float(self._trainer.out_of_memory)}
         self._trainer.out_of_memory = 0
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)

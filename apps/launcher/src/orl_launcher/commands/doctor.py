@@ -6,6 +6,7 @@ import argparse
 
 from orl_launcher import cli
 from orl_launcher.commands.train import DEFAULT_CONFIG
+from orl_launcher.reports import add_json, for_people, print_json
 from orl_launcher.trainer_options import add_budgets, add_option
 
 DESCRIPTION = """\
@@ -34,6 +35,7 @@ def parser() -> cli.Parser:
     cli.add_python(made)
     made.add_argument("--full", action="store_true", help="show the whole first prompt")
     made.add_argument("--timeout", type=cli.positive, default=60, metavar="S", help="seconds per check (default: 60)")
+    add_json(made)
     return made
 
 
@@ -41,4 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the page. Return the exit code."""
     from orl_launcher.doctor.doctor import check_up
 
-    return 0 if check_up(arguments) else cli.EXIT_FAILED
+    with for_people(arguments):
+        report = check_up(arguments)
+    if arguments.json:
+        print_json(report)
+    return 0 if report.ok else cli.EXIT_FAILED

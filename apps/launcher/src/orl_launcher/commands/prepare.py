@@ -11,6 +11,7 @@ from rich.text import Text
 
 from orl_launcher import cli
 from orl_launcher.playground import playground
+from orl_launcher.reports import PrepareReport, add_json, for_people, print_json
 from orl_launcher.view.tables import plain_table
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def parser() -> cli.Parser:
         help="only tasks whose mean reward at OpenReward is within: 0.1..0.9 (default: as the file says)",
     )
     made.add_argument("--seed", type=int, default=0, metavar="S", help="seed of choice and order (default: 0)")
+    add_json(made)
     return made
 
 
@@ -59,6 +61,21 @@ def _difficulty(text: str) -> tuple[float, float]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file, and print its counts."""
+    with for_people(arguments):
+        prepared = _prepare(arguments)
+    if arguments.json:
+        report = PrepareReport(
+            output=str(arguments.output),
+            total=prepared.total,
+            environments=prepared.counts,
+            duplicates=prepared.duplicates,
+            skipped=prepared.skipped,
+        )
+        print_json(report)
+    return 0
+
+
+def _prepare(arguments: argparse.Namespace) -> PreparedTasks:
     from orl_rollout.signals import interrupt
     from orl_rollout.tasks.prepare import TRAINING, prepare
 
@@ -78,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
     print_prepared(config, prepared, arguments.output, splits)
-    return 0
+    return prepared
 
 
 def print_prepared(config: RunConfig, prepared: PreparedTasks, output: Path, splits: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ from orl_launcher import cli
 from orl_launcher.checkpoints import with_model
 from orl_launcher.hints import invocation
 from orl_launcher.playground import playground, warm_model
+from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainer_options import add_budgets, add_option
 from orl_launcher.trainers import RUNS
 from orl_launcher.view.tables import metrics_table, pass_at_k_table
@@ -91,11 +92,20 @@ def parser() -> cli.Parser:
     made.add_argument("--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)")
     made.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="most at once (default: 64)")
     made.add_argument("--output", metavar="DIR", type=Path, help="folder of the journal (default: a new one in runs/)")
+    add_json(made)
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play the tasks, and print the metrics."""
+    """Play the tasks, and print the metrics. The exit code is a failure if every rollout ended in ERROR."""
+    with for_people(arguments):
+        report = _rollout(arguments)
+    if arguments.json:
+        print_json(report)
+    return cli.EXIT_FAILED if report.errors == report.rollouts else 0
+
+
+def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     from orl_rollout.results.reward_function import load_reward
     from orl_rollout.runtime.player import load_player
 
@@ -210,18 +220,20 @@ async def play_all(plan: RolloutPlan, runtime: Runtime, engine: Engine, progress
     return played
 
 
-def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> int:
-    """Print and write the metrics. Return the exit code, which is a failure if every rollout ended in ERROR."""
+def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> RolloutReport:
+    """Print and write the metrics."""
     metrics = evaluation_metrics(one.stats for one in played)
     console = cli.console()
     console.print(metrics_table(metrics))
     console.print(pass_at_k_table(metrics))
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     errors = [one.error for one in played if one.error]
+    latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split()))) if errors else ""
     if errors:
-        latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split())))
         console.print(
             f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}", soft_wrap=True
         )
     console.print(f"{len(played)} episodes. To show them: {invocation()} show {folder}", soft_wrap=True)
-    return cli.EXIT_FAILED if len(errors) == len(played) else 0
+    return RolloutReport(
+        folder=str(folder), rollouts=len(played), errors=len(errors), latest_error=latest, metrics=metrics
+    )

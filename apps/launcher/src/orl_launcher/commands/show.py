@@ -11,19 +11,24 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import OrlError, boundary
 from orl_rollout.journal.journal import Entry, journal_files, read_sized
-from orl_rollout.run_folder.record import Record, has_journal, read_record
+from orl_rollout.run_folder.record import Record, has_journal, journal_of, read_record
+from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
 from orl_launcher import cli
+from orl_launcher.export.conversations import rows_of
 from orl_launcher.hints import invocation
+from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_json, print_json
 from orl_launcher.trainers import RUNS
 from orl_launcher.view.curves import charts_of
-from orl_launcher.view.episode import EpisodeRows, episode_rows
+from orl_launcher.view.episode import EpisodeRows, episode_rows, verdict
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.tables import closing_table, curves_table, episode_view, episodes_table, results_table
+from orl_launcher.view.wording import MAIN_METRICS
 
 ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
@@ -51,6 +56,7 @@ def parser() -> cli.Parser:
     made.add_argument("--html", metavar="OUT", type=Path, help="write a self-contained HTML page to this file")
     made.add_argument("--episode", metavar="N", type=int, help="show one episode, by its number; -1 is the last")
     made.add_argument("--failed", action="store_true", help="show only episodes that did not succeed")
+    add_json(made)
     return made
 
 
@@ -58,12 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the run, or write the page."""
     path: Path = arguments.path or latest_run()
     record = read_record(path) if path.is_dir() else None
-    journal = record.journal if record else path
-    if not has_journal(journal):
-        raise ConfigError(f"{journal}: no journal here. Give the folder of a run or a file of its journal")
+    journal = journal_of(path)
     console = cli.console()
     overview = not arguments.html and arguments.episode is None
+    if arguments.json and arguments.html:
+        raise cli.UsageError("--json prints to the terminal, and --html writes a page. Give one of the two")
     chosen = _chosen(journal, arguments, ROWS if overview else ARTICLES)
+    if arguments.json:
+        print_json(_report(path, record, chosen, whole=arguments.episode is not None))
+        return 0
     if overview:
         _show_overview(path, record, chosen)
         return 0
@@ -136,6 +145,44 @@ def _last(numbered: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[i
         while len(kept) > most or (held > KEPT_BYTES and len(kept) > 1):
             held -= kept.popleft()[2]
     return [one[:2] for one in kept]
+
+
+def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], *, whole: bool) -> ShowReport:
+    """Return what is shown; of `whole` episodes the messages too."""
+    names = dict.fromkeys(name for name, _ in (*MAIN_METRICS, *TRAINING_METRICS.items()))
+    kinds: tuple[Literal["train", "eval"], ...] = ("train", "eval")
+    curves = [
+        MetricReport(name=name, kind=kind, steps=list(steps), values=list(values))
+        for name in (names if record else ())
+        for kind in kinds
+        if record and (steps := record.curve(name, kind)[0]) and (values := record.curve(name, kind)[1])
+    ]
+    return ShowReport(
+        path=str(path),
+        finished=record.finished if record and record.config else None,
+        environments=list(record.environments) if record else [],
+        random_consistent_baseline=record.baseline if record else None,
+        curves=curves,
+        episodes=[_episode_report(number, entry, whole=whole) for number, entry in chosen],
+    )
+
+
+def _episode_report(number: int, entry: Entry, *, whole: bool) -> EpisodeReport:
+    trajectory = entry.trajectory
+    return EpisodeReport(
+        number=number,
+        step=entry.step,
+        evaluation=trajectory.job.evaluation,
+        verdict=verdict(entry),
+        reward=None if trajectory.error else entry.reward,
+        turns=len(trajectory.turns),
+        stop_reason=trajectory.ending,
+        task=trajectory.job.task.key,
+        rollout_id=entry.key,
+        seconds=trajectory.seconds,
+        error=trajectory.error,
+        conversations=list(rows_of(entry, ids=True)) if whole else None,
+    )
 
 
 def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, Entry]]) -> None:

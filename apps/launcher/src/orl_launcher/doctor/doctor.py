@@ -20,11 +20,12 @@ from orl_launcher.doctor.model import Reader, check_prompt, check_tokenizer
 from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.hints import invocation
 from orl_launcher.playground import is_made, playground, served_here, warm_model
+from orl_launcher.reports import DoctorReport
 from orl_launcher.trainers import RUNS, WOULD_NOT_START, missing_tasks, plan_run
 
 
-def check_up(arguments: argparse.Namespace) -> bool:
-    """Print the page. Return whether no check failed."""
+def check_up(arguments: argparse.Namespace) -> DoctorReport:
+    """Print the page. Return its findings."""
     page = Report(cli.console(), arguments.timeout)
     config = _configuration(page, arguments)
     if config is None:

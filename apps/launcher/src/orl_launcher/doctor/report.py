@@ -22,6 +22,8 @@ from orl_rollout.signals import interrupt
 from rich.console import Console
 from rich.text import Text
 
+from orl_launcher.reports import DoctorReport, FindingReport
+
 T = TypeVar("T")
 
 
@@ -58,29 +60,35 @@ class Report:
     def __init__(self, console: Console, seconds: float) -> None:
         self._console = console
         self._counts = Counter[Verdict]()
+        self._group = ""
+        self._findings: list[FindingReport] = []
         self.seconds = seconds
         self.scrubber = Scrubber(())
 
     def group(self, name: str) -> None:
         """Begin a group of findings."""
+        self._group = name
         self._console.print(name, style="bold", markup=False)
 
     def say(self, verdict: Verdict, text: str) -> None:
         """Print one finding, in one line."""
         self._counts[verdict] += 1
         words = visible(" ".join(self.scrubber.scrub(text).split()))
+        self._findings.append(FindingReport(group=self._group, verdict=verdict.value, text=words, notes=[]))
         self._console.print(Text.assemble((f"  {verdict:<11}  ", STYLES[verdict]), words), soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a remark that needs no action. It may have several lines."""
         for line in visible(self.scrubber.scrub(text)).split("\n"):
+            if self._findings:
+                self._findings[-1].notes.append(line)
             self._console.print(Text(f"{'':15}{line}", style="dim"), soft_wrap=True)
 
-    def conclude(self) -> bool:
-        """Print the number of findings of each verdict. Return whether none failed."""
+    def conclude(self) -> DoctorReport:
+        """Print the number of findings of each verdict. Return all of them."""
         told = ", ".join(f"{self._counts[verdict]} {verdict}" for verdict in Verdict if self._counts[verdict])
         self._console.print(told, style="bold", markup=False)
-        return not self._counts[Verdict.FAILED]
+        return DoctorReport(ok=not self._counts[Verdict.FAILED], findings=self._findings)
 
     def attempt(self, subject: str, work: Callable[[], T], *, advice: str = "", stage: Stage | None = None) -> T | None:
         """Return the result of `work` on a thread; None if it fails or takes too long, which is said with `advice`.

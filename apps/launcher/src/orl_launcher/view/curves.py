@@ -1,7 +1,6 @@
-"""The curves of a run: four charts as inline SVG for a page, two of them as a PNG.
+"""The curves of a run: charts as inline SVG for a page, two of them as a PNG.
 
-Colours have names. A PNG shows them on white. In an SVG each becomes the CSS variable of its name, so that one drawing
-serves light and dark. matplotlib draws without a window system.
+matplotlib draws the PNG, on white and without a window system.
 """
 
 # matplotlib's signatures leave their keyword arguments untyped.
@@ -9,8 +8,6 @@ serves light and dark. matplotlib draws without a window system.
 
 from __future__ import annotations
 
-import io
-import re
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +16,8 @@ from msgspec import Struct
 from orl_core.text import visible
 from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.record import RECENT, Record, running_mean
+
+from orl_launcher.view.svg import Drawing, Line, Stroke, draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,16 +35,25 @@ CHARTS = (
     ("reward", "Reward", False),
     ("valid_calls", "Valid tool calls", True),
     ("turns", "Turns per episode", False),
+    ("loss", "Loss", False),
+    ("kl", "KL from the reference model", False),
+    ("policy_kl", "KL of the update", False),
+    ("entropy", "Entropy, nats per token", False),
+    ("grad_norm", "Gradient norm", False),
+    ("learning_rate", "Learning rate", False),
+    ("clip_fraction", "Share of tokens clipped", False),
+    ("logprob_difference", "Logprobs, training against sampling", False),
+    ("response_tokens", "Tokens of a response", False),
+    ("staleness", "Staleness, batches", False),
+    ("rollout_seconds", "Seconds of rollouts", False),
+    ("train_seconds", "Seconds of training", False),
+    ("weight_sync_seconds", "Seconds of copying weights", False),
+    ("step_seconds", "Seconds of a step", False),
+    ("generation_seconds", "Engine seconds, all rollouts", False),
+    ("environment_seconds", "Environment seconds, all rollouts", False),
 )
 TITLE = 100  # characters
 SMOOTHED_FROM = 10  # steps of training from which a running mean is drawn over the raw values
-
-
-class Line(Struct, frozen=True):
-    """One metric over steps; `steps` and `values` have the same length."""
-
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
 
 
 class Chart(Struct, frozen=True, kw_only=True):
@@ -100,23 +108,21 @@ def _interval(record: Record) -> tuple[Line, Line] | None:
 
 
 def svg_of(chart: Chart) -> str:
-    """Draw a chart as an `<svg>` element that takes its colours and its font from the page around it."""
-    from matplotlib.figure import Figure
-
-    drawn = io.StringIO()
-    with _style():
-        figure = Figure(figsize=(5.4, 2.7), layout="constrained")
-        _draw(figure.add_subplot(), chart)
-        nothing: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
-    text = drawn.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r'\s(xmlns(:\w+)?|version)="[^"]*"', "", text).replace("xlink:href", "href")
-    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\1{chart.name}-", text)
-    for name, colour in COLOURS.items():
-        text = text.replace(colour, f"var(--{name})")
-    label = f'<svg role="img" aria-label="{chart.title} over training steps"'
-    return re.sub(r'^<svg width="[^"]*" height="[^"]*"', label, text)
+    """Draw a chart as an `<svg>` element that takes its colours from the page around it."""
+    strokes: list[Stroke] = []
+    smooth = len(chart.train.steps) >= SMOOTHED_FROM
+    if chart.train.steps:
+        strokes.append(Stroke(line=chart.train, style="raw" if smooth else "train"))
+    if smooth:
+        means = Line(chart.train.steps, running_mean(chart.train.values))
+        strokes.append(Stroke(line=means, style="train"))
+    names = [(name.partition("/")[2], line) for name, line in chart.sets]
+    strokes += [Stroke(line=line, style="set", label=_short(name, 40)) for name, line in names]
+    if chart.held_out.steps:
+        strokes.append(Stroke(line=chart.held_out, style="eval", dots=True))
+    return draw(
+        Drawing(title=chart.title, strokes=tuple(strokes), share=chart.share, band=chart.interval, level=chart.baseline)
+    )
 
 
 def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
@@ -148,7 +154,7 @@ def _style() -> AbstractContextManager[None]:
     from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
 
     fonts: dict[Any, Any] = {"font.size": 10, "font.family": "DejaVu Sans", "text.usetex": False}
-    return rc_context({**fonts, "svg.fonttype": "none", "svg.hashsalt": "orl"})
+    return rc_context(fonts)
 
 
 def _draw_sets(axes: Axes, chart: Chart) -> None:

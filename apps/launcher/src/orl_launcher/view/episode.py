@@ -5,6 +5,8 @@ It knows no renderer. Text from environments and models is hostile: all of it pa
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec import Struct
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
@@ -14,6 +16,8 @@ from orl_rollout.journal.journal import Entry
 
 from orl_launcher.view.pieces import Decoder, Piece, pieces_of
 from orl_launcher.view.wording import duration, number
+
+Verdict = Literal["won", "lost", "error"]
 
 
 class Act(Struct, frozen=True):
@@ -73,7 +77,7 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRo
     )
 
 
-def verdict(entry: Entry) -> str:
+def verdict(entry: Entry) -> Verdict:
     """Return won, lost or error."""
     if entry.trajectory.error:
         return "error"

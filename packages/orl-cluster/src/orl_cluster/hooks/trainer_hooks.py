@@ -23,6 +23,7 @@ from orl_rollout.run_folder import metrics_log
 from orl_cluster.hooks.group_scores import flat, rollout_of
 from orl_cluster.hooks.reward import advantages, reason_to_drop, reward_of
 from orl_cluster.hooks.samples import STATS
+from orl_cluster.hooks.staleness import staleness_of
 from orl_cluster.hooks.worker import run_in_progress
 
 logger = logger_of("orl")
@@ -51,8 +52,13 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         Raises:
             RunAborted: `generate` ended the run, and the trainer went on without its exception.
         """
-        run_in_progress(args).batches = rollout_id + 1
-        self._log(args, rollout_id, "rollout", _stats_in(samples), rollout_time, step=rollout_id + 1)
+        run = run_in_progress(args)
+        run.batches = rollout_id + 1
+        run.first = rollout_id if run.first is None else run.first
+        interval = getattr(args, "update_weights_interval", None) or 1
+        age = staleness_of(flat(samples), rollout_id - run.first, interval)
+        more = {} if age is None else {"staleness": age}
+        self._log(args, (rollout_id, rollout_id + 1), "rollout", _stats_in(samples), rollout_time, more)
         return False
 
     def log_eval(self, rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None) -> bool:
@@ -67,7 +73,8 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         seconds = max((found.generation_seconds + found.environment_seconds for found in stats), default=0.0)
         # Trainers give the evaluation before all training the number of the first batch. The count may be a batch
         # ahead, where the next batch is played meanwhile.
-        self._log(args, rollout_id, "eval", stats, seconds, step=min(run.batches or rollout_id, rollout_id + 1))
+        step = min(run.batches or rollout_id, rollout_id + 1)
+        self._log(args, (rollout_id, step), "eval", stats, seconds, {})
         return False
 
     def has_signal(self, args: Any, samples: list[Any], **_: Any) -> Any:
@@ -139,10 +146,21 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             )
 
     def _log(
-        self, args: Any, rollout_id: int, kind: str, stats: Sequence[RolloutStats], seconds: float, *, step: int
+        self,
+        args: Any,
+        numbers: tuple[int, int],
+        kind: str,
+        stats: Sequence[RolloutStats],
+        seconds: float,
+        more: Mapping[str, float],
     ) -> None:
-        """Log the metrics of `stats` by the trainer's tracking, on its own axis for `kind`, and to metrics.jsonl."""
+        """Log the metrics of `stats` and `more` by the trainer's tracking, on its own axis, and to metrics.jsonl.
+
+        `numbers` are the trainer's number of the batch and the step.
+        """
+        rollout_id, step = numbers
         metrics = (evaluation_metrics if kind == "eval" else metrics_of)(stats)
+        metrics = {**metrics, **more} if metrics else metrics
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
         logger.info("orl %s %d: %s", kind, rollout_id, named)
         tracking, metric_utils = self._module(*self.tracking), self._module(*self.metric_utils)

@@ -31,11 +31,15 @@ from orl_cluster.hooks.kept import KeptRollout
 
 
 class RunState:
-    """A run in this process. `ended` says why it is over; `batches` counts the training batches that were logged."""
+    """A run in this process. `ended` says why it is over; `batches` counts the training batches that were logged.
+
+    `first` is the number of the first batch of this process, from 0; it is above 0 where the run was resumed.
+    """
 
     def __init__(self) -> None:
         self.ended = ""
         self.batches = 0
+        self.first: int | None = None
         self._training = False
         self._worker: SharedState | None = None
 

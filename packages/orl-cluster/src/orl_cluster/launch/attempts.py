@@ -26,6 +26,7 @@ from orl_cluster.launch.command import Command, custom_config, environment_of, r
 from orl_cluster.launch.eval_sets import write_eval_sets
 from orl_cluster.launch.process import Failure
 from orl_cluster.launch.ray import ray_cluster
+from orl_cluster.launch.trainer_log import followed
 
 logger = logger_of("orl")
 Remake = Callable[[Run], Command]
@@ -124,7 +125,8 @@ def _attempt(command: Command) -> tuple[int, Failure] | None:
     write_eval_sets(request.run)
     environment, needs = environment_of(command), required_env(command)
     python, gpus = request.installation.python, request.layout.per_node
-    with ray_cluster(python, environment, gpus=gpus, log=folder / "ray.log", needs=needs) as ray:
+    cluster = ray_cluster(python, environment, gpus=gpus, log=folder / "ray.log", needs=needs)
+    with cluster as ray, followed(log, folder / "metrics.jsonl", start=start):
         code = process.run(command.words, ray, log=log, hidden=needs.names)
     return (code, process.failure_of(log, start=start)) if code else None
 

@@ -7,8 +7,9 @@ The folder of a run holds, whichever trainer made it:
     tasks.jsonl       the tasks to train on; eval_tasks.jsonl the held-out tasks; eval_sets/ the same, one file for
                       each environment and split, for a trainer on a cluster
     environments.json  the version of each environment's server, null if it does not answer
-    metrics.jsonl     one JSON object a line: `step`, `kind` ("train" or "eval"), `seconds`, and metrics by name;
-                      `seconds` are those of the whole step, or of its rollouts alone if the trainer is on a cluster
+    metrics.jsonl     one JSON object a line: `step`, `kind` ("train", "eval" or "update"), `seconds`, and metrics by
+                      name; `seconds` are those of the whole step, or of its rollouts alone if the trainer is on a
+                      cluster, whose "update" holds the numbers of training (`training_metrics.py` names them)
     journal-*.jsonl.zst   every trajectory, with its ids; uploads.json says which of them have been uploaded
     tokenizer.json    the tokenizer of the ids in the journal, beside it
     trainer.log       the output of a trainer that runs in a process of its own

@@ -1,24 +1,25 @@
-"""metrics.jsonl of a run: one line for a step's training batch or an evaluation.
+"""metrics.jsonl of a run: one line for a step's training batch, its update or an evaluation.
 
-Whichever trainer trains, it leaves the same lines, so that reports and curves read any run. A line is one append, so
-that another process may read the file while it grows.
+Whichever trainer trains, it leaves the same lines, so that reports and curves read any run. A trainer on a cluster
+reports its updates after their batch: such a line is an "update", and readers find it in the row of the batch. A line
+is one append, so that another process may read the file while it grows.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from orl_rollout.bounded_files import read_lines
 
-Kind = Literal["train", "eval"]
+Kind = Literal["train", "eval", "update"]
 
 
 class MetricsRow(Struct, frozen=True, kw_only=True):
@@ -45,11 +46,27 @@ def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, s
 def read(path: Path) -> list[MetricsRow]:
     """Return the lines of the file at `path`; none if there is no file. Torn lines are left out.
 
-    A trainer that goes on from a checkpoint makes some steps again: then the last line of a step counts.
+    A trainer that goes on from a checkpoint makes some steps again: then the last line of a step counts. The numbers
+    of an update stand in the row of its batch.
     """
     rows = [row for row in map(parse_row, read_lines(path)) if row is not None] if path.is_file() else []
+    return joined(rows)
+
+
+def joined(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
+    """Return the last row of each step, with the numbers of its update."""
     last = {(row.kind, row.step): row for row in rows}
-    return [row for row in rows if last[row.kind, row.step] is row]
+    kept: list[MetricsRow] = []
+    for row in rows:
+        if last[row.kind, row.step] is not row:
+            continue
+        if row.kind == "train" and (update := last.get(("update", row.step))):
+            kept.append(structs.replace(row, metrics={**update.metrics, **row.metrics}))
+        elif row.kind == "update" and ("train", row.step) not in last:
+            kept.append(structs.replace(row, kind="train"))
+        elif row.kind != "update":
+            kept.append(row)
+    return kept
 
 
 def parse_row(line: bytes) -> MetricsRow | None:

@@ -115,6 +115,18 @@ def read_record(folder: Path) -> Record:
     )
 
 
+def journal_of(path: Path) -> Path:
+    """Return the journal of the run in the folder `path`, or `path` itself if it is a file.
+
+    Raises:
+        ConfigError: there is no journal.
+    """
+    journal = read_record(path).journal if path.is_dir() else path
+    if not has_journal(journal):
+        raise ConfigError(f"{journal}: no journal here. Give the folder of a run or a file of its journal")
+    return journal
+
+
 def has_journal(path: Path) -> bool:
     """Tell whether there is a journal at `path`, a folder or a file."""
     from orl_rollout.journal.journal import journal_files

@@ -1,0 +1,145 @@
+"""Charts as inline SVG: lines over steps, made of shapes whose classes the style sheet colours for light and dark.
+
+There is no style attribute and no script, so that a page with a strict Content-Security-Policy can show it. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from markupsafe import escape
+from msgspec import Struct
+from orl_core.text import visible
+
+WIDTH, HEIGHT = 480, 230
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 10, 34
+MOST_POINTS = 500  # of a line; longer ones are averaged in bins
+TICKS = 4
+
+
+class Line(Struct, frozen=True):
+    """One metric over steps; `steps` and `values` have the same length."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class Stroke(Struct, frozen=True, kw_only=True):
+    """A line to draw: `style` is its class, `dots` marks each point, `label` stands at its end."""
+
+    line: Line
+    style: str
+    dots: bool = False
+    label: str = ""
+
+
+class Drawing(Struct, frozen=True, kw_only=True):
+    """A chart to draw. `share` scales it from 0 to 1; `band` is filled; `level` is a dashed horizontal line."""
+
+    title: str
+    strokes: tuple[Stroke, ...]
+    share: bool = False
+    band: tuple[Line, Line] | None = None
+    level: float | None = None
+
+
+class _Scale:
+    """Places of steps and values in the picture."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        lines = [stroke.line for stroke in drawing.strokes] + list(drawing.band or ())
+        steps = [step for line in lines for step in line.steps] or [0]
+        values = [value for line in lines for value in line.values] or [0.0]
+        values += [] if drawing.level is None else [drawing.level]
+        self.first, self.last = min(steps), max(*steps, min(steps) + 1)
+        self.ticks = (0.0, 0.25, 0.5, 0.75, 1.0) if drawing.share else ticks_of(min(values), max(values))
+        low, high = min(*self.ticks, *values), max(*self.ticks, *values)
+        self._low, self._span = low, (high - low) or 1.0
+
+    def x(self, step: float) -> float:
+        width = WIDTH - LEFT - RIGHT
+        return round(LEFT + width * (step - self.first) / (self.last - self.first), 1)
+
+    def y(self, value: float) -> float:
+        height = HEIGHT - TOP - BOTTOM
+        return round(TOP + height * (1 - (value - self._low) / self._span), 1)
+
+    def points(self, line: Line) -> str:
+        pairs = zip(line.steps, line.values, strict=True)
+        return " ".join(f"{self.x(step)},{self.y(value)}" for step, value in pairs)
+
+
+def draw(drawing: Drawing) -> str:
+    """Return the drawing as an `<svg>` element."""
+    name = escape(f"{drawing.title} over training steps")
+    parts = "".join(_parts(drawing, _Scale(drawing)))
+    return f'<svg role="img" aria-label="{name}" viewBox="0 0 {WIDTH} {HEIGHT}">{parts}</svg>'
+
+
+def ticks_of(low: float, high: float) -> tuple[float, ...]:
+    """Return round numbers from `low` or below to `high` or above."""
+    span = (high - low) or abs(high) or 1.0
+    size = 10.0 ** math.floor(math.log10(span / TICKS))
+    size *= next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size * TICKS >= span)
+    start, end = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
+    return tuple(size * place for place in range(start, max(end, start + 1) + 1))
+
+
+def thinned(line: Line) -> Line:
+    """Return a line of at most MOST_POINTS: the means of bins."""
+    count = len(line.steps)
+    if count <= MOST_POINTS:
+        return line
+    edges = [round(place * count / MOST_POINTS) for place in range(MOST_POINTS + 1)]
+    bins = list(pairwise(edges))
+    return Line(
+        steps=tuple(line.steps[(start + end) // 2] for start, end in bins),
+        values=tuple(math.fsum(line.values[start:end]) / (end - start) for start, end in bins),
+    )
+
+
+def _parts(drawing: Drawing, scale: _Scale) -> Iterator[str]:
+    yield from _axes(drawing, scale)
+    if drawing.band is not None:
+        low, high = drawing.band
+        back = Line(steps=high.steps[::-1], values=high.values[::-1])
+        yield f'<polygon class="band" points="{scale.points(low)} {scale.points(back)}"/>'
+    for stroke in drawing.strokes:
+        yield from _stroke(stroke, scale)
+    if drawing.level is not None:
+        y = scale.y(drawing.level)
+        yield f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+
+
+def _axes(drawing: Drawing, scale: _Scale) -> Iterator[str]:
+    for tick in scale.ticks:
+        y = scale.y(tick)
+        word = f"{100 * tick:.0f} %" if drawing.share else f"{tick:.4g}"
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+        yield f'<text class="tick" x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{word}</text>'
+    for step in _whole(ticks_of(scale.first, scale.last), scale):
+        yield f'<text class="tick" x="{scale.x(step)}" y="{HEIGHT - 16}" text-anchor="middle">{step}</text>'
+    yield f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 3}" text-anchor="end">step</text>'
+
+
+def _whole(ticks: Sequence[float], scale: _Scale) -> Iterator[int]:
+    """Yield the ticks that are steps of the picture."""
+    yield from (round(tick) for tick in ticks if tick == round(tick) and scale.first <= tick <= scale.last)
+
+
+def _stroke(stroke: Stroke, scale: _Scale) -> Iterator[str]:
+    line = thinned(stroke.line)
+    if not line.steps:
+        return
+    style = escape(stroke.style)
+    yield f'<polyline class="stroke {style}" points="{scale.points(line)}"/>'
+    if stroke.dots or len(line.steps) == 1:
+        for step, value in zip(line.steps, line.values, strict=True):
+            place = f'cx="{scale.x(step)}" cy="{scale.y(value)}"'
+            yield f'<circle class="dot {style}" {place} r="3.2"><title>step {step}: {value:.4g}</title></circle>'
+    if stroke.label:
+        x, y = scale.x(line.steps[-1]), scale.y(line.values[-1])
+        label = escape(visible(stroke.label))
+        yield f'<text class="label {style}" x="{x}" y="{y - 4}" text-anchor="end">{label}</text>'

@@ -1,0 +1,118 @@
+"""Reads the numbers of slime's and miles' updates from trainer.log while it grows, and adds them to metrics.jsonl.
+
+Both trainers print their numbers as Python dicts: `rollout N: {...}` before the updates of batch N, `step M: {...}`
+for each update, `perf N: {...}` after them. Batch N is step N + 1 of the run. M counts updates and not batches, so an
+update belongs to the batch that was printed before it. A number that is no number (nan, a tensor) is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.metrics_log import mean
+from orl_rollout.run_folder.training_metrics import with_common_names
+
+PERIOD = 1.0  # seconds between looks at the log
+LONGEST_LINE = 1 << 16  # bytes
+NAMES = {
+    "train/loss": "loss",
+    "train/kl_loss": "kl",
+    "train/ppo_kl": "policy_kl",
+    "train/entropy_loss": "entropy",
+    "train/grad_norm": "grad_norm",
+    "train/lr-pg_0": "learning_rate",
+    "train/pg_clipfrac": "clip_fraction",
+    "train/train_rollout_logprob_abs_diff": "logprob_difference",
+    "rollout/response_lengths": "response_tokens",
+    "perf/train_wait_time": "rollout_seconds",
+    "perf/train_time": "train_seconds",
+    "perf/update_weights_time": "weight_sync_seconds",
+    "perf/step_time": "step_seconds",
+}
+_LINE = re.compile(r"(?<![\w-])(?<!orl )(rollout|step|perf) (\d+): \{(.*)\}")
+_NUMBER = re.compile(r"'([^']+)': (?:np\.float\d+\()?([-+]?\d[\d.]*(?:e[-+]?\d+)?)(?=[,)]|$)")
+
+
+class Updates:
+    """The numbers of the updates of one batch after another, from the lines of a log."""
+
+    def __init__(self) -> None:
+        self._batch: int | None = None
+        self._steps: dict[int, dict[str, float]] = {}
+        self._others: dict[str, float] = {}
+
+    def read(self, line: str) -> Iterator[tuple[int, dict[str, float]]]:
+        """Take one line. Yield the step and the metrics of a batch that it completes."""
+        found = _LINE.search(line)
+        if found is None:
+            return
+        kind, number, numbers = found[1], int(found[2]), numbers_of(found[3])
+        if kind == "rollout" and "rollout/response_lengths" in numbers:
+            yield from self.end()
+            self._batch = number
+            self._others = {name: numbers[name] for name in NAMES if name in numbers}
+        elif kind == "step" and self._batch is not None:
+            self._steps[number] = {name: value for name, value in numbers.items() if name != "train/step"}
+        elif kind == "perf" and number == self._batch and "perf/train_time" in numbers:
+            self._others |= numbers
+            yield from self.end()
+
+    def end(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """Yield the step and the metrics of the last batch, if it was not complete."""
+        if self._batch is not None and (self._steps or self._others):
+            names = dict.fromkeys(name for step in self._steps.values() for name in step)
+            means = {name: mean(step.get(name) for step in self._steps.values()) for name in names}
+            logged = {name: value for name, value in means.items() if value is not None} | self._others
+            yield self._batch + 1, with_common_names(logged, NAMES)
+        self._batch, self._steps, self._others = None, {}, {}
+
+
+def numbers_of(printed: str) -> dict[str, float]:
+    """Return the numbers in the text of a dict, without its braces."""
+    return {name: float(value) for name, value in _NUMBER.findall(printed)}
+
+
+@contextmanager
+def followed(log: Path, metrics: Path, *, start: int = 0) -> Generator[None]:
+    """Add the updates that `log` reports after the byte `start` to the file `metrics`, while the block runs."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_follow, args=(log, metrics, start, ended), name="orl-trainer-log", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _follow(log: Path, metrics: Path, start: int, ended: threading.Event) -> None:
+    updates = Updates()
+    for line in _lines_of(log, start, ended):
+        _add(metrics, updates.read(line))
+    _add(metrics, updates.end())
+
+
+def _add(metrics: Path, found: Iterable[tuple[int, dict[str, float]]]) -> None:
+    for step, numbers in found:
+        metrics_log.append(metrics, "update", step, numbers, seconds=0.0)
+
+
+def _lines_of(log: Path, start: int, ended: threading.Event) -> Iterator[str]:
+    """Yield the whole lines of `log` as they are written, until `ended` and the last one."""
+    last = False
+    while not last:
+        last = ended.wait(PERIOD)
+        if not log.is_file():
+            continue
+        with log.open("rb") as file:
+            file.seek(start)
+            for line in iter(lambda: file.readline(LONGEST_LINE), b""):
+                if not line.endswith(b"\n") and len(line) < LONGEST_LINE and not last:
+                    break
+                start += len(line)
+                yield line.decode("utf-8", "replace")

@@ -1,0 +1,90 @@
+"""Numbers of updates go from the logs of slime and miles to metrics.jsonl, under the names that all trainers share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from orl_cluster.hooks.staleness import staleness_of
+from orl_cluster.launch.trainer_log import NAMES, Updates, followed
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
+
+LOGS = Path(__file__).parents[1] / "golden" / "trainer_log"
+
+
+def updates_of(name: str) -> list[tuple[int, dict[str, float]]]:
+    updates = Updates()
+    found = [one for line in (LOGS / name).read_text().splitlines() for one in updates.read(line)]
+    return [*found, *updates.end()]
+
+
+def test_slime_log_gives_means_over_updates_of_a_batch() -> None:
+    (step, metrics), (second, torn) = updates_of("slime.log")
+    assert (step, second) == (1, 2)
+    common = {name: metrics[name] for name in TRAINING_METRICS if name in metrics}
+    assert common == pytest.approx(
+        {
+            "loss": 0.0022,
+            "kl": 2e-05,
+            "policy_kl": -0.0005,
+            "entropy": 0.5,
+            "grad_norm": 1.0,
+            "learning_rate": 1e-06,
+            "clip_fraction": 0.001,
+            "logprob_difference": 0.00072,
+            "response_tokens": 151.25,
+            "rollout_seconds": 1.5,
+            "train_seconds": 1.52,
+            "weight_sync_seconds": 0.25,
+            "step_seconds": 3.02,
+        }
+    )
+    assert metrics["train/pg_loss"] == pytest.approx(0.0022)
+    assert torn == pytest.approx(
+        {"train/loss": 0.002, "loss": 0.002, "rollout/response_lengths": 149.0, "response_tokens": 149.0}
+    )
+
+
+def test_miles_log_gives_one_batch_and_no_missing_names() -> None:
+    ((step, metrics),) = updates_of("miles.log")
+    assert step == 8
+    assert metrics["step_seconds"] == 13.25
+    assert metrics["train/ess_ratio"] == pytest.approx(0.99995)
+    assert not {"kl", "entropy", "weight_sync_seconds"} & metrics.keys()
+
+
+def test_names_are_common() -> None:
+    assert set(NAMES.values()) <= TRAINING_METRICS.keys()
+
+
+def test_growing_log_is_followed_to_its_end(tmp_path: Path) -> None:
+    log, path = tmp_path / "trainer.log", tmp_path / "metrics.jsonl"
+    log.write_text("step 9: {'train/loss': 9.0}\n")
+    start = log.stat().st_size
+    metrics_log.append(path, "train", 1, {"a/b/reward": 0.5}, seconds=1.0)
+    with followed(log, path, start=start), log.open("a") as file:
+        file.write((LOGS / "slime.log").read_text())
+    first, second = metrics_log.read(path)
+    assert (first.step, first.kind, first.seconds) == (1, "train", 1.0)
+    assert (first.overall("reward"), first.overall("entropy")) == (0.5, 0.5)
+    assert (second.step, second.kind, second.overall("loss")) == (2, "train", 0.002)
+
+
+@pytest.mark.parametrize(
+    ("versions", "trained", "interval", "expected"),
+    [
+        ([["1"], ["1", "1"]], 0, 1, 0.0),
+        ([["2", "3"]], 3, 1, 1.5),
+        ([["1"]], 3, 2, 3.0),
+        ([["default"]], 1, 1, None),
+        ([["9"]], 3, 1, None),
+        ([[]], 3, 1, None),
+    ],
+)
+def test_staleness_counts_batches(
+    versions: list[list[str]], trained: int, interval: int, expected: float | None
+) -> None:
+    samples = [SimpleNamespace(weight_versions=one) for one in versions]
+    assert staleness_of(samples, trained, interval) == expected
