@@ -30,12 +30,12 @@ INTRODUCTION = """\
 
 <!-- Written by `just docs-config` from the schema in packages/orl-core/src/orl_core/config. Do not edit. -->
 
-A run is configured by one YAML file, such as those in [configs/](../configs). Only `environments` is required. On the
+A run is configured by one YAML file, such as those in `configs/`. Only `environments` is required. On the
 command line, `--set path.to.key=value` overrides any key, and `orl train` has an option for each key of `trainer`:
 `rollout_batch_size` is `--rollout-batch-size`. An unknown key, a wrong type or a value out of bounds is refused before
 anything starts, with file and `$.path`, and one message names every mistake. `orl doctor --config FILE` checks a file.
 
-The first line of each file in configs/ names [schema.json](../configs/schema.json), with which editors complete and
+The first line of each file in configs/ names `configs/schema.json`, with which editors complete and
 check keys. The schema refuses less than orl does: checks between keys, such as deadlines that must nest, are orl's.
 """
 SHARED = "`trainer`"
