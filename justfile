@@ -122,8 +122,8 @@ docs-config:
 
 # build the documentation site in site/, strictly: every warning and dead link is an error
 docs:
-    NO_MKDOCS_2_WARNING=1 uv run --extra trl --group dev mkdocs build --strict --quiet
+    NO_MKDOCS_2_WARNING=1 uv run --extra trl --group dev python -m mkdocs build --strict --quiet
 
 # serve the documentation on loopback, and build it again when a page changes
 docs-serve *arguments:
-    NO_MKDOCS_2_WARNING=1 uv run --extra trl --group dev mkdocs serve "$@"
+    NO_MKDOCS_2_WARNING=1 uv run --extra trl --group dev python -m mkdocs serve "$@"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import orl_core
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -28,8 +30,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """Return the folder of the site, which is built with every warning as an error."""
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield the folder of the site, which is built with every warning as an error."""
     from mkdocs.commands.build import build
     from mkdocs.config import load_config
 
@@ -38,12 +40,12 @@ def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())
     logging.getLogger("mkdocs").addHandler(handler)
-    request.addfinalizer(lambda: logging.getLogger("mkdocs").removeHandler(handler))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("NO_MKDOCS_2_WARNING", "1")
         build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder)))
     assert said == []
-    return folder
+    yield folder
+    logging.getLogger("mkdocs").removeHandler(handler)
 
 
 @pytest.mark.slow
@@ -56,4 +58,6 @@ def test_site_needs_no_network(site: Path) -> None:
         page.feed(path.read_text("utf-8"))
         assert page.loaded
         assert [name for name in page.loaded if re.match(r"(https?:)?//", name)] == [], path.name
+    names = re.findall(r'id="(orl_core\.\w+)"', (site / "api.html").read_text("utf-8"))
+    assert {*names} == {f"orl_core.{name}" for name in orl_core.__all__}
     assert [path.name for path in site.rglob("*.css") if REQUEST.search(path.read_text("utf-8"))] == []
