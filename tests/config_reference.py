@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
@@ -21,6 +19,7 @@ from orl_core.config import (
     SharedOptions,
     TrainerConfig,
 )
+from orl_core.config.editor import editor_schema
 from orl_core.config.fields import description_of, values_of
 from orl_core.limits import TrainOn
 
@@ -59,23 +58,6 @@ def reference() -> str:
     return INTRODUCTION + "".join(line for title, section in SECTIONS.items() for line in _section(title, section))
 
 
-def schema() -> str:
-    """Return configs/schema.json. Its patterns are JavaScript's, which has no `\\Z`."""
-    made = msgspec.json.schema(RunConfig)
-    for section in made["$defs"].values():
-        section["description"] = " ".join(section["description"].split())
-    return json.dumps(_with_ends(made), indent=2, ensure_ascii=False) + "\n"
-
-
-def _with_ends(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {
-            key: value.replace(r"\Z", "$") if key == "pattern" and isinstance(value, str) else _with_ends(value)
-            for key, value in node.items()
-        }
-    return [_with_ends(member) for member in node] if isinstance(node, list) else node
-
-
 def _section(title: str, section: type[Struct]) -> Iterator[str]:
     purpose = " ".join((section.__doc__ or "").split())
     yield f"\n## {title}\n\n{purpose}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
@@ -95,7 +77,7 @@ def _default(field: structs.FieldInfo) -> str:
     return f"`{msgspec.json.encode(value).decode()}`"
 
 
-FILES = {ROOT / "docs" / "configuration.md": reference, ROOT / "configs" / "schema.json": schema}
+FILES = {ROOT / "docs" / "configuration.md": reference, ROOT / "configs" / "schema.json": editor_schema}
 
 
 if __name__ == "__main__":
