@@ -125,3 +125,11 @@ models *arguments:
 # write docs/configuration.md, configs/schema.json and docs/output.schema.json from their types
 docs-config:
     uv run --extra trl --group dev python -m tests.config_reference
+
+# build the documentation site in site/, strictly: every warning and dead link is an error
+docs:
+    NO_MKDOCS_2_WARNING=1 uv run --extra trl --group dev python -m mkdocs build --strict --quiet
+
+# serve the documentation on loopback, and build it again when a page changes
+docs-serve *arguments:
+    NO_MKDOCS_2_WARNING=1 uv run --extra trl --group dev python -m mkdocs serve "$@"

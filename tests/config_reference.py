@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
@@ -22,6 +21,7 @@ from orl_core.config import (
     TrainerConfig,
     TrlOptions,
 )
+from orl_core.config.editor import editor_schema
 from orl_core.config.fields import description_of, values_of
 from orl_core.limits import TrainOn
 from orl_launcher import reports
@@ -32,12 +32,12 @@ INTRODUCTION = """\
 
 <!-- Written by `just docs-config` from the schema in packages/orl-core/src/orl_core/config. Do not edit. -->
 
-A run is configured by one YAML file, such as those in [configs/](../configs). Only `environments` is required. On the
+A run is configured by one YAML file, such as those in `configs/`. Only `environments` is required. On the
 command line, `--set path.to.key=value` overrides any key, and `orl train` has an option for each key of `trainer`:
 `rollout_batch_size` is `--rollout-batch-size`. An unknown key, a wrong type or a value out of bounds is refused before
 anything starts, with file and `$.path`, and one message names every mistake. `orl doctor --config FILE` checks a file.
 
-The first line of each file in configs/ names [schema.json](../configs/schema.json), with which editors complete and
+The first line of each file in configs/ names `configs/schema.json`, with which editors complete and
 check keys. The schema refuses less than orl does: checks between keys, such as deadlines that must nest, are orl's.
 """
 SECTIONS: dict[str, type[Struct]] = {
@@ -61,35 +61,19 @@ def reference() -> str:
     return INTRODUCTION + "".join(line for title, section in SECTIONS.items() for line in _section(title, section))
 
 
-def schema() -> str:
-    """Return configs/schema.json. Its patterns are JavaScript's, which has no `\\Z`."""
-    return _printed(_with_ends(msgspec.json.schema(RunConfig)))
-
-
 def outputs() -> str:
     """Return docs/output.schema.json: what commands print with --json."""
-    return _printed(reports.schema())
-
-
-def _printed(made: dict[str, Any]) -> str:
+    made = reports.schema()
     for section in made["$defs"].values():
         section["description"] = " ".join(section["description"].split())
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
-def _with_ends(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {
-            key: value.replace(r"\Z", "$") if key == "pattern" and isinstance(value, str) else _with_ends(value)
-            for key, value in node.items()
-        }
-    return [_with_ends(member) for member in node] if isinstance(node, list) else node
-
-
 def _section(title: str, section: type[Struct]) -> Iterator[str]:
     purpose = " ".join((section.__doc__ or "").split())
     yield f"\n## {title}\n\n{purpose}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
-    above = section.__base__.__struct_fields__ if section.__base__ in SECTIONS.values() else ()
+    base = section.__base__
+    above = base.__struct_fields__ if base and base in SECTIONS.values() else ()
     for field in structs.fields(section):
         if field.name not in above:
             cells = (f"`{field.encode_name}`", values_of(field.type), _default(field), description_of(field.type))
@@ -107,7 +91,7 @@ def _default(field: structs.FieldInfo) -> str:
 
 FILES = {
     ROOT / "docs" / "configuration.md": reference,
-    ROOT / "configs" / "schema.json": schema,
+    ROOT / "configs" / "schema.json": editor_schema,
     ROOT / "docs" / "output.schema.json": outputs,
 }
 

@@ -1,4 +1,4 @@
-"""Every file and folder that AGENTS.md and README.md name exists."""
+"""Every file and folder that AGENTS.md and README.md name exists, and every link of a document leads somewhere."""
 
 import re
 from pathlib import Path
@@ -25,10 +25,28 @@ def test_named_paths_exist(document: str):
 
 
 def test_tree_of_the_readme_exists():
-    tree = (ROOT / "README.md").read_text("utf-8").partition("## The tree")[2].split("```")[1]
+    tree = (ROOT / "README.md").read_text("utf-8").partition("## The tree")[2].split("```text")[1].split("```")[0]
     folder = ""
     for line in tree.strip().splitlines():
         name = line.split()[0]
         folder = "" if not line.startswith(" ") else folder
         assert (ROOT / folder / name).exists(), folder + name
         folder = folder or (name if len(line.split()) == 1 else "")
+
+
+LINKED = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "*/*/README.md", "benchmarks/*.md") for path in ROOT.glob(pattern)
+)
+MADE = {"docs/commands.md", "docs/errors.md"}  # by tests/reference, when the site is built
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[\w-]+)?\)")
+
+
+@pytest.mark.parametrize("document", LINKED, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_to_files(document: Path):
+    links = [link for link in LINK.findall(document.read_text("utf-8")) if not re.match(r"\w+:", link)]
+    ends = [(document.parent / link).resolve().relative_to(ROOT.resolve()) for link in links]
+    assert [end for end in ends if not (ROOT / end).exists() and end.as_posix() not in MADE] == []
+
+
+def test_links_are_found():
+    assert sum(len(LINK.findall(path.read_text("utf-8"))) for path in LINKED) > 50

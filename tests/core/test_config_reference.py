@@ -10,12 +10,13 @@ import jsonschema
 import msgspec
 import pytest
 from orl_core.config import RunConfig, decode_config, yaml
+from orl_core.config.editor import editor_schema
 from orl_core.config.fields import description_of, values_of
 from orl_core.errors import ConfigError
 
-from tests.config_reference import FILES, ROOT, SECTIONS, schema
+from tests.config_reference import FILES, ROOT, SECTIONS
 
-VALIDATOR = jsonschema.Draft202012Validator(json.loads(schema()))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(editor_schema()))
 
 
 def sections_of(kind: msgspec.inspect.Type) -> set[type[msgspec.Struct]]:

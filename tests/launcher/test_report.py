@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from orl_core.errors import ConfigError
-from orl_launcher.view.curves import Chart, Line, charts_of, write_png
+from orl_launcher.view.curves import Chart, charts_of, write_png
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.report import write_report
+from orl_launcher.view.svg import Line
 from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.record import read_record
 

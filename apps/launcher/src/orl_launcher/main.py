@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orl_launcher.cli import Parser
 
 COMMANDS = {
+    "init": "write a configuration for an environment, from the answers of its server, and check it",
     "prepare": "list, mix and shuffle the tasks of the environments, and write tasks.jsonl",
     "train": "train a model: trl on this machine, slime or miles on a cluster",
     "convert": "convert a checkpoint between the formats of Hugging Face and a trainer on a cluster",
@@ -60,7 +61,12 @@ first steps, without GPU or key:
   orl show runs/NAME                      show its progress; runs/NAME/report.html is the same as a page
   orl show runs/NAME --episode 1          one episode, with trained tokens in colour
 
+your own environment, on a server of yours:
+  orl init http://127.0.0.1:8080 --output my.yaml
+  orl train trl --config my.yaml
+
 on OpenReward, with OPENREWARD_API_KEY set:
+  orl init GeneralReasoning/WhoDunIt --model Qwen/Qwen3-4B --output my.yaml
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B
   orl prepare --config configs/whodunit.yaml --output tasks.jsonl --max-tasks 1000
   orl rollout --config configs/whodunit.yaml --engine http://127.0.0.1:30000 --model Qwen/Qwen3-4B
@@ -104,6 +110,10 @@ def _leave(code: int) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line, given without the program's name. Return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if "_ARGCOMPLETE" in os.environ:
+        from orl_launcher.completion import complete
+
+        complete(COMMANDS)
     if not words or words[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
         listed = "\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())

@@ -13,11 +13,9 @@ import asyncio
 from contextlib import suppress
 from typing import Self
 
-import msgspec
 from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, SessionError, SessionTimeout
-from orl_core.names import is_path_name
 from orl_core.task import Task
 
 from orl_rollout.http.client import HttpClient
@@ -25,8 +23,9 @@ from orl_rollout.openreward.environment import RemoteEnvironment
 from orl_rollout.openreward.required_secrets import required_secrets
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.secrets_body import reads_secrets_in_body
+from orl_rollout.openreward.served import list_served
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
-from orl_rollout.openreward.transport import Channel, Endpoint, Refusal
+from orl_rollout.openreward.transport import Channel, Endpoint
 from orl_rollout.secrets.entries import resolve_secrets, unset_secrets
 from orl_rollout.secrets.secrets import Scrubber, api_key
 
@@ -125,18 +124,16 @@ class OpenRewardClient:
             wanted = (environment.variant or name.partition("/")[2]).lower()
             try:
                 async with asyncio.timeout(CONTACT_SECONDS):
-                    served = await _list_environments(Channel(self._connection(environment)))
+                    served = await list_served(Channel(self._connection(environment)))
             except TimeoutError:
                 raise SessionTimeout(
                     f"the server at {environment.base_url} takes requests but answers none within "
                     f"{CONTACT_SECONDS:g} s: restart it, or correct `base_url` if it is the address of another server"
                 ) from None
-            names = msgspec.convert(served, list[str] | None) or ()
-            variants = {variant.lower() for variant in names if is_path_name(variant)}
-            if served is not None and wanted not in variants:
+            if served is not None and wanted not in served:
                 raise SessionError(
                     f"the server at {environment.base_url} has no environment `{wanted}`: name one of "
-                    f"{', '.join(sorted(variants)[:NAMED])} as `variant` of `{name}`"
+                    f"{', '.join(served[:NAMED])} as `variant` of `{name}`"
                 )
             self._variants[name] = wanted if served is not None else environment.variant or ""
         return self._variants[name]
@@ -196,16 +193,6 @@ class OpenRewardClient:
             secrets[secret] = (value, hosts)
         travelling = augment_secrets_with_api_key(secrets, _key(environment), _url(environment), None)
         return build_secrets_header(travelling or {})
-
-
-async def _list_environments(channel: Channel) -> object:
-    """Return the environments of a server; None if it is too old to list them."""
-    try:
-        return await channel.request("GET", "/list_environments", {}, None)
-    except Refusal as refusal:
-        if refusal.status not in {404, 405}:
-            raise
-    return None
 
 
 def _url(environment: EnvironmentConfig) -> str:

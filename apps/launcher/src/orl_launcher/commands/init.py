@@ -1,0 +1,125 @@
+"""`orl init`: write a commented configuration for an environment, from the answers of its server, and check it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from orl_core.config import Backend
+from orl_core.errors import ConfigError
+
+from orl_launcher import cli
+from orl_launcher.playground import ORGANISATION, playground
+
+if TYPE_CHECKING:
+    from orl_launcher.init.survey import Survey
+
+FIRST = f"{ORGANISATION}GuessNumber"  # an environment, and the tiny model that was made for it
+PLAYED_BY_TINY = (FIRST, f"{ORGANISATION}GuessWider")
+DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
+DESCRIPTION = """\
+Ask the server of an environment for splits, tasks, tools and required secrets. Write a commented configuration, and run
+orl doctor on it. No file is overwritten. The exit code is that of doctor.
+ENVIRONMENT is the address of a server of your own, or Organization/Environment at OpenReward, which needs
+OPENREWARD_API_KEY, or an environment of the playground, which is the default.
+"""
+EXAMPLES = """\
+  orl init --output first.yaml                                  the playground: a tiny model, no GPU, no key
+  orl init http://127.0.0.1:8080 --output my.yaml               a server of your own
+  orl init http://127.0.0.1:8080 --variant seven                one of several environments of a server
+  orl init GeneralReasoning/WhoDunIt --model Qwen/Qwen3-4B --trainer slime
+"""
+
+
+def parser() -> cli.Parser:
+    """Return the options of `orl init`."""
+    made = cli.Parser("init", description=DESCRIPTION, examples=EXAMPLES)
+    made.add_argument(
+        "environment",
+        nargs="?",
+        metavar="ENVIRONMENT",
+        type=_environment,
+        default=FIRST,
+        help=f"address or name of an environment (default: {FIRST})",
+    )
+    made.add_argument("--output", metavar="FILE", type=Path, help="file to write (default: NAME.yaml)")
+    made.add_argument("--variant", metavar="NAME", help="environment of your server, if it serves several")
+    made.add_argument(
+        "--model", metavar="MODEL", help=f"model to train (default: {DEFAULT_MODEL}; GuessNumber: its tiny model)"
+    )
+    made.add_argument("--trainer", choices=get_args(Backend), default="trl", help="trainer (default: trl)")
+    made.add_argument(
+        "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per question (default: 60)"
+    )
+    return made
+
+
+def _environment(text: str) -> str:
+    """Return an address or a name, for argparse."""
+    if "://" not in text and "/" not in text:
+        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT or Organization/Environment, not {text!r}")
+    return cli.address(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file and check it. Return doctor's exit code."""
+    from orl_rollout.signals import interrupt
+
+    from orl_launcher.commands import doctor
+    from orl_launcher.init.write import config_text, schema_for, write_config
+
+    if arguments.output:
+        _refuse_existing(arguments.output)
+    found = interrupt.run(_asked(arguments)) if _is_address(arguments) else _named(arguments)
+    output: Path = arguments.output or Path(f"{found.name.rpartition('/')[2].lower()}.yaml")
+    _refuse_existing(output)
+    schema, missing = schema_for(output)
+    model = arguments.model or (FIRST if found.name in PLAYED_BY_TINY else DEFAULT_MODEL)
+    command = f"orl init {arguments.environment}"
+    text = config_text(found, command=command, output=output, schema=schema, backend=arguments.trainer, model=model)
+    try:
+        write_config(output, text)
+    except OSError as exc:
+        raise ConfigError(f"{output}: {exc.strerror}. Choose another --output") from exc
+    if missing:
+        from orl_core.config.editor import editor_schema
+
+        (output.parent / schema).write_text(editor_schema(), encoding="utf-8")
+    cli.console().print(f"wrote {output}\n", soft_wrap=True)
+    return doctor.run(doctor.parser().parse(["--config", str(output), "--timeout", str(arguments.timeout)]))
+
+
+def _refuse_existing(output: Path) -> None:
+    if output.exists():
+        raise cli.UsageError(f"{output} exists already. Choose another --output")
+
+
+def _is_address(arguments: argparse.Namespace) -> bool:
+    return "://" in arguments.environment
+
+
+async def _asked(arguments: argparse.Namespace) -> Survey:
+    """Ask a server of one's own."""
+    from orl_launcher.init.survey import name_at, survey
+
+    url: str = arguments.environment.rstrip("/")
+    name = await name_at(url, arguments.variant, seconds=arguments.timeout)
+    return await survey(name, url, on_platform=False, seconds=arguments.timeout)
+
+
+def _named(arguments: argparse.Namespace) -> Survey:
+    """Ask OpenReward, or the playground, which is served meanwhile."""
+    from msgspec import structs
+    from orl_core.config import decode_config
+    from orl_rollout.signals import interrupt
+
+    from orl_launcher.init.survey import survey
+
+    name: str = arguments.environment
+    if arguments.variant:
+        raise cli.UsageError(f"--variant {arguments.variant}: {name} is one environment. Leave the option out")
+    with playground(decode_config({"environments": {name: {}}}, "ENVIRONMENT")) as config:
+        url = config.environments[name].base_url
+        found = interrupt.run(survey(name, url, on_platform=url is None, seconds=arguments.timeout))
+    return structs.replace(found, base_url=None)

@@ -1,0 +1,1 @@
+"""`orl init`: asks an environment's server what it has, and writes a configuration for it."""

@@ -1,0 +1,113 @@
+"""Ask a server of OpenReward what an environment has: splits, tasks, tools, and the secrets that it needs.
+
+It knows nothing of files. Of a server of one's own only the address is known; it tells which environments it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
+from orl_core.config import RunConfig, decode_config
+from orl_core.errors import ConfigError, SessionError
+from orl_rollout.loop.session import Opening
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.faults import as_session_error
+from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
+from orl_rollout.openreward.required_secrets import required_secrets
+from orl_rollout.openreward.served import served_at
+from orl_rollout.secrets.entries import all_entries
+from orl_rollout.secrets.secrets import PLATFORM_KEY, Scrubber, api_key
+
+ORGANISATION = "local"  # of environments at an address, whose servers know no organisation
+
+
+class Survey(Struct, frozen=True, kw_only=True):
+    """One environment. `splits` are its splits with the number of their tasks, without empty ones.
+
+    `opening` is the beginning of an episode; without one, `fault` says why. `secrets` are those that it needs.
+    """
+
+    name: str
+    base_url: str | None
+    splits: dict[str, int]
+    opening: Opening | None = None
+    fault: str = ""
+    secrets: tuple[str, ...] = ()
+
+
+async def name_at(url: str, variant: str | None, *, seconds: float) -> str:
+    """Return the name for a configuration of the environment `variant` of the server at `url`, or of its only one.
+
+    Raises:
+        ConfigError: it serves several environments, none, or not this one.
+        SessionError: it cannot be reached within `seconds`.
+    """
+    with as_session_error(f"asking {url} what it serves", Scrubber(())):
+        async with asyncio.timeout(seconds):
+            served = await served_at(url)
+    if variant:
+        if served is not None and variant.lower() not in served:
+            raise ConfigError(f"{url}: serves no environment {variant!r}, but {', '.join(served) or 'none'}")
+        return f"{ORGANISATION}/{variant.lower()}"
+    if served is None:
+        raise ConfigError(f"{url}: this server is too old to list its environments. Name one with --variant")
+    if len(served) != 1:
+        raise ConfigError(f"{url}: serves {', '.join(served) or 'no environment'}. Name one with --variant")
+    return f"{ORGANISATION}/{served[0]}"
+
+
+async def survey(name: str, base_url: str | None, *, on_platform: bool, seconds: float) -> Survey:
+    """Ask about the environment `name`, at `base_url` or at OpenReward. Each question may take `seconds`.
+
+    Raises:
+        ConfigError: the platform's key is not set, or the environment has no task.
+        SessionError: the server does not answer.
+    """
+    needed: list[str] = []
+    if on_platform and not api_key():
+        raise ConfigError(f"{name}: OpenReward serves it. Set {PLATFORM_KEY}, or give the address of a server")
+    if on_platform:
+        needed = [secret.lower() for secret in await required_secrets(name, seconds=seconds) if secret != PLATFORM_KEY]
+    unset = [entry.name for entry in all_entries(_config(name, base_url, needed)) if not entry.value]
+    config = _config(name, base_url, [secret for secret in needed if secret not in unset])
+    async with OpenRewardClient(config) as client:
+        with as_session_error(f"asking {name} what it serves", client.scrubber):
+            async with asyncio.timeout(seconds):
+                splits = await (await client.environment(name)).list_splits()
+        listings = [await open_listing(client, name, split) for split in splits]
+        full = [listing for listing in listings if listing.size]
+        if not full:
+            raise ConfigError(f"{name}: none of its splits ({', '.join(splits) or 'none'}) has a task")
+        opening, fault = None, f"not asked, because these secrets are not set: {', '.join(unset)}"
+        if not unset:
+            opening, fault = await _opening(client, full[0], seconds)
+    return Survey(
+        name=name,
+        base_url=None if base_url is None else base_url.rstrip("/"),
+        splits={listing.split: listing.size for listing in full},
+        opening=opening,
+        fault=fault,
+        secrets=tuple(needed),
+    )
+
+
+def _config(name: str, base_url: str | None, secrets: Sequence[str]) -> RunConfig:
+    tree = {"environments": {name: {"base_url": base_url}}, "secrets": dict.fromkeys(secrets)}
+    return decode_config(tree, name)
+
+
+async def _opening(client: OpenRewardClient, listing: TaskListing, seconds: float) -> tuple[Opening | None, str]:
+    """Return the beginning of an episode, or why there is none."""
+    try:
+        (task,) = [task async for task in list_tasks(client, listing, [0])]
+        session = client.session(task)
+        try:
+            with as_session_error("opening a session", client.scrubber):
+                async with asyncio.timeout(seconds):
+                    return await session.open(task), ""
+        finally:
+            await session.close()
+    except (ConfigError, SessionError) as exc:
+        return None, str(exc)

@@ -1,0 +1,174 @@
+"""The configuration that `orl init` writes: a commented YAML file for one environment, which is loaded before it stays.
+
+Values are those of the schema's defaults, or a beginner's settings for the model. Text from servers stands in comments
+and quoted values only, in one printable line each.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from orl_core.config import Backend, load_config
+from orl_core.config.editor import editor_schema
+from orl_core.errors import ConfigError
+from orl_core.text import visible
+
+from orl_launcher.init.survey import Survey
+from orl_launcher.playground import ORGANISATION
+
+SCHEMA = "orl.schema.json"
+TRAINING, HELD_OUT = ("train", "training"), ("test", "eval", "validation", "val", "dev", "heldout", "held_out")
+LONGEST = 100  # characters of a remark in a comment
+WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+MEANINGS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # words that YAML reads as no text
+COLUMN = 34  # where comments begin behind a value
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Values to begin with, for a kind of model. Budgets are token ids."""
+
+    turn_tokens: int
+    context_tokens: int
+    lr: str
+    num_rollout: int
+    n_samples: int
+
+
+TINY = Settings(turn_tokens=48, context_tokens=512, lr="4e-4", num_rollout=30, n_samples=16)
+REAL = Settings(turn_tokens=1024, context_tokens=8192, lr="1e-6", num_rollout=100, n_samples=8)
+
+
+def config_text(found: Survey, *, command: str, output: Path, schema: str, backend: Backend, model: str) -> str:
+    """Return the text of the configuration for `found`. `command` made it, `schema` is the path of its schema."""
+    training, held_out = choose_splits(found.splits)
+    start = TINY if model.startswith(ORGANISATION) else REAL
+    file = _word(str(output))
+    lines = [
+        f"# yaml-language-server: $schema={schema}",
+        f"# Written by `{_line(command)}`. docs/configuration.md lists every key.",
+        "#",
+        f"#   orl doctor --config {file}",
+        f"#   orl train {backend} --config {file}",
+        "",
+        "environments:",
+        *_environment(found, training, held_out),
+        "",
+        *_secrets(found.secrets),
+        _behind(f"openreward_run_name: {_word(found.name.rpartition('/')[2])}", "folders of runs begin with it"),
+        "",
+        "rollout:",
+        _behind(f"  turn_tokens: {start.turn_tokens}", "most tokens of one answer"),
+        _behind(f"  context_tokens: {start.context_tokens}", "most tokens of an episode"),
+        "",
+        "eval:",
+        _behind("  interval: 10", "steps between evaluations on the held-out tasks"),
+        _behind("  max_tasks: 128", "held-out tasks to play"),
+        "",
+        "trainer:",
+        _behind(f"  backend: {backend}", "trl on this machine; slime or miles on a cluster"),
+        _behind(f"  model: {_word(model)}", "a Hugging Face checkpoint, its folder, or the folder of a run"),
+        _behind(f"  num_rollout: {start.num_rollout}", "steps"),
+        _behind("  rollout_batch_size: 8", "tasks of a step"),
+        _behind(f"  n_samples: {start.n_samples}", "rollouts of each task: the group that a rollout is compared with"),
+        _behind(f"  lr: {start.lr}", "lower it if the share of valid calls falls"),
+    ]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def choose_splits(splits: Sequence[str] | dict[str, int]) -> tuple[str, str | None]:
+    """Return the split to train on and the one to hold out: by their usual names, else in their order."""
+    names = [*splits]
+    training = next((name for wanted in TRAINING for name in names if name.lower() == wanted), None)
+    held_out = next((name for wanted in HELD_OUT for name in names if name.lower() == wanted), None)
+    rest = [name for name in names if name not in (training, held_out)]
+    if training is None:
+        training = rest.pop(0) if rest else names[0]
+    if held_out is None and rest:
+        held_out = rest[0]
+    return training, held_out if held_out != training else None
+
+
+def write_config(output: Path, text: str) -> None:
+    """Write a new file that loads.
+
+    Raises:
+        FileExistsError: it exists already.
+        ConfigError: it does not load, because a server's answer cannot stand in a configuration. No file is left.
+    """
+    with output.open("x", encoding="utf-8") as file:
+        file.write(text)
+    try:
+        load_config(output)
+    except ConfigError:
+        output.unlink()
+        raise
+
+
+def schema_for(output: Path) -> tuple[str, bool]:
+    """Return the path from `output` to the schema for editors, and whether it has to be written there.
+
+    In a checkout of orl it is that of configs/, elsewhere a file beside the configuration.
+    """
+    here = output.resolve().parent
+    for folder in (here, *here.parents):
+        made = folder / "configs" / "schema.json"
+        if made.is_file() and made.read_text("utf-8") == editor_schema():
+            return Path(os.path.relpath(made, here)).as_posix(), False
+    return f"./{SCHEMA}", True
+
+
+def _environment(found: Survey, training: str, held_out: str | None) -> Iterator[str]:
+    yield f"  {found.name}:"
+    if found.base_url:
+        yield _behind(f"    base_url: {found.base_url}", "your server; it has to run while orl does")
+    counts = ", ".join(f"{name} ({size} task{'' if size == 1 else 's'})" for name, size in found.splits.items())
+    yield _behind(f"    splits: [{_word(training)}]", counts)
+    said = "played before, during and after training" if held_out else "only one split: nothing is held out"
+    yield _behind(f"    eval_splits: [{_word(held_out) if held_out else ''}]", said)
+    if found.opening is None:
+        yield f"    # tools: {_line(found.fault)}"
+    else:
+        for tool in found.opening.tools:
+            yield f"    # tool {_line(tool.name)}: {_line(tool.description or 'no description')}"
+        if found.opening.accepts_text_answer:
+            yield "    # a plain answer ends the episode"
+    yield _behind("    max_turns: 20", "turns after which an episode ends")
+    yield _behind("    reward_reduction: sum", "how its rewards become one number: sum, mean, max, min, last")
+    yield _behind("    nonterminal_reward: 0.0", "appended if the environment did not end the episode")
+    yield _behind("    success_reward: 1.0", "reward from which an episode counts as a success")
+
+
+def _secrets(names: tuple[str, ...]) -> Iterator[str]:
+    if names:
+        yield "secrets:"
+        yield "  # null: from the variable of this name, or of its capitals. To name the hosts that may receive one:"
+        yield "  # {value: null, hosts: [api.example.com]}"
+        yield from (f"  {_word(name)}: null" for name in names)
+        yield ""
+
+
+def _behind(value: str, remark: str) -> str:
+    """Return a line with a comment behind its value."""
+    return f"{value:<{COLUMN}} # {_line(remark)}"
+
+
+def _line(text: str) -> str:
+    """Return `text` as one printable line, cut to LONGEST characters."""
+    line = " ".join(visible(text).split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def _word(text: str) -> str:
+    """Return `text` as a value in YAML, quoted where it could mean something else."""
+    if WORD.fullmatch(text) and text.lower() not in MEANINGS:
+        return text
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    safe = character.isprintable() and character not in '"\\'
+    return character if safe else f"\\U{ord(character):08x}"

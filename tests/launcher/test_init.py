@@ -1,0 +1,190 @@
+"""`orl init` asks servers of three kinds, and the file that it writes loads, passes doctor and trains."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from orl_core.config import load_config
+from orl_core.config.editor import editor_schema
+from orl_core.messages import ToolSpec
+from orl_launcher.completion import complete
+from orl_launcher.init.survey import Survey
+from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
+from orl_launcher.main import COMMANDS, main
+from orl_rollout import Opening
+from orl_testing.environments import Echo, Served, Terminal, serve
+
+from tests.launcher.platform_api import platform_api
+from tests.trl.checkpoints import write_checkpoint
+
+Capture = pytest.CaptureFixture[str]
+KEY = "hush-hush-4711"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    write_checkpoint(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def two() -> Generator[Served]:
+    """A server of two environments, one of which takes a plain answer."""
+    with serve(Echo, Terminal) as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("OPENREWARD_API_KEY", "JUDGE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_file_for_the_only_environment_of_a_server(guess_number: str, model: str, capsys: Capture) -> None:
+    assert main(["init", guess_number, "--model", model, "--output", "my.yaml"]) == 0
+    assert "a session opens with 1 message, tools: guess" in capsys.readouterr().out
+    text = Path("my.yaml").read_text("utf-8")
+    assert text.startswith(f"# yaml-language-server: $schema=./{SCHEMA}\n")
+    assert Path(SCHEMA).read_text("utf-8") == editor_schema()
+    assert "# tool guess: Guess the number.\n" in text
+    assert "# train (464 tasks), test (256 tasks)\n" in text
+    config = load_config(Path("my.yaml"))
+    (environment,) = config.environments.values()
+    assert [*config.environments] == ["local/guessnumber"]
+    assert (environment.base_url, environment.splits, environment.eval_splits) == (guess_number, ("train",), ("test",))
+    assert (config.trainer.backend, config.trainer.model) == ("trl", model)
+
+
+def test_one_of_several_environments_is_named(two: Served, model: str, capsys: Capture) -> None:
+    assert main(["init", two.url, "--model", model]) == 1
+    assert "echo, terminal" in capsys.readouterr().err
+    assert main(["init", two.url, "--variant", "nothing"]) == 1
+    assert "'nothing'" in capsys.readouterr().err
+    assert main(["init", two.url, "--variant", "Terminal", "--model", model]) == 0
+    assert "# a plain answer ends the episode\n" in Path("terminal.yaml").read_text("utf-8")
+    assert two.sessions == 0
+
+
+def test_platform_tells_which_secrets_are_needed(model: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    with serve(Echo) as sessions, platform_api() as platform:
+        monkeypatch.setenv("OPENREWARD_API_URL", platform.url)
+        monkeypatch.setenv("OPENREWARD_SESSION_URL", sessions.url)
+        assert main(["init", "Org/Echo", "--model", model]) == 1
+        assert "OPENREWARD_API_KEY" in capsys.readouterr().err
+        assert not Path("echo.yaml").exists()
+        monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+        platform.needed = ["JUDGE_KEY"]
+        assert main(["init", "Org/Echo", "--model", model]) == 1  # doctor: the secret has no value
+        text = Path("echo.yaml").read_text("utf-8")
+        assert "these secrets are not set: judge_key" in text
+        assert load_config(Path("echo.yaml")).secrets == {"judge_key": None}
+        platform.needed = []
+        assert main(["init", "Org/Echo", "--model", model, "--output", "open.yaml"]) == 0
+        assert load_config(Path("open.yaml")).environment("Org/Echo").base_url is None
+        assert KEY not in text + Path("open.yaml").read_text("utf-8") + capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "subject"),
+    [
+        (["nowhere"], "'nowhere'"),
+        (["http://me:secret@127.0.0.1"], "login"),
+        (["playground/GuessNumber", "--variant", "x"], "--variant"),
+        (["--output", "there.yaml"], "there.yaml"),
+        (["--model"], "--model"),
+    ],
+)
+def test_command_line_is_refused(words: list[str], subject: str, capsys: Capture) -> None:
+    Path("there.yaml").write_text("mine", "utf-8")
+    assert main(["init", *words]) == 2
+    assert subject in capsys.readouterr().err
+    assert Path("there.yaml").read_text("utf-8") == "mine"
+
+
+@settings(max_examples=25)
+@given(split=st.text(st.characters(exclude_categories=["Cs"]), min_size=1), words=st.text())
+def test_text_of_a_server_changes_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, split: str, words: str
+) -> None:
+    tools = (ToolSpec(name="act", description=words),)
+    found = Survey(
+        name="local/env",
+        base_url="http://127.0.0.1:1",
+        splits={split: 3},
+        opening=Opening(messages=(), tools=tools),
+        secrets=("judge_key",),
+    )
+    output = tmp_path_factory.mktemp("init") / "c.yaml"
+    write_config(
+        output, config_text(found, command=words, output=output, schema="./s.json", backend="trl", model="a/b")
+    )
+    config = load_config(output)
+    assert config.environment("local/env").splits == (split,)
+    assert config.secrets == {"judge_key": None}
+    assert config.trainer.model == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("splits", "chosen"),
+    [
+        (["train", "test"], ("train", "test")),
+        (["test", "train", "validation"], ("train", "test")),
+        (["easy", "hard"], ("easy", "hard")),
+        (["Validation", "easy"], ("easy", "Validation")),
+        (["only"], ("only", None)),
+        (["test"], ("test", None)),
+    ],
+)
+def test_splits_are_chosen_by_usual_names(splits: list[str], chosen: tuple[str, str | None]) -> None:
+    assert choose_splits(splits) == chosen
+
+
+def test_schema_in_a_checkout_is_that_of_configs(tmp_path: Path) -> None:
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    assert schema_for(tmp_path / "c.yaml") == (f"./{SCHEMA}", True)
+    (configs / "schema.json").write_text(editor_schema(), "utf-8")
+    (tmp_path / "mine").mkdir()
+    assert schema_for(tmp_path / "mine" / "c.yaml") == ("../configs/schema.json", False)
+    assert schema_for(configs / "c.yaml") == ("schema.json", False)
+
+
+@pytest.mark.slow
+def test_written_file_trains_two_steps(guess_number: str, model: str, capsys: Capture) -> None:
+    assert main(["init", guess_number, "--model", model, "--output", "my.yaml"]) == 0
+    small = ["--num-rollout", "2", "--rollout-batch-size", "2", "--n-samples", "2", "--set", "eval.max_tasks=2"]
+    short = ["--max-response-len", "8", "--set", "environments.local/guessnumber.max_turns=2"]
+    assert main(["train", "trl", "--config", "my.yaml", "--name", "two", *small, *short]) == 0
+    assert "2 steps" in capsys.readouterr().out
+    assert Path("runs/two/report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("line", "option"), [("orl ", "--version"), ("orl in", "--version"), ("orl init ", "--variant")]
+)
+def test_shell_completes_the_command_that_is_named(line: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}.items():
+        monkeypatch.setenv(name, value)
+    parsers: list[argparse.ArgumentParser] = []
+    complete(COMMANDS, parsers.append)
+    (parser,) = parsers
+    assert option in parser.format_help()
+
+
+@pytest.mark.slow
+def test_shell_gets_the_completions_of_a_line() -> None:
+    line = "orl init --trainer m"
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+    orl = "import sys; sys.argv[0] = 'orl'; from orl_launcher.main import main; main()"
+    command = ["bash", "-c", '"$0" -c "$1" 8>&1 9>/dev/null', sys.executable, orl]
+    assert subprocess.check_output(command, env={**os.environ, **asked}, text=True).split() == ["miles"]
