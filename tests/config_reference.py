@@ -20,6 +20,7 @@ from orl_core.config import (
     Secret,
     SharedOptions,
     TrainerConfig,
+    TrlOptions,
 )
 from orl_core.config.fields import description_of, values_of
 from orl_core.limits import TrainOn
@@ -38,7 +39,6 @@ anything starts, with file and `$.path`, and one message names every mistake. `o
 The first line of each file in configs/ names [schema.json](../configs/schema.json), with which editors complete and
 check keys. The schema refuses less than orl does: checks between keys, such as deadlines that must nest, are orl's.
 """
-SHARED = "`trainer`"
 SECTIONS: dict[str, type[Struct]] = {
     "Top level": RunConfig,
     "`environments.NAME`": EnvironmentConfig,
@@ -49,7 +49,8 @@ SECTIONS: dict[str, type[Struct]] = {
     "`rollout.train_on`": TrainOn,
     "`eval`": EvalConfig,
     "`group_reward`": GroupRewardConfig,
-    SHARED: SharedOptions,
+    "`trainer`": SharedOptions,
+    "`trainer`, options of trl": TrlOptions,
     "`trainer`, options of slime and miles": TrainerConfig,
 }
 
@@ -79,7 +80,7 @@ def _with_ends(node: Any) -> Any:
 def _section(title: str, section: type[Struct]) -> Iterator[str]:
     purpose = " ".join((section.__doc__ or "").split())
     yield f"\n## {title}\n\n{purpose}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
-    above = SECTIONS[SHARED].__struct_fields__ if section is TrainerConfig else ()
+    above = section.__base__.__struct_fields__ if section.__base__ in SECTIONS.values() else ()
     for field in structs.fields(section):
         if field.name not in above:
             cells = (f"`{field.encode_name}`", values_of(field.type), _default(field), description_of(field.type))

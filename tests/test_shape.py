@@ -91,7 +91,7 @@ PUBLIC = {
     ),
     "orl_core.config": (
         "AgentCommand Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
-        "RolloutConfig RunConfig Secret Secrets SharedOptions TrainerConfig decode_config load_config"
+        "RolloutConfig RunConfig Secret Secrets SharedOptions TrainerConfig TrlOptions decode_config load_config"
     ),
     "orl_core.memory": (
         "EngineLoad Gpu Lever Memory MemoryReport ModelShape PerParameter Phase Recipe Sharding engine_memory "

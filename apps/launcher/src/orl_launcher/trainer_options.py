@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from msgspec import inspect, structs
-from orl_core.config import RolloutConfig, SharedOptions, TrainerConfig
+from orl_core.config import RolloutConfig, SharedOptions, TrainerConfig, TrlOptions
 from orl_core.config.fields import description_of, members_of
 
 BUDGETS = {"max-response-len": "turn_tokens", "max-context-len": "context_tokens"}  # the cookbook's names
@@ -19,17 +19,20 @@ BESIDES = ("backend", "flags")  # fields that are no option: the positional argu
 
 _SHARED = SharedOptions.__struct_fields__
 _FIELDS = {field.encode_name: field for field in structs.fields(TrainerConfig)}  # evaluates annotations: 2 ms
-CLUSTERS = tuple(name for name, field in _FIELDS.items() if field.name not in _SHARED)
+TRL = tuple(name for name, field in _FIELDS.items() if field.name in TrlOptions.__struct_fields__[len(_SHARED) :])
+CLUSTERS = tuple(name for name, field in _FIELDS.items() if field.name not in TrlOptions.__struct_fields__)
 
 
 def add_trainer_options(parser: argparse.ArgumentParser) -> None:
     """Add one option for each field of TrainerConfig: first those that every trainer obeys."""
     shared = parser.add_argument_group("options that every trainer obeys (they override `trainer` in the file)")
     add_budgets(shared)
+    local = parser.add_argument_group("options of trl, which trains on this machine")
     clusters = parser.add_argument_group("options of slime and miles, which train on a cluster")
+    groups = {**dict.fromkeys(TRL, local), **dict.fromkeys(CLUSTERS, clusters)}
     for name, field in _FIELDS.items():
         if field.name not in BESIDES:
-            add_option(clusters if name in CLUSTERS else shared, name)
+            add_option(groups.get(name, shared), name)
 
 
 def add_budgets(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]

@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.checkpoints import check_start, order_of, start_of
 from orl_trl.local import TINY
+from orl_trl.lora import check_rank
 from orl_trl.memory import report
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
 from orl_trl.tracking import tracked_by
@@ -34,6 +35,7 @@ def plan_run(run: Run) -> Plan:
     trainer = run.config.trainer
     model = check_settings(run.config)
     check_start(trainer.load)
+    check_rank(trainer.load, trainer.lora_rank)
     load_reward(run.config)
     parameters = parameters_of(model)
     settings = grpo_config(run, parameters=parameters or TINY)

@@ -16,7 +16,7 @@ from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.run_folder.contract import Run
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, Trainer
 from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.importance import FIELDS, check_correction
@@ -33,6 +33,7 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4},
 }
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
+LORA_LR = 10  # times: adapters need larger steps than the weights that they change
 MEANS_OVER_IDS = ("dapo", "cispo", "vespo")  # values of `loss_type` that count each trained id of a batch once
 NAMES = frozenset(field.name for field in fields(GRPOConfig))
 # The new name in transformers 5.2x, where the old one still warns.
@@ -69,6 +70,7 @@ OWNED = {
     "min_p": _UNSAMPLED,
     "repetition_penalty": _UNSAMPLED,
     "generation_kwargs": _UNSAMPLED,
+    "optim": "`optimizer`",
     "resume_from_checkpoint": "`load`",
     "ignore_data_skip": "nothing: a run that `load` continues keeps the order of its tasks",
 }
@@ -109,18 +111,40 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     """
     config = run.config.trainer
     estimator = _estimator(config.advantage_estimator or "grpo")
-    defaults = {**_defaults(parameters), **estimator, **_shared(config), "output_dir": str(run.folder / "trainer")}
+    defaults = {
+        **_defaults(parameters, config.lora_rank),
+        **estimator,
+        **_shared(config),
+        "output_dir": str(run.folder / "trainer"),
+    }
     defaults["max_completion_length"] = run.config.rollout.turn_tokens
     defaults["report_to"] = ["wandb"] if tracked_by(config).mode else "none"
     merged = {**defaults, **_flags(config.own_flags, run.extra)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
+    if config.lora_rank and not merged["use_cpu"] and not merged["bf16"]:
+        raise ConfigError("`lora_rank` keeps the weights below the adapters in bf16. Leave `bf16` out")
     check_correction(merged)
     if run.config.several_rows:
         _check_several_rows(merged, run.config.several_rows)
     merged.update(_batches(config, merged))
     with boundary(ConfigError, "the settings for TRL"):
-        return GRPOConfig(**merged)
+        made = GRPOConfig(**merged)
+    _check_optimizer(config, made)
+    return made
+
+
+def _check_optimizer(config: TrainerConfig, settings: GRPOConfig) -> None:
+    """Refuse an optimizer that cannot be made here, or that would ignore an option of Adam.
+
+    Raises:
+        ConfigError: a package is missing, or the option means nothing to the optimizer.
+    """
+    with boundary(ConfigError, f"--optimizer {config.optimizer}"):
+        _, taken = Trainer.get_optimizer_cls_and_kwargs(settings)
+    options = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_eps": "eps"}
+    for name in (name for name in options if getattr(config, name) is not None and options[name] not in taken):
+        raise ConfigError(f"--optimizer {config.optimizer} does not take `{name}`. Remove one of them")
 
 
 def _check_several_rows(settings: Mapping[str, Any], setting: str) -> None:
@@ -160,15 +184,16 @@ def _text(value: str | float | bool) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _defaults(parameters: int) -> dict[str, Any]:
+def _defaults(parameters: int, lora_rank: int | None) -> dict[str, Any]:
     """Return our defaults. TRL's own need a recent GPU."""
     gpu = torch.cuda.is_available()
+    rate = TINY_LR if parameters < TINY else REAL_LR
     return {
         "use_cpu": not gpu,
         "bf16": gpu,
         CHECKPOINTING: gpu,
         "dataloader_pin_memory": gpu,
-        "learning_rate": TINY_LR if parameters < TINY else REAL_LR,
+        "learning_rate": rate * LORA_LR if lora_rank and parameters >= TINY else rate,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 3,
         "adam_beta2": 0.99,
@@ -201,6 +226,7 @@ def _estimator(name: str) -> Mapping[str, Any]:
 def _shared(config: TrainerConfig) -> dict[str, Any]:
     """Return the options that all trainers share, where they are set."""
     named = {
+        "optim": config.optimizer,
         "learning_rate": config.lr,
         "num_generations": config.n_samples,
         "temperature": config.temperature,

@@ -37,6 +37,7 @@ from orl_trl.checkpoints import WholeCheckpoints, check_start, order_of, start_o
 from orl_trl.engine import InProcessEngine
 from orl_trl.importance import correct_ratios
 from orl_trl.local import load_model
+from orl_trl.lora import check_rank, lora_config
 from orl_trl.memory import check_memory
 from orl_trl.rollouts import Player, Rollouts, TrainingPlan
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
@@ -51,20 +52,22 @@ OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 def train(run: Run, open_player: OpenPlayer | None = None) -> None:
     """See `orl_trl.train`. `open_player` opens what plays: the runtime, or a test's fake of it."""
     name = check_settings(run.config)
-    check_start(run.config.trainer.load)
+    found, rank = check_start(run.config.trainer.load), run.config.trainer.lora_rank
+    check_rank(run.config.trainer.load, rank)
     if note := unused(run.config.trainer):
         logger.warning("%s", note)
     disable_progress_bars()
     opened = open_player or runtime_of
     with interrupt.listening(), quiet_trl():
-        model = load_model(name)
+        model = load_model(found.model if found and rank else name, frozen=rank is not None)
         settings = grpo_config(run, parameters=model.num_parameters())
         check_memory(run, settings, model.config.to_dict())
         plan = plan_of(run, settings)
         start = start_of(run.config.trainer.load, settings, order_of(settings, list(plan.tasks)))
         interrupt.check()
         with tracking(run), Rollouts(plan, InProcessEngine(model), lambda: opened(run, name)) as rollouts:
-            trainer = trainer_of(model, name, settings, rollouts, chat_template=run.config.chat_template)
+            chat_template = run.config.chat_template
+            trainer = trainer_of(model, name, settings, rollouts, chat_template=chat_template, lora_rank=rank)
             trainer.micro_batch_tokens = run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU
             if start is not None:
                 trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
@@ -109,11 +112,17 @@ def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Runtime]:
 
 
 def trainer_of(
-    model: PreTrainedModel, name: str, settings: GRPOConfig, rollouts: Rollouts, *, chat_template: str | None = None
+    model: PreTrainedModel,
+    name: str,
+    settings: GRPOConfig,
+    rollouts: Rollouts,
+    *,
+    chat_template: str | None = None,
+    lora_rank: int | None = None,
 ) -> WholeCheckpoints:
     """Make TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`.
 
-    Checkpoints are saved with the run's own `chat_template`, where it has one.
+    Checkpoints are saved with the run's own `chat_template`, where it has one. With `lora_rank`, `model` gets adapters.
 
     Raises:
         ConfigError: TRL refuses the settings, or has nothing to pad with.
@@ -132,6 +141,7 @@ def trainer_of(
             train_dataset=Dataset.from_dict({"prompt": list(rollouts.plan.tasks)}),
             processing_class=tokenizer,
             rollout_func=rollouts,
+            peft_config=lora_config(lora_rank),
         )
     correct_ratios(trainer)
     trainer.begins_with, trainer.order = name, order_of(settings, list(rollouts.plan.tasks))

@@ -14,7 +14,7 @@ from orl_core.config.schema import (
     Secret,
     Secrets,
 )
-from orl_core.config.trainer import Backend, SharedOptions, TrainerConfig
+from orl_core.config.trainer import Backend, SharedOptions, TrainerConfig, TrlOptions
 
 __all__ = [
     "AgentCommand",
@@ -31,6 +31,7 @@ __all__ = [
     "Secrets",
     "SharedOptions",
     "TrainerConfig",
+    "TrlOptions",
     "decode_config",
     "load_config",
 ]

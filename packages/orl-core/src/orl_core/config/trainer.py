@@ -1,4 +1,4 @@
-"""Section `trainer` of the configuration: options that every trainer obeys, and those of clusters alone.
+"""Section `trainer` of the configuration: options that every trainer obeys, those of trl alone, and those of clusters.
 
 `trainer.flags` go to the trainer as they are, but for secrets. They may be kept apart by trainer, so that one file runs
 on all of them.
@@ -98,8 +98,29 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return {name: value for name, value in self.flags.items() if not isinstance(value, dict)}
 
 
-class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set options of trainers that run on a cluster, beside the shared ones; null leaves the choice to the trainer."""
+class TrlOptions(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set the options of trl alone, beside the shared ones. Trainers on a cluster have flags of their own for these."""
+
+    lora_rank: Annotated[
+        Positive | None,
+        Meta(description="Rank of LoRA adapters at every linear layer, which train alone; null trains all weights."),
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        Meta(
+            description="Optimizer, by transformers' names: adamw_8bit needs bitsandbytes (default: adamw_torch_fused)."
+        ),
+    ] = None
+
+    def _mistakes(self) -> Iterator[str]:
+        yield from super()._mistakes()
+        for name in ("lora_rank", "optimizer"):
+            if self.backend != "trl" and getattr(self, name) is not None:
+                yield f"`{name}` is an option of trl. For {self.backend}, remove it and use {self.backend}'s own flag"
+
+
+class TrainerConfig(TrlOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set options of trainers that run on a cluster, beside the others; null leaves the choice to the trainer."""
 
     asynchronous: Annotated[
         bool, Meta(description="Generate the next batch while training on this one, on separate GPUs.")
@@ -131,5 +152,5 @@ class TrainerConfig(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def cluster_options(self) -> list[str]:
         """List the options of clusters that are set, by their keys in the file."""
-        own = structs.fields(type(self))[len(SharedOptions.__struct_fields__) :]
+        own = structs.fields(type(self))[len(TrlOptions.__struct_fields__) :]
         return [option.encode_name for option in own if getattr(self, option.name) not in (None, False)]
