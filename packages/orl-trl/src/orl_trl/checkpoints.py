@@ -25,7 +25,7 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.lora import base_of, load_adapter, policy_weights, save_adapter
 from orl_trl.micro_batches import MicroBatches
-from orl_trl.settings import updates_per_step
+from orl_trl.settings import optimizer_of, updates_per_step
 
 STATE = "trainer_state.json"
 RANDOM = "rng_state.pth"
@@ -64,7 +64,7 @@ def order_of(settings: GRPOConfig, tasks: Sequence[str] = ()) -> Order:
         n_samples=members,
         updates=updates_per_step(settings),
         tasks=sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
-        optimizer=str(getattr(settings.optim, "value", settings.optim)),
+        optimizer=optimizer_of(settings),
     )
 
 

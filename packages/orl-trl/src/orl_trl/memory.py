@@ -35,7 +35,7 @@ from orl_rollout.run_folder.contract import Run
 from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.sampler import BATCH_TOKENS
-from orl_trl.settings import CHECKPOINTING
+from orl_trl.settings import CHECKPOINTING, optimizer_of
 
 logger = logger_of("orl")
 
@@ -76,7 +76,7 @@ Changes = Sequence[tuple[str, OneGpu]]  # one option with ever smaller values, a
 
 def sizes_of(run: Run, settings: GRPOConfig) -> OneGpu:
     """Return the sizes of a run."""
-    optimizer = str(getattr(settings.optim, "value", settings.optim))
+    optimizer = optimizer_of(settings)
     return OneGpu(
         rows=settings.per_device_train_batch_size,
         rollouts=settings.generation_batch_size or 1,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
@@ -17,10 +16,12 @@ from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.run_folder.contract import Run
 from transformers import HfArgumentParser, Trainer
+from transformers.training_args import OptimizerNames
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.importance import FIELDS, check_correction
+from orl_trl.importance import check_correction
 from orl_trl.local import TINY
+from orl_trl.owned import NAMES, OWNED
 from orl_trl.tracking import tracked_by
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
 LORA_LR = 10  # times: adapters need larger steps than the weights that they change
 MEANS_OVER_IDS = ("dapo", "cispo", "vespo")  # values of `loss_type` that count each trained id of a batch once
-NAMES = frozenset(field.name for field in fields(GRPOConfig))
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
 
@@ -43,36 +43,6 @@ CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAME
 REFUSED = {
     "save": "checkpoints go to the run's folder. Leave it out",
     "async": "each batch is played by the weights that it trains. Leave it out",
-}
-_UNSAMPLED = "nothing: the engine samples by `temperature` and `top_p` alone"
-_NOT_TRLS = "nothing: TRL does not sample, orl's engine does"
-OWNED = {
-    "output_dir": "the run's folder",
-    "num_generations": "`n_samples`",
-    "generation_batch_size": "`rollout_batch_size`",
-    "max_steps": "`num_rollout`",
-    "num_train_epochs": "`num_rollout`",
-    "logging_steps": "nothing: every step is logged",
-    "logging_strategy": "nothing: every step is logged",
-    "save_strategy": "`save_interval`",
-    "save_steps": "`save_interval`",
-    "report_to": "`wandb_mode` and `tensorboard`",
-    "use_vllm": _NOT_TRLS,
-    "use_transformers_continuous_batching": _NOT_TRLS,
-    "use_transformers_paged": _NOT_TRLS,
-    "transformers_continuous_batching_config": _NOT_TRLS,
-    "cache_implementation": _NOT_TRLS,
-    **{name: _NOT_TRLS for name in sorted(NAMES - FIELDS) if name.startswith("vllm_")},
-    "num_generations_eval": "`eval.samples`",
-    "chat_template_kwargs": "`chat_template_kwargs` in the file",
-    "max_completion_length": "`rollout.turn_tokens`, or --max-response-len before `--`",
-    "top_k": _UNSAMPLED,
-    "min_p": _UNSAMPLED,
-    "repetition_penalty": _UNSAMPLED,
-    "generation_kwargs": _UNSAMPLED,
-    "optim": "`optimizer`",
-    "resume_from_checkpoint": "`load`",
-    "ignore_data_skip": "nothing: a run that `load` continues keeps the order of its tasks",
 }
 
 
@@ -264,6 +234,11 @@ def _batches(config: TrainerConfig, merged: Mapping[str, Any]) -> dict[str, int 
         "max_steps": (config.num_rollout or STEPS) * updates,
         **saves,
     }
+
+
+def optimizer_of(settings: GRPOConfig) -> str:
+    """Return the optimizer by transformers' name."""
+    return str(OptimizerNames(settings.optim).value)
 
 
 def updates_per_step(settings: GRPOConfig) -> int:
