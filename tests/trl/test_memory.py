@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orl_trl.memory
 import pytest
@@ -15,9 +15,12 @@ from orl_core.errors import ConfigError
 from orl_core.memory import EngineLoad, Gpu, MemoryReport, shape_of, token_bytes
 from orl_core.memory.training import EIGHT_BIT_MOMENTS
 from orl_trl import plan
+from orl_trl.lora import lora_config
 from orl_trl.memory import OneGpu, check_memory, report, sampling, sizes_of, training
 from orl_trl.sampler import BATCH_TOKENS
 from orl_trl.settings import grpo_config
+from orl_trl.trainer import quiet_trl
+from peft import LoraConfig, get_peft_model
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
@@ -82,7 +85,8 @@ def test_peak_is_within_15_percent_of_the_estimate(case: str):
     config = {**QWEN3[name], "num_hidden_layers": layers, "tie_word_embeddings": True}
     sizes = structs.replace(SIZES, **changes)
     estimate = training(shape_of(config), sizes)
-    assert measured(config, sizes) == pytest.approx(estimate.total - estimate.logits, rel=0.15)
+    found = measured(config, sizes)
+    assert found == pytest.approx(estimate.total - estimate.logits, rel=0.15)
 
 
 def test_gradients_and_moments_are_those_of_torch():
@@ -100,6 +104,35 @@ def test_gradients_and_moments_are_those_of_torch():
         gradients,
         moments,
     )
+
+
+def test_adapters_weights_gradients_and_moments_are_those_of_torch():
+    config = {**TINY, "num_hidden_layers": 2}
+    with quiet_trl():
+        base = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
+        model: Any = get_peft_model(base, cast("LoraConfig", lora_config(4)))
+    adapters = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(adapters)
+    model(input_ids=torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
+    optimizer.step()
+    moments = sum(state[name].nbytes for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq"))
+    sizes = OneGpu(rows=1, rollouts=1, context=4, turn=1, mixed=False, lora_rank=4)
+    estimate = training(shape_of(config), sizes)
+    assert (estimate.weights, estimate.gradients, estimate.optimizer) == (
+        sum(one.nbytes for one in model.parameters()),
+        sum(one.grad.nbytes for one in model.parameters() if one.grad is not None),
+        moments,
+    )
+    assert sampling(shape_of(config), sizes).weights == estimate.weights
+
+
+def test_adapters_need_less(tmp_path: Path):
+    """A 4B model with adapters trains within 80 GB, and all of its weights do not."""
+    gpu = (Gpu(total=80 * 10**9, free=79 * 10**9),)
+    told = " ".join(reported(tmp_path, "4B", gpu).notes)
+    assert "--lora-rank 32" in told
+    with_adapters = reported(tmp_path, "4B", gpu, lora_rank=32)
+    assert not any(note.startswith("training") for note in with_adapters.notes)
 
 
 def test_cache_of_an_answer_is_that_of_transformers():
@@ -124,9 +157,9 @@ def test_more_rollouts_never_need_less(rollouts: int, context: int, turn: int):
     assert before.kv_cache <= widest * token_bytes(shape, EngineLoad(rollouts=1, context=1, value_bytes=4))
 
 
-def reported(tmp_path: Path, name: str, gpus: tuple[Gpu, ...], *extra: str) -> MemoryReport:
+def reported(tmp_path: Path, name: str, gpus: tuple[Gpu, ...], *extra: str, **trainer: Any) -> MemoryReport:
     """Return the report of 128 rollouts of a published model on `gpus`, trained as on a GPU."""
-    made = make_run(tmp_path, "m", rollout_batch_size=8, n_samples=16)
+    made = make_run(tmp_path, "m", rollout_batch_size=8, n_samples=16, **trainer)
     made = structs.replace(made, extra=("--bf16", "true", "--gradient-checkpointing", "true", *extra))
     return report(made, grpo_config(made, parameters=10**9), QWEN3[name], gpus)
 
@@ -141,13 +174,14 @@ def test_weights_that_cannot_fit_are_a_problem(tmp_path: Path):
 def test_rows_that_may_outgrow_the_gpu_are_a_note_with_what_fits(tmp_path: Path):
     """Rows may end early, so that the run is not refused."""
     gpu = Gpu(total=40 * GIB, free=39 * GIB)
-    found = reported(tmp_path, "0.6B", (gpu,))
+    found = reported(tmp_path, "0.6B", (gpu,), max_tokens_per_gpu=1 << 18)
     training_told, rollouts_told = found.notes
     assert found.problems == ()
     assert "when all rows have 32768 ids" in training_told
     assert "rollouts a step" in rollouts_told
-    option, value = training_told.partition("would fit: -- ")[2].partition(";")[0].split()
-    (told,) = reported(tmp_path, "0.6B", (gpu,), option, value).notes
+    option, value = training_told.partition("would fit: ")[2].partition(";")[0].split()
+    assert option == "--max-tokens-per-gpu"
+    (told,) = reported(tmp_path, "0.6B", (gpu,), max_tokens_per_gpu=int(value)).notes
     assert told == rollouts_told
 
 
@@ -172,8 +206,10 @@ def test_training_refuses_what_cannot_fit(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_eight_bit_moments_take_a_quarter(tmp_path: Path):
-    made = structs.replace(make_run(tmp_path, "m"), extra=("--optim", "adamw_8bit"))
-    assert sizes_of(made, grpo_config(made, parameters=10**9)).moments == EIGHT_BIT_MOMENTS
+    made = make_run(tmp_path, "m")
+    settings = grpo_config(made, parameters=10**9)
+    settings.optim = "adamw_8bit"  # bitsandbytes need not be here
+    assert sizes_of(made, settings).moments == EIGHT_BIT_MOMENTS
     assert EIGHT_BIT_MOMENTS < 8 / 3.9
 
 

@@ -24,6 +24,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
     assert f"would train {checkpoint} with trl" in made.command
     assert "2 steps of 2 x 4 rollouts, 2 updates each" in made.command
     assert "learning rate 0.001" in made.command
+    assert "trains all weights with adamw_torch_fused, in micro-batches of 8192 ids" in made.command
     assert made.problems == ("not set in the environment: OPENREWARD_API_KEY",)
     assert made.notes == ("trl trains on one machine and does not use: tp",)
 
@@ -37,6 +38,10 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
         ({"advantage_estimator": "ppo"}, (), "ppo"),
         ({"rollout_batch_size": 5}, (), "4 tasks, and a step takes 5"),
         ({"n_samples": 1}, (), "generations"),
+        ({"save": "x"}, (), "`save`"),
+        ({"async": True}, (), "`async`"),
+        ({"optimizer": "adamw_8bit"}, (), "bitsandbytes"),
+        ({}, ("--model-init-kwargs", "{}"), "`model_init_kwargs`"),
     ],
 )
 def test_setting_that_training_refuses_is_refused(
@@ -45,6 +50,11 @@ def test_setting_that_training_refuses_is_refused(
     with pytest.raises(ConfigError) as refusal:
         planned(tmp_path, checkpoint, *extra, **trainer)
     assert subject in str(refusal.value)
+
+
+def test_plan_names_adapters_and_micro_batches(checkpoint: Path, tmp_path: Path):
+    made = planned(tmp_path, checkpoint, lora_rank=8, max_tokens_per_gpu=512, optimizer="sgd")
+    assert "trains LoRA adapters of rank 8 with sgd, in micro-batches of 512 ids" in made.command
 
 
 def test_model_is_looked_at_without_its_weights(tmp_path: Path):

@@ -52,6 +52,23 @@ def test_default_learning_rate_fits_the_size_of_the_model(tmp_path: Path):
     assert settings(tmp_path, lr=None, parameters=600_000_000).learning_rate == 1e-6
 
 
+def test_adapters_take_larger_steps_than_a_real_models_weights(tmp_path: Path):
+    assert settings(tmp_path, lr=None, lora_rank=8, parameters=600_000_000).learning_rate == pytest.approx(1e-5)
+    assert settings(tmp_path, lr=None, lora_rank=8).learning_rate == 4e-4
+    assert settings(tmp_path, lora_rank=8).learning_rate == 1e-3
+
+
+def test_optimizer_is_obeyed(tmp_path: Path):
+    assert settings(tmp_path, optimizer="sgd").optim == "sgd"
+    assert settings(tmp_path).optim == "adamw_torch_fused"
+
+
+@pytest.mark.parametrize("option", [{"lora_rank": 8}, {"optimizer": "sgd"}])
+def test_options_of_trl_are_refused_elsewhere(tmp_path: Path, option: dict[str, Any]):
+    with pytest.raises(ConfigError, match=f"`{next(iter(option))}` is an option of trl"):
+        make_run(tmp_path, "m", backend="slime", **option)
+
+
 def test_gspo_takes_ratios_of_sequences(tmp_path: Path):
     made = settings(tmp_path, advantage_estimator="gspo")
     assert (made.importance_sampling_level, made.loss_type) == ("sequence", "grpo")
@@ -96,6 +113,11 @@ def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
         ({}, ("--resume-from-checkpoint", "runs/x"), "what sets it is `load`"),
         ({}, ("--temperature", "0"), "`temperature` is 0.0"),
         ({"advantage_estimator": "ppo"}, (), "--advantage-estimator ppo"),
+        ({}, ("--optim", "sgd"), "what sets it is `optimizer`"),
+        ({"optimizer": "adamw_8bit"}, (), "--optimizer adamw_8bit: ImportError: You need to install `bitsandbytes`"),
+        ({"optimizer": "adam"}, (), "adam is not a valid OptimizerNames"),
+        ({"optimizer": "sgd", "adam_beta2": 0.9}, (), "--optimizer sgd does not take `adam_beta2`"),
+        ({"optimizer": "adafactor", "adam_eps": 1e-9}, (), "does not take `adam_eps`"),
         ({"n_samples": 1}, (), "at least 2 generations"),
         ({"flags": {"per_device_train_batch_size": 3}}, (), "8 rollouts, which 2 passes of 3 rows do not make"),
         ({"flags": {"gradient_accumulation_steps": 4}}, (), "does not divide the 2 passes"),

@@ -19,11 +19,13 @@ from orl_rollout.bounded_files import replace
 from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, write_note
 from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.signals import interrupt
+from peft import PeftModel
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_config import GRPOConfig
 
+from orl_trl.lora import base_of, load_adapter, policy_weights, save_adapter
 from orl_trl.micro_batches import MicroBatches
-from orl_trl.settings import updates_per_step
+from orl_trl.settings import optimizer_of, updates_per_step
 
 STATE = "trainer_state.json"
 RANDOM = "rng_state.pth"
@@ -32,13 +34,17 @@ ORDER = "orl_order.json"
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """Values that the order of the tasks depends on. `tasks` is a digest of their keys, "" where none are known."""
+    """Values that a run and the one that continues it share. `tasks` is a digest of their keys.
+
+    "" is a value that is not known. The order of the tasks depends on all but `optimizer`.
+    """
 
     seed: int
     rollout_batch_size: int
     n_samples: int
     updates: int
     tasks: str = ""
+    optimizer: str = ""
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -58,6 +64,7 @@ def order_of(settings: GRPOConfig, tasks: Sequence[str] = ()) -> Order:
         n_samples=members,
         updates=updates_per_step(settings),
         tasks=sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
+        optimizer=optimizer_of(settings),
     )
 
 
@@ -161,6 +168,26 @@ class WholeCheckpoints(MicroBatches):
                     self._note(saved, folder / saved.name, self.state.global_step // self.order.updates)
                 saved.replace(folder / saved.name)
             rotate_checkpoints(output_dir=str(folder), save_total_limit=self.args.save_total_limit, use_mtime=True)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Write the weights of the policy, and the adapters beside them where it has any."""
+        model = cast("Any", self.model)
+        base = base_of(model)
+        if base is not model:
+            state_dict = {name: weight.cpu() for name, weight in policy_weights(model)}
+        self.model = base
+        try:
+            super()._save(output_dir, state_dict)
+        finally:
+            self.model = model
+        save_adapter(model, Path(output_dir or self.args.output_dir or "."))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Read the adapters, where they train. Transformers would look at the merged weights and load nothing."""
+        if isinstance(self.model, PeftModel):
+            load_adapter(self.model, Path(resume_from_checkpoint))
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def note_random_state(self) -> None:
         """Keep the random state at the end of a step. The next step draws from it before it can be interrupted."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from msgspec import structs
 from orl_core.config import RunConfig
+from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
 from orl_core.memory import MemoryReport
 from orl_rollout.gpus import gpu_memory
@@ -22,8 +23,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from orl_trl.checkpoints import check_start, order_of, start_of
 from orl_trl.engines import engine_of
 from orl_trl.local import TINY
+from orl_trl.lora import check_rank
 from orl_trl.memory import report
-from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
+from orl_trl.settings import check_settings, grpo_config, optimizer_of, unused, updates_per_step
 from orl_trl.tracking import tracked_by
 from orl_trl.trainer import plan_of
 
@@ -36,6 +38,7 @@ def plan_run(run: Run) -> Plan:
     trainer = run.config.trainer
     model = check_settings(run.config)
     check_start(trainer.load)
+    check_rank(trainer.load, trainer.lora_rank)
     load_reward(run.config)
     load_player(run.config)
     parameters = parameters_of(model)
@@ -48,12 +51,15 @@ def plan_run(run: Run) -> Plan:
     steps = settings.max_steps // updates_per_step(settings)
     groups = (settings.generation_batch_size or 0) // (settings.num_generations or 1)
     flags = " ".join((*(f"{name}={value}" for name, value in trainer.own_flags.items()), *run.extra))
+    ids = trainer.max_tokens_per_gpu or TOKENS_PER_GPU
+    what = f"LoRA adapters of rank {trainer.lora_rank}" if trainer.lora_rank else "all weights"
     lines = (
         f"would train {model} with trl, in this process, on {run.task_data}{f': {flags}' if flags else ''}",
         f"continues {start.folder} after step {start.step}" if start else "",
         f"{steps} steps of {groups} x {settings.num_generations} rollouts, {updates_per_step(settings)} updates each",
         f"learning rate {settings.learning_rate:g}" if trainer.lr or parameters else "",
         engine,
+        f"trains {what} with {optimizer_of(settings)}, in micro-batches of {ids} ids",
     )
     unseen = "" if parameters else f"not checked: the model {model}, which is not on this machine yet"
     config = config_of(model)

@@ -19,8 +19,8 @@ T = TypeVar("T")
 TINY = 10_000_000  # parameters
 
 
-def load_model(name: str) -> PreTrainedModel:
-    """Load the causal language model `name`, in fp32, on the GPU where there is one.
+def load_model(name: str, *, frozen: bool = False) -> PreTrainedModel:
+    """Load the causal language model `name` on the GPU where there is one: in fp32, on a GPU in bf16 if it is `frozen`.
 
     Raises:
         ConfigError: there is none, or it cannot be loaded.
@@ -28,7 +28,8 @@ def load_model(name: str) -> PreTrainedModel:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     with boundary(ConfigError, f"loading the model `{name}`"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype="float32", trust_remote_code=False)
+        dtype = "bfloat16" if frozen and torch.cuda.is_available() else "float32"
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False)
     if torch.cuda.is_available():
         return model.to("cuda")  # pyright: ignore[reportArgumentType]
     if model.num_parameters() < TINY:

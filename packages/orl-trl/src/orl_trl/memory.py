@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from msgspec import Struct, structs
-from orl_core.config.limits import context_tokens_of
+from orl_core.config.limits import TOKENS_PER_GPU, context_tokens_of
 from orl_core.errors import ConfigError
 from orl_core.memory import (
     EngineLoad,
@@ -28,18 +28,20 @@ from orl_core.memory import (
     token_bytes,
     training_memory,
 )
-from orl_core.memory.training import EAGER_AUTOCAST, EAGER_FP32, EIGHT_BIT_MOMENTS, FP32_ADAMW
+from orl_core.memory.training import EAGER_AUTOCAST, EAGER_FP32, EIGHT_BIT_MOMENTS, FP32_ADAMW, PerParameter
 from orl_rollout.gpus import gpu_memory
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.contract import Run
 from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.sampler import BATCH_TOKENS
-from orl_trl.settings import CHECKPOINTING
+from orl_trl.settings import CHECKPOINTING, optimizer_of
 
 logger = logger_of("orl")
 
-WEIGHT_BYTES = 4  # `load_model` loads fp32, and the keys and values of `generate` have the type of the weights
+WEIGHT_BYTES, FROZEN_BYTES = 4, 2  # as `load_model` loads; keys and values of `generate` have the type of the weights
+LORA_RANK = 32  # that is proposed
+MOMENTS = {"8bit": EIGHT_BIT_MOMENTS, "sgd": 0.0, "adafactor": 0.0}  # bytes a parameter, by a part of the name
 TILE_TOKENS, TILE_WIDTH = 4096, 32768  # TRL computes the logits of an update in tiles of this size
 LEAST_CONTEXT = 512  # ids: the shortest context that is proposed
 ON_CPU = "this is the run on a CPU, in fp32; `-- --bf16 true --gradient-checkpointing true` shows that on a GPU"
@@ -49,16 +51,24 @@ SAMPLING = 16  # bytes of a logit while an id is drawn: fp32 logit, log-softmax,
 class OneGpu(Struct, frozen=True, kw_only=True):
     """Sizes of a run on one GPU: `rows` of a pass of training, `rollouts` of a step, `context` and `turn` in ids.
 
-    `mixed` computes in bf16 beside fp32 weights. `moments` are the bytes of the optimizer for each parameter.
+    `tokens` are the ids of a micro-batch, at least those of one row. `mixed` computes in bf16 beside fp32 weights.
+    `moments` are the bytes of the optimizer for each parameter. `lora_rank` trains adapters above bf16 weights.
     """
 
     rows: int
     rollouts: int
     context: int
     turn: int
+    tokens: int = TOKENS_PER_GPU
     recompute: bool = True
     mixed: bool = True
     moments: float = FP32_ADAMW.optimizer
+    lora_rank: int = 0
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a weight of the model."""
+        return FROZEN_BYTES if self.lora_rank and self.mixed else WEIGHT_BYTES
 
 
 Changes = Sequence[tuple[str, OneGpu]]  # one option with ever smaller values, and the sizes with each
@@ -66,15 +76,17 @@ Changes = Sequence[tuple[str, OneGpu]]  # one option with ever smaller values, a
 
 def sizes_of(run: Run, settings: GRPOConfig) -> OneGpu:
     """Return the sizes of a run."""
-    eight_bit = "8bit" in settings.optim
+    optimizer = optimizer_of(settings)
     return OneGpu(
         rows=settings.per_device_train_batch_size,
         rollouts=settings.generation_batch_size or 1,
         context=context_tokens_of(run.config),
         turn=run.config.rollout.turn_tokens,
+        tokens=run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU,
+        lora_rank=run.config.trainer.lora_rank or 0,
         recompute=bool(getattr(settings, CHECKPOINTING)),
         mixed=bool(settings.bf16 or settings.fp16),
-        moments=EIGHT_BIT_MOMENTS if eight_bit else FP32_ADAMW.optimizer,
+        moments=next((size for name, size in MOMENTS.items() if name in optimizer), FP32_ADAMW.optimizer),
     )
 
 
@@ -88,14 +100,15 @@ def report(run: Run, settings: GRPOConfig, config: Mapping[str, Any], gpus: Sequ
     except ConfigError as unknown:
         return MemoryReport(table=f"memory is not estimated: {unknown}")
     sizes = sizes_of(run, settings)
-    rows = _less(sizes, "rows", "-- --per-device-train-batch-size {}", 1)
+    tokens = _less(sizes, "tokens", "--max-tokens-per-gpu {}", max(LEAST_CONTEXT, sizes.context))
+    lora = [] if sizes.lora_rank else [(f"--lora-rank {LORA_RANK}", structs.replace(sizes, lora_rank=LORA_RANK))]
     context = _less(sizes, "context", "--max-context-len {}", LEAST_CONTEXT)
     recompute = (
         [] if sizes.recompute else [("-- --gradient-checkpointing true", structs.replace(sizes, recompute=True))]
     )
     rollouts = _less(sizes, "rollouts", "{} rollouts a step (--n-samples x --rollout-batch-size)", 1)
     phases = (
-        _phase("training", partial(training, shape), sizes, (rows, context, recompute)),
+        _phase("training", partial(training, shape), sizes, (tokens, context, recompute, lora)),
         _phase("rollouts", partial(sampling, shape), sizes, (rollouts, context)),
     )
     return report_of(phases, gpus[:1], [ON_CPU] if settings.use_cpu else [])
@@ -139,17 +152,20 @@ def _less(sizes: OneGpu, name: str, words: str, least: int) -> Changes:
 def training(shape: ModelShape, sizes: OneGpu) -> Memory:
     """Return the bytes of an update, whose rows are as long as the context.
 
-    Logits: one tile, and the fp32 gradients of the output matrix and of the last hidden states.
+    Logits: one tile, and the fp32 gradients of the output matrix, if it trains, and of the last hidden states.
     """
-    tokens = sizes.rows * sizes.context
+    tokens = max(sizes.context, min(sizes.rows * sizes.context, sizes.tokens))
     tile = (2 if sizes.mixed else 4) * min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_WIDTH)
+    head = 0 if sizes.lora_rank else 4 * shape.embedding
+    cast = FP32_ADAMW.cast * (sizes.mixed and not sizes.lora_rank)
     recipe = Recipe(
         tokens=tokens,
-        parameter=structs.replace(FP32_ADAMW, optimizer=sizes.moments, cast=FP32_ADAMW.cast * sizes.mixed),
+        parameter=PerParameter(weights=sizes.weight_bytes, gradients=4, optimizer=sizes.moments, cast=cast),
         kernels=EAGER_AUTOCAST if sizes.mixed else EAGER_FP32,
         recompute=sizes.recompute,
         logits=0,
-        logit_tile=tile + 4 * shape.embedding + 4 * tokens * shape.hidden,
+        logit_tile=tile + head + 4 * tokens * shape.hidden,
+        lora_rank=sizes.lora_rank,
     )
     return training_memory(shape, Sharding(), recipe)
 
@@ -164,12 +180,14 @@ def sampling(shape: ModelShape, sizes: OneGpu) -> Memory:
         ((rows, min(sizes.context, _prompt(rows, sizes) + sizes.turn)) for rows in range(1, sizes.rollouts + 1)),
         key=lambda batch: batch[0] * batch[1],
     )
-    cached = token_bytes(shape, EngineLoad(rollouts=rows, context=width, value_bytes=WEIGHT_BYTES))
+    cached = token_bytes(shape, EngineLoad(rollouts=rows, context=width, value_bytes=sizes.weight_bytes))
     prompts = min(rows * _prompt(rows, sizes), max(BATCH_TOKENS, sizes.context))
     layer = 12 * shape.hidden + max(12 * shape.active_width, 16 * shape.attention.query)
+    adapters = shape.lora_parameters(sizes.lora_rank)
+    trained = adapters if sizes.lora_rank else shape.parameters
     return Memory(
-        weights=shape.parameters * WEIGHT_BYTES,
-        optimizer=round(shape.parameters * sizes.moments),
+        weights=shape.parameters * sizes.weight_bytes + adapters * WEIGHT_BYTES,
+        optimizer=round(trained * sizes.moments),
         activations=prompts * layer,
         logits=rows * shape.vocabulary * SAMPLING,
         kv_cache=rows * width * cached,

@@ -10,7 +10,7 @@ from typing import Any
 from orl_rollout.run_folder.metrics_log import mean
 from orl_rollout.run_folder.training_metrics import with_common_names
 
-PACKAGES = ("torch", "transformers", "trl", "openreward", "orl-core", "orl-rollout", "orl-trl")
+PACKAGES = ("torch", "transformers", "trl", "peft", "openreward", "orl-core", "orl-rollout", "orl-trl")
 _NOT_OURS = frozenset(
     {"epoch", "reward", "reward_std"}
 )  # of TRL's log: the first says nothing, ours are by environment

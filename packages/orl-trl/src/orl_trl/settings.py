@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
@@ -16,11 +15,13 @@ from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.run_folder.contract import Run
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, Trainer
+from transformers.training_args import OptimizerNames
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.importance import FIELDS, check_correction
+from orl_trl.importance import check_correction
 from orl_trl.local import TINY
+from orl_trl.owned import NAMES, OWNED
 from orl_trl.sglang_options import options_of
 from orl_trl.tracking import tracked_by
 
@@ -34,8 +35,8 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4},
 }
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
+LORA_LR = 10  # times: adapters need larger steps than the weights that they change
 MEANS_OVER_IDS = ("dapo", "cispo", "vespo")  # values of `loss_type` that count each trained id of a batch once
-NAMES = frozenset(field.name for field in fields(GRPOConfig))
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
 
@@ -43,35 +44,6 @@ CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAME
 REFUSED = {
     "save": "checkpoints go to the run's folder. Leave it out",
     "async": "each batch is played by the weights that it trains. Leave it out",
-}
-_UNSAMPLED = "nothing: the engine samples by `temperature` and `top_p` alone"
-_NOT_TRLS = "nothing: TRL does not sample, orl's engine does"
-OWNED = {
-    "output_dir": "the run's folder",
-    "num_generations": "`n_samples`",
-    "generation_batch_size": "`rollout_batch_size`",
-    "max_steps": "`num_rollout`",
-    "num_train_epochs": "`num_rollout`",
-    "logging_steps": "nothing: every step is logged",
-    "logging_strategy": "nothing: every step is logged",
-    "save_strategy": "`save_interval`",
-    "save_steps": "`save_interval`",
-    "report_to": "`wandb_mode` and `tensorboard`",
-    "use_vllm": _NOT_TRLS,
-    "use_transformers_continuous_batching": _NOT_TRLS,
-    "use_transformers_paged": _NOT_TRLS,
-    "transformers_continuous_batching_config": _NOT_TRLS,
-    "cache_implementation": _NOT_TRLS,
-    **{name: _NOT_TRLS for name in sorted(NAMES - FIELDS) if name.startswith("vllm_")},
-    "num_generations_eval": "`eval.samples`",
-    "chat_template_kwargs": "`chat_template_kwargs` in the file",
-    "max_completion_length": "`rollout.turn_tokens`, or --max-response-len before `--`",
-    "top_k": _UNSAMPLED,
-    "min_p": _UNSAMPLED,
-    "repetition_penalty": _UNSAMPLED,
-    "generation_kwargs": _UNSAMPLED,
-    "resume_from_checkpoint": "`load`",
-    "ignore_data_skip": "nothing: a run that `load` continues keeps the order of its tasks",
 }
 
 
@@ -110,19 +82,41 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     """
     config = run.config.trainer
     estimator = _estimator(config.advantage_estimator or "grpo")
-    defaults = {**_defaults(parameters), **estimator, **_shared(config), "output_dir": str(run.folder / "trainer")}
+    defaults = {
+        **_defaults(parameters, config.lora_rank),
+        **estimator,
+        **_shared(config),
+        "output_dir": str(run.folder / "trainer"),
+    }
     defaults["max_completion_length"] = run.config.rollout.turn_tokens
     defaults["report_to"] = ["wandb"] if tracked_by(config).mode else "none"
     given = options_of(config.own_flags, run.extra)
     merged = {**defaults, **_flags(given.flags, given.extra)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
+    if config.lora_rank and not merged["use_cpu"] and not merged["bf16"]:
+        raise ConfigError("`lora_rank` keeps the weights below the adapters in bf16. Leave `bf16` out")
     check_correction(merged)
     if run.config.several_rows:
         _check_several_rows(merged, run.config.several_rows)
     merged.update(_batches(config, merged))
     with boundary(ConfigError, "the settings for TRL"):
-        return GRPOConfig(**merged)
+        made = GRPOConfig(**merged)
+    _check_optimizer(config, made)
+    return made
+
+
+def _check_optimizer(config: TrainerConfig, settings: GRPOConfig) -> None:
+    """Refuse an optimizer that cannot be made here, or that would ignore an option of Adam.
+
+    Raises:
+        ConfigError: a package is missing, or the option means nothing to the optimizer.
+    """
+    with boundary(ConfigError, f"--optimizer {config.optimizer}"):
+        _, taken = Trainer.get_optimizer_cls_and_kwargs(settings)
+    options = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_eps": "eps"}
+    for name in (name for name in options if getattr(config, name) is not None and options[name] not in taken):
+        raise ConfigError(f"--optimizer {config.optimizer} does not take `{name}`. Remove one of them")
 
 
 def _check_several_rows(settings: Mapping[str, Any], setting: str) -> None:
@@ -162,15 +156,16 @@ def _text(value: str | float | bool) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _defaults(parameters: int) -> dict[str, Any]:
+def _defaults(parameters: int, lora_rank: int | None) -> dict[str, Any]:
     """Return our defaults. TRL's own need a recent GPU."""
     gpu = torch.cuda.is_available()
+    rate = TINY_LR if parameters < TINY else REAL_LR
     return {
         "use_cpu": not gpu,
         "bf16": gpu,
         CHECKPOINTING: gpu,
         "dataloader_pin_memory": gpu,
-        "learning_rate": TINY_LR if parameters < TINY else REAL_LR,
+        "learning_rate": rate * LORA_LR if lora_rank and parameters >= TINY else rate,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 3,
         "adam_beta2": 0.99,
@@ -203,6 +198,7 @@ def _estimator(name: str) -> Mapping[str, Any]:
 def _shared(config: TrainerConfig) -> dict[str, Any]:
     """Return the options that all trainers share, where they are set."""
     named = {
+        "optim": config.optimizer,
         "learning_rate": config.lr,
         "num_generations": config.n_samples,
         "temperature": config.temperature,
@@ -240,6 +236,11 @@ def _batches(config: TrainerConfig, merged: Mapping[str, Any]) -> dict[str, int 
         "max_steps": (config.num_rollout or STEPS) * updates,
         **saves,
     }
+
+
+def optimizer_of(settings: GRPOConfig) -> str:
+    """Return the optimizer by transformers' name."""
+    return str(OptimizerNames(settings.optim).value)
 
 
 def updates_per_step(settings: GRPOConfig) -> int:

@@ -38,6 +38,7 @@ from orl_trl.engine_choice import Choice
 from orl_trl.engines import engine_of, open_engine
 from orl_trl.importance import correct_ratios
 from orl_trl.local import load_model
+from orl_trl.lora import check_rank, lora_config
 from orl_trl.memory import check_memory
 from orl_trl.rollouts import BatchEngine, Player, Rollouts, TrainingPlan
 from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
@@ -53,14 +54,15 @@ OpenEngine = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[Bat
 def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine = open_engine) -> None:
     """See `orl_trl.train`. `open_player` and `open_with` open player and engine: those of the run, or a test's."""
     name = check_settings(run.config)
-    check_start(run.config.trainer.load)
+    found, rank = check_start(run.config.trainer.load), run.config.trainer.lora_rank
+    check_rank(run.config.trainer.load, rank)
     if note := unused(run.config.trainer):
         logger.warning("%s", note)
     disable_progress_bars()
     opened = open_player or runtime_of
     engine_of(run, None)  # what cannot be is refused before the model is loaded
     with interrupt.listening(), quiet_trl():
-        model = load_model(name)
+        model = load_model(found.model if found and rank else name, frozen=rank is not None)
         choice = engine_of(run, model.num_parameters())
         logger.info("%s", choice)
         settings = grpo_config(run, parameters=model.num_parameters())
@@ -73,7 +75,8 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
             open_with(run, model, choice) as engine,
             Rollouts(plan, engine, lambda: opened(run, name)) as rollouts,
         ):
-            trainer = trainer_of(model, name, settings, rollouts, chat_template=run.config.chat_template)
+            chat_template = run.config.chat_template
+            trainer = trainer_of(model, name, settings, rollouts, chat_template=chat_template, lora_rank=rank)
             trainer.micro_batch_tokens = run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU
             if start is not None:
                 trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
@@ -118,11 +121,17 @@ def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Runtime]:
 
 
 def trainer_of(
-    model: PreTrainedModel, name: str, settings: GRPOConfig, rollouts: Rollouts, *, chat_template: str | None = None
+    model: PreTrainedModel,
+    name: str,
+    settings: GRPOConfig,
+    rollouts: Rollouts,
+    *,
+    chat_template: str | None = None,
+    lora_rank: int | None = None,
 ) -> WholeCheckpoints:
     """Make TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`.
 
-    Checkpoints are saved with the run's own `chat_template`, where it has one.
+    Checkpoints are saved with the run's own `chat_template`, where it has one. With `lora_rank`, `model` gets adapters.
 
     Raises:
         ConfigError: TRL refuses the settings, or has nothing to pad with.
@@ -141,6 +150,7 @@ def trainer_of(
             train_dataset=Dataset.from_dict({"prompt": list(rollouts.plan.tasks)}),
             processing_class=tokenizer,
             rollout_func=rollouts,
+            peft_config=lora_config(lora_rank),
         )
     correct_ratios(trainer)
     trainer.begins_with, trainer.order = name, order_of(settings, list(rollouts.plan.tasks))

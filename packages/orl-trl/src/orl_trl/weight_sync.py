@@ -1,7 +1,7 @@
 """The trainer's weights to an SGLang on this machine: through shared memory, or on one GPU without a copy (CUDA IPC).
 
-The engine computes in bf16, so weights are sent in bf16. Each class leaves the prefix cache empty. They know neither
-rollouts nor the memory of the engine.
+The engine computes in bf16, so weights are sent in bf16; those with LoRA adapters are sent merged. Each class leaves
+the prefix cache empty. They know neither rollouts nor the memory of the engine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from orl_rollout.logs import logger_of
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from orl_trl.lora import policy_weights
 from orl_trl.sglang_control import SglangControl
 
 logger = logger_of("orl")
@@ -74,7 +75,7 @@ class SharedMemorySync:
             EngineError: shared memory is full, or cannot be written.
         """
         with boundary(EngineError, f"writing weights to {self.folder}"):
-            model.save_pretrained(self.folder, state_dict=_sent(model.state_dict()))
+            model.save_pretrained(self.folder, state_dict=_sent(dict(policy_weights(model))))
 
 
 class CudaIpcSync:
@@ -89,7 +90,7 @@ class CudaIpcSync:
 
     def __call__(self, model: PreTrainedModel, version: str) -> None:
         """See `WeightSync`. The memory of a bucket is freed once the engine has answered and the GPU is idle."""
-        for bucket in buckets(model.state_dict().items(), self._bucket_bytes):
+        for bucket in buckets(policy_weights(model), self._bucket_bytes):
             with boundary(EngineError, "sharing weights by CUDA IPC"):
                 serialized = _serialized(bucket)
                 torch.cuda.synchronize()  # the engine must not read what is still being computed

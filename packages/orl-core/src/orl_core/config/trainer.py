@@ -1,4 +1,4 @@
-"""Section `trainer` of the configuration: options that every trainer obeys, that of trl alone, and those of clusters.
+"""Section `trainer` of the configuration: options that every trainer obeys, those of trl alone, and those of clusters.
 
 `trainer.flags` go to the trainer as they are, but for secrets. They may be kept apart by trainer, so that one file runs
 on all of them.
@@ -106,7 +106,7 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class TrlOptions(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set the options of trl alone, beside the shared ones. Trainers on a cluster start engines of their own."""
+    """Set the options of trl alone, beside the shared ones. Trainers on a cluster have flags of their own for these."""
 
     engine: Annotated[
         RolloutEngine,
@@ -115,11 +115,26 @@ class TrlOptions(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields
             "the address of an SGLang that you serve. auto: sglang where it can run and the model is not tiny."
         ),
     ] = "auto"
+    lora_rank: Annotated[
+        Positive | None,
+        Meta(description="Rank of LoRA adapters at every linear layer, which train alone; null trains all weights."),
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        Meta(
+            description="Optimizer, by transformers' names: adamw_8bit needs bitsandbytes (default: adamw_torch_fused)."
+        ),
+    ] = None
 
     def _mistakes(self) -> Iterator[str]:
         yield from super()._mistakes()
-        if self.backend != "trl" and self.engine != "auto":
+        if self.backend == "trl":
+            return
+        if self.engine != "auto":
             yield f"`engine` is an option of trl, and {self.backend} starts its own engines. Remove it"
+        for name in ("lora_rank", "optimizer"):
+            if getattr(self, name) is not None:
+                yield f"`{name}` is an option of trl. For {self.backend}, remove it and use {self.backend}'s own flag"
 
 
 class TrainerConfig(TrlOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):

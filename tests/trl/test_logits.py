@@ -1,0 +1,76 @@
+"""The logits of a micro-batch are never whole: TRL's fused head computes them in tiles, with the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import trl.kernels.chunked_logprob
+import trl.trainer.utils
+from orl_trl.memory import TILE_TOKENS, TILE_WIDTH
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from transformers import Qwen3ForCausalLM
+
+TEMPERATURE = 0.7
+IDS = torch.arange(3 * 20).reshape(3, 20) * 7 % 600
+
+
+def whole(hidden: Tensor, head: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Logprobs and entropies [N], of all logits at once."""
+    logprobs = torch.log_softmax((hidden @ head.T).float() / TEMPERATURE, -1)
+    return logprobs.gather(1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(1)
+
+
+def tiled(hidden: Tensor, head: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    apply: Any = trl.kernels.chunked_logprob.ChunkedLogProbFunction.apply
+    width = trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE
+    return apply(hidden, head, None, targets, TEMPERATURE, width, None, 1.0, ("entropy",))[:2]
+
+
+def test_tiles_are_those_that_the_estimate_counts():
+    assert trl.kernels.chunked_logprob.TOKEN_CHUNK_SIZE == TILE_TOKENS
+    assert trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE == TILE_WIDTH
+
+
+def test_tiles_have_the_numbers_of_whole_logits(model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch):
+    """Logprobs, entropies and gradients, where neither ids nor vocabulary are a multiple of a tile."""
+    monkeypatch.setattr(trl.kernels.chunked_logprob, "TOKEN_CHUNK_SIZE", 16)
+    monkeypatch.setattr(trl.trainer.utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 128)
+    with torch.no_grad():
+        states = model.base_model(input_ids=IDS).last_hidden_state[:, :-1].flatten(0, 1)
+    targets = IDS[:, 1:].flatten()
+    weighted = torch.sin(torch.arange(len(targets), dtype=torch.float32))
+    found: list[list[Tensor]] = []
+    for compute in (whole, tiled):
+        hidden, head = states.clone().requires_grad_(), model.lm_head.weight.detach().clone().requires_grad_()
+        logprobs, entropies = compute(hidden, head, targets)
+        (weighted * (logprobs + 0.1 * entropies)).mean().backward()
+        gradients = [one.grad for one in (hidden, head) if one.grad is not None]
+        found.append([logprobs.detach() / logprobs.detach().abs().max(), entropies.detach(), *gradients])
+    assert len(found[0]) == 4
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+def peak(compute: Any, ids: int, vocabulary: int) -> int:
+    """The most bytes beside the inputs, forward and backward. No memory is really taken."""
+    with FakeTensorMode():
+        hidden, head = (torch.empty(size, 64, requires_grad=True) for size in (ids, vocabulary))
+        targets = torch.zeros(ids, dtype=torch.long)
+        tracker = MemTracker()
+        tracker.track_external(hidden, head, targets)
+        with tracker:
+            logprobs, _ = compute(hidden, head, targets)
+            logprobs.sum().backward()
+        (snapshot,) = tracker.get_tracker_snapshot("peak").values()
+    return int(snapshot["Total"]) - 4 * 64 * (ids + vocabulary) - 8 * ids
+
+
+@pytest.mark.slow
+def test_memory_of_logits_does_not_grow_with_ids():
+    few, many = (peak(tiled, ids, 151_936) for ids in (8192, 32_768))
+    assert many - few < 10 * 4 * 64 * (32_768 - 8192)  # hidden states and a few numbers of each id
+    assert many < peak(whole, 8192, 151_936) / 4

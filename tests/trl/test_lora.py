@@ -1,0 +1,125 @@
+"""LoRA: adapters train alone, engines and checkpoints get the merged weights, a run continues its adapters."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from orl_core.errors import ConfigError, EngineError
+from orl_trl.canary import check_canary
+from orl_trl.lora import ADAPTER, base_of, check_rank, lora_config, policy_weights
+from orl_trl.trainer import quiet_trl, train
+from orl_trl.weight_sync import SharedMemorySync
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
+
+from tests.trl.fakes import Player, by_row, make_run, rows
+from tests.trl.stand_in import served
+
+RANK = 4
+
+
+@pytest.fixture
+def adapted(model: Qwen3ForCausalLM) -> Any:
+    """A model with adapters that are not zero."""
+    with quiet_trl():
+        wrapped = get_peft_model(copy.deepcopy(model), cast("LoraConfig", lora_config(RANK)))
+    with torch.no_grad():
+        for name, one in wrapped.named_parameters():
+            if "lora_B" in name:
+                one.normal_(std=0.1)
+    return wrapped
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model(torch.arange(5, 25)[None]).logits
+
+
+def test_policy_weights_are_those_of_the_merged_model(model: Qwen3ForCausalLM, adapted: Any):
+    found = dict(policy_weights(adapted))
+    before = logits(adapted)
+    assert found.keys() == model.state_dict().keys()
+    merged = copy.deepcopy(model)
+    merged.load_state_dict(found)
+    torch.testing.assert_close(logits(merged), before, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits(adapted), before, atol=0, rtol=0)
+    assert (logits(model) - before).abs().max() > 0.1
+
+
+def test_an_engine_beside_training_computes_with_the_adapters(adapted: Any, tmp_path: Path):
+    with served() as (_, control), SharedMemorySync(control, tmp_path) as sync:
+        sync(base_of(adapted), "1")
+        assert check_canary(control, base_of(adapted)) < 0.05
+        with adapted.disable_adapter(), pytest.raises(EngineError, match="differ"):
+            check_canary(control, base_of(adapted))
+
+
+def test_tied_weights_stay_one_tensor(adapted: Any):
+    found = dict(policy_weights(adapted))
+    assert found["lm_head.weight"].data_ptr() == found["model.embed_tokens.weight"].data_ptr()
+
+
+def test_policy_without_adapters_is_the_model_itself(model: Qwen3ForCausalLM):
+    found = dict(policy_weights(model))
+    assert {name: one.data_ptr() for name, one in found.items()} == {
+        name: one.data_ptr() for name, one in model.state_dict().items()
+    }
+    assert base_of(model) is model
+    assert lora_config(None) is None
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").state_dict()
+
+
+@pytest.fixture(scope="module")
+def whole(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps, with a checkpoint after the first one."""
+    run = make_run(tmp_path_factory.mktemp("whole") / "run", checkpoint, lora_rank=RANK, save_interval=1)
+    train(run, Player(run.config, by_row).open)
+    return run.folder
+
+
+def test_checkpoint_has_merged_weights_and_adapters_beside(checkpoint: Path, whole: Path):
+    saved = whole / "checkpoint"
+    before, after = weights(checkpoint), weights(saved)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {name for name in before if name.endswith("_proj.weight")}
+    assert {path.name for path in (saved / ADAPTER).iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
+    assert not (saved / "adapter_config.json").exists()
+
+
+def test_engine_samples_with_the_adapters(whole: Path, checkpoint: Path):
+    run = make_run(whole, checkpoint)
+    steps = [row for row in rows(run) if row["kind"] == "train"]
+    assert len(steps) == 2
+    assert all(row["sampling/sampling_logp_difference/max"] < 1e-3 for row in steps)
+
+
+def test_run_continues_its_adapters(checkpoint: Path, tmp_path: Path, whole: Path):
+    first = whole / "trainer" / "checkpoint-2"
+    run = make_run(tmp_path / "run", checkpoint, lora_rank=RANK, load=str(first))
+    player = Player(run.config, by_row)
+    train(run, player.open)
+    assert all(key.startswith("train/2/") for key in player.keys)
+    ours, theirs = weights(run.folder / "checkpoint"), weights(whole / "checkpoint")
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [None, RANK + 1])
+def test_other_rank_is_refused(whole: Path, rank: int | None):
+    check_rank(str(whole / "checkpoint"), RANK)
+    with pytest.raises(ConfigError, match=f"--lora-rank {RANK}"):
+        check_rank(str(whole / "checkpoint"), rank)
+
+
+def test_adapters_above_a_run_of_all_weights_are_refused(checkpoint: Path):
+    check_rank(str(checkpoint), None)
+    check_rank(None, RANK)
+    with pytest.raises(ConfigError, match="--model"):
+        check_rank(str(checkpoint), RANK)

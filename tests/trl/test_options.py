@@ -1,0 +1,100 @@
+"""Every option of the configuration and every flag of TRL is obeyed, or refused before the start, or told of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from orl_core.config import SharedOptions, TrainerConfig, TrlOptions
+from orl_core.errors import ConfigError
+from orl_trl import plan
+from orl_trl.owned import NAMES, OWNED
+from orl_trl.settings import grpo_config
+
+from tests.trl.fakes import make_run
+
+# Options with a field of GRPOConfig: a value, the field and what it has then.
+FIELDS: dict[str, tuple[Any, str, Any]] = {
+    "lr": (0.5, "learning_rate", 0.5),
+    "lr_decay_style": ("cosine", "lr_scheduler_type", "cosine"),
+    "weight_decay": (0.25, "weight_decay", 0.25),
+    "adam_beta1": (0.5, "adam_beta1", 0.5),
+    "adam_beta2": (0.5, "adam_beta2", 0.5),
+    "adam_eps": (0.5, "adam_epsilon", 0.5),
+    "advantage_estimator": ("gspo", "importance_sampling_level", "sequence"),
+    "n_samples": (8, "num_generations", 8),
+    "rollout_batch_size": (4, "generation_batch_size", 16),
+    "num_rollout": (9, "max_steps", 18),
+    "temperature": (0.5, "temperature", 0.5),
+    "save_interval": (3, "save_steps", 6),
+    "wandb_run": ("x", "run_name", "x"),
+    "wandb_mode": ("offline", "report_to", ["wandb"]),
+    "seed": (7, "seed", 7),
+    "flags": ({"beta": 0.5}, "beta", 0.5),
+    "optimizer": ("sgd", "optim", "sgd"),
+}
+ELSEWHERE = {
+    "backend": "who reads this",
+    "model": "tests/trl/test_training.py",
+    "engine": "tests/trl/test_engine_choice.py",
+    "load": "tests/trl/test_resume.py",
+    "task_data": "tests/launcher",
+    "wandb_project": "tests/trl/test_settings.py",
+    "tensorboard": "tests/trl/test_training.py",
+    "max_tokens_per_gpu": "tests/trl/test_micro_batches.py",
+    "lora_rank": "tests/trl/test_lora.py",
+}
+REFUSED = {"save": "x", "async": True}
+TOLD: dict[str, Any] = {
+    "num_gpus": 2,
+    "actor_gpus": 2,
+    "rollout_gpus": 2,
+    "actor_nodes": 2,
+    "tp": 2,
+    "train_backend": "fsdp",
+    "megatron_ckpt": "x",
+    "model_args": "x",
+    "memory_retries": 2,
+    "slime_path": "x",
+    "miles_path": "x",
+    "megatron_path": "x",
+}
+
+
+def test_every_option_has_its_place():
+    names = {field.encode_name for field in structs.fields(TrainerConfig)}
+    assert sorted(names) == sorted([*FIELDS, *ELSEWHERE, *REFUSED, *TOLD])
+    own = TrlOptions.__struct_fields__
+    assert {*FIELDS, *ELSEWHERE} == set(own)
+    assert len(own) > len(SharedOptions.__struct_fields__)
+
+
+@pytest.mark.parametrize("option", FIELDS)
+def test_option_reaches_grpo_config(tmp_path: Path, option: str):
+    value, field, expected = FIELDS[option]
+    before = grpo_config(make_run(tmp_path, "m"), parameters=1)
+    after = grpo_config(make_run(tmp_path, "m", **{option: value}), parameters=1)
+    assert getattr(after, field) == expected
+    assert getattr(before, field) != expected
+
+
+@pytest.mark.parametrize("option", REFUSED)
+def test_option_is_refused_before_the_start(checkpoint: Path, tmp_path: Path, option: str):
+    with pytest.raises(ConfigError, match=f"`{option}`"):
+        plan(make_run(tmp_path, checkpoint, **{option: REFUSED[option]}))
+
+
+def test_options_of_clusters_are_told_of(checkpoint: Path, tmp_path: Path):
+    notes = plan(make_run(tmp_path, checkpoint, **TOLD)).notes
+    (told,) = (note for note in notes if note.startswith("trl trains on one machine"))
+    assert all(option in told for option in TOLD)
+
+
+@pytest.mark.parametrize("name", sorted(OWNED.keys() & NAMES))
+def test_flag_that_orl_owns_is_refused(tmp_path: Path, name: str):
+    run = structs.replace(make_run(tmp_path, "m"), extra=(f"--{name}=1",))
+    with pytest.raises(ConfigError) as refusal:
+        grpo_config(run, parameters=1)
+    assert name in str(refusal.value)
