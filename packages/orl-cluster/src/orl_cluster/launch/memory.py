@@ -7,6 +7,7 @@ probe found are handed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -244,13 +245,28 @@ def _adapters(work: Work) -> Changes:
 
 
 def _config_of(model: str) -> dict[str, Any]:
-    """Return the config.json of the checkpoint in the folder `model`.
+    """Return the config.json of a checkpoint: of the folder `model`, or of a hub's name that was loaded before.
 
     Raises:
-        ConfigError: there is none, or it is no JSON object.
+        ConfigError: there is none on this machine, or it is no JSON object.
     """
     path = Path(model) / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint")
     with boundary(ConfigError, f"reading {path}"):
-        return msgspec.json.decode(read_whole(path), type=dict[str, Any])
+        found = path if path.is_file() else _downloaded(model)
+        if found:
+            return msgspec.json.decode(read_whole(found), type=dict[str, Any])
+    get = "" if Path(model).is_absolute() else f", or run `hf download {model} config.json`"
+    raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint{get}")
+
+
+def _downloaded(name: str) -> Path | None:
+    """Return the config.json of a hub's name in the hub's cache; None if it is not there. Nothing is downloaded."""
+    from transformers.utils import hub
+
+    cached: Any = hub
+    with suppress(OSError):  # it is no name of a hub
+        found: str | None = cached.cached_file(
+            name, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False
+        )
+        return Path(found) if found else None
+    return None
