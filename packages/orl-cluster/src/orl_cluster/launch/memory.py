@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from huggingface_hub import try_to_load_from_cache
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, boundary
 from orl_core.memory import (
@@ -260,13 +261,8 @@ def _config_of(model: str) -> dict[str, Any]:
 
 
 def _downloaded(name: str) -> Path | None:
-    """Return the config.json of a hub's name in the hub's cache; None if it is not there. Nothing is downloaded."""
-    from transformers.utils import hub
-
-    cached: Any = hub
-    with suppress(OSError):  # it is no name of a hub
-        found: str | None = cached.cached_file(
-            name, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False
-        )
-        return Path(found) if found else None
+    """Return the config.json of a hub's name in the hub's cache; None if it is not there."""
+    with suppress(ValueError):  # it is no name of a hub
+        found = try_to_load_from_cache(name, "config.json")
+        return Path(found) if isinstance(found, str) else None
     return None
