@@ -147,6 +147,17 @@ def test_model_that_is_not_here_is_told(tmp_path: Path):
     assert "config.json" in estimate(("--hf-checkpoint", str(tmp_path), *MEGATRON), layout(1), ()).table
 
 
+def test_name_of_a_hub_is_read_from_its_cache(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    revision = tmp_path / "models--Org--Model" / "snapshots" / ("0" * 40)
+    revision.mkdir(parents=True)
+    (revision.parents[1] / "refs").mkdir()
+    (revision.parents[1] / "refs" / "main").write_text(revision.name)
+    (revision / "config.json").write_bytes(msgspec.json.encode(QWEN3["4B"]))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    named = estimate(("--hf-checkpoint", "Org/Model", *MEGATRON), layout(8), ())
+    assert named == estimated(model, "4B", MEGATRON, layout(8))
+
+
 def test_share_that_is_no_number_is_refused(model: Path):
     with pytest.raises(ConfigError, match="mem-fraction"):
         estimated(model, "4B", (*MEGATRON, "--sglang-mem-fraction-static", "most"), layout(1))

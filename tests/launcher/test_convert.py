@@ -76,6 +76,28 @@ def test_run_to_continue_names_its_last_checkpoint() -> None:
     assert with_model(load_config(LOCAL, ["trainer.load=nowhere"])).trainer.load == "nowhere"
 
 
+@pytest.mark.parametrize("backend", ["slime", "miles"])
+def test_run_to_continue_on_a_cluster_names_its_checkpoint(backend: str) -> None:
+    folder = run_folder(backend)
+    place = str(saved(folder / "checkpoint", 19, fsdp=backend == "miles"))
+    for load in (folder, place):
+        config = load_config(LOCAL, [f"trainer.load={load}", f"trainer.backend={backend}"])
+        trainer = with_model(config).trainer
+        assert (trainer.load, trainer.model) == (place, config.trainer.model)
+
+
+def test_run_to_continue_without_checkpoint_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--save"):
+        with_model(load_config(LOCAL, [f"trainer.load={run_folder()}", "trainer.backend=slime"]))
+
+
+def test_critic_is_not_converted(capsys: Capture) -> None:
+    critic = saved(Path("checkpoint_critic"), 19)
+    write_note(critic, Checkpoint(format="megatron", trainer="slime", critic=True))
+    assert main(["convert", str(critic)]) == 2
+    assert "actor" in capsys.readouterr().err
+
+
 def test_unfinished_run_names_what_it_saved_last() -> None:
     folder = run_folder("trl")
     for step in (10, 4):

@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 from orl_launcher.main import main
+from orl_rollout.run_folder.checkpoint import NOTE
 
 from tests.slime.environment import make_environment
 from tests.slime.host import of_slime
@@ -108,7 +109,9 @@ def test_own_roles_need_a_folder_for_the_critic(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_critic_is_saved_beside_the_actor(monkeypatch: pytest.MonkeyPatch, python: str, working: Path) -> None:
+def test_critic_is_saved_and_noted_beside_the_actor(
+    monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
     (working / "config.yaml").write_text("environments: {Org/Env: {}}\n", encoding="utf-8")
     (working / "tasks.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
     model, converted = checkpoint(working / "model"), megatron(working / "converted", "release")
@@ -121,9 +124,13 @@ def test_critic_is_saved_beside_the_actor(monkeypatch: pytest.MonkeyPatch, pytho
         assert roles_of(runs / "first") == {"save": str(saved.with_name(CRITIC))}
         megatron(saved, "2")
         megatron(saved.with_name(CRITIC), "2")
-        assert main([*argv, "--name", "second", "--load", str(saved)]) == 0
-    again = {"save": str(runs / "second" / CRITIC), "load": str(saved.with_name(CRITIC))}
-    assert roles_of(runs / "second") == again
+        assert main([*argv, "--name", "second", "--load", str(saved), "--save", str(saved)]) == 0
+    assert roles_of(runs / "second") == dict.fromkeys(("save", "load"), str(saved.with_name(CRITIC)))
+    noted = [json.loads((folder / NOTE).read_text("utf-8")) for folder in (saved, saved.with_name(CRITIC))]
+    assert [(note["critic"], note["trainer"], note["model"]) for note in noted] == [
+        (False, "slime", str(model)),
+        (True, "slime", str(model)),
+    ]
 
 
 def roles_of(run: Path) -> dict[str, str]:

@@ -67,7 +67,15 @@ def test_note_of_a_trainer_tells_model_and_tokenizer(tmp_path: Path) -> None:
     tree = msgspec.json.decode((folder / NOTE).read_bytes())
     assert tree.pop("orl")
     expected = {"format": "megatron", "trainer": "slime", "model": "/models/m", "tokenizer": "/models/m", "step": 10}
-    assert tree == expected
+    assert tree == {**expected, "critic": False}
+
+
+def test_note_tells_a_critic(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "saved_critic", 9)
+    note_saved(folder, "slime", "/models/m", critic=True)
+    found = checkpoint_in(folder)
+    assert found is not None
+    assert found.critic
 
 
 def test_nothing_is_noted_of_a_run_that_saved_nothing(tmp_path: Path) -> None:

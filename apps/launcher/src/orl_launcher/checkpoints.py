@@ -26,13 +26,15 @@ class Found(Struct, frozen=True, kw_only=True):
 def with_model(config: RunConfig) -> RunConfig:
     """Return `config` with the Hugging Face checkpoint of its model: the last one where the model is a run's folder.
 
-    The same goes for the checkpoint that trl continues, which is its model then.
+    The same goes for the checkpoint to resume from. With trl it is the model, too.
 
     Raises:
         ConfigError: it is in another format. The message has the command that converts it.
     """
-    if config.trainer.load and config.trainer.backend == "trl":
-        return _continued(config, Path(config.trainer.load).expanduser())
+    if config.trainer.load:
+        config = _continued(config, Path(config.trainer.load).expanduser())
+        if config.trainer.backend == "trl":
+            return config
     named = config.trainer.model or ""
     folder = Path(named).expanduser()
     found = last_in(folder) if named and folder.is_dir() else None
@@ -50,10 +52,11 @@ def with_model(config: RunConfig) -> RunConfig:
 
 
 def _continued(config: RunConfig, folder: Path) -> RunConfig:
-    """Return `config` with the checkpoint to continue as `load` and as `model`. The trainer judges what it finds."""
+    """Return `config` with the checkpoint to continue as `load`. The trainer judges what it finds."""
     found = last_in(folder) if folder.is_dir() else None
     place = str(found.folder if found else folder)
-    return structs.replace(config, trainer=structs.replace(config.trainer, load=place, model=place))
+    model = place if config.trainer.backend == "trl" else config.trainer.model
+    return structs.replace(config, trainer=structs.replace(config.trainer, load=place, model=model))
 
 
 def last_in(folder: Path) -> Found | None:

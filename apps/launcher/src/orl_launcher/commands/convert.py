@@ -102,6 +102,8 @@ def _found(source: Path) -> Found:
     found = last_in(source)
     if found is None:
         raise cli.UsageError(f"{source}: no checkpoint here. Give the folder of a checkpoint or of a run")
+    if found.checkpoint.critic:
+        raise cli.UsageError(f"{source}: PPO's critic has no policy to convert. Give the checkpoint of its actor")
     return found
 
 

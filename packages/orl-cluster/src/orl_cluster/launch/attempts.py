@@ -23,9 +23,11 @@ from orl_rollout.signals import interrupt
 from orl_cluster.launch import process, recovery
 from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
+from orl_cluster.launch.critic import critic_folder
 from orl_cluster.launch.eval_sets import write_eval_sets
 from orl_cluster.launch.process import Failure
 from orl_cluster.launch.ray import ray_cluster
+from orl_cluster.launch.trainer_defaults import estimator_of
 from orl_cluster.launch.trainer_log import followed
 
 logger = logger_of("orl")
@@ -58,9 +60,17 @@ def run_to_end(command: Command, remake: Remake) -> None:
         raise
     finally:
         summary.end(ending)
-        request = command.request
-        with boundary(OrlError, f"writing the note beside the checkpoint in {request.save}"):
-            note_saved(request.save, request.installation.trainer, value_of(command.argv, "--hf-checkpoint") or "")
+        _write_notes(command)
+
+
+def _write_notes(command: Command) -> None:
+    """Write the notes beside the checkpoint that the run saved, and beside that of its critic."""
+    save, trainer = command.request.save, command.request.installation.trainer
+    model = value_of(command.argv, "--hf-checkpoint") or ""
+    with boundary(OrlError, f"writing the note beside the checkpoint in {save}"):
+        note_saved(save, trainer, model)
+        if estimator_of(command.request) == "ppo":
+            note_saved(critic_folder(str(save)), trainer, model, critic=True)
 
 
 class _Attempts:
@@ -112,7 +122,17 @@ class _Attempts:
         log = request.run.folder / process.LOG
         return OrlError(
             f"{request.installation.trainer} ended with exit code {code}{tried}: {why.error} (see {log}){memory}"
+            f"{self._lost(why)}"
         )
+
+    def _lost(self, why: Failure) -> str:
+        """Return what to do about a node that died; "" if none did."""
+        if not why.lost_node:
+            return ""
+        request = self._first.request
+        saved = recovery.saved_step(request.save) is not None
+        then = f"continue the run with --load {request.run.folder}" if saved else "start the run again"
+        return f"; Ray lost {why.lost_node}, which ends a run: start Ray there, then {then}"
 
 
 def _attempt(command: Command) -> tuple[int, Failure] | None:

@@ -7,10 +7,12 @@ probe found are handed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from huggingface_hub import try_to_load_from_cache
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, boundary
 from orl_core.memory import (
@@ -245,13 +247,23 @@ def _adapters(work: Work) -> Changes:
 
 
 def _config_of(model: str) -> dict[str, Any]:
-    """Return the config.json of the checkpoint in the folder `model`.
+    """Return the config.json of a checkpoint: of the folder `model`, or of a hub's name that was loaded before.
 
     Raises:
-        ConfigError: there is none, or it is no JSON object.
+        ConfigError: there is none on this machine, or it is no JSON object.
     """
     path = Path(model) / "config.json"
-    if not path.is_file():
-        raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint")
     with boundary(ConfigError, f"reading {path}"):
-        return msgspec.json.decode(read_whole(path), type=dict[str, Any])
+        found = path if path.is_file() else _downloaded(model)
+        if found:
+            return msgspec.json.decode(read_whole(found), type=dict[str, Any])
+    get = "" if Path(model).is_absolute() else f", or run `hf download {model} config.json`"
+    raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint{get}")
+
+
+def _downloaded(name: str) -> Path | None:
+    """Return the config.json of a hub's name in the hub's cache; None if it is not there."""
+    with suppress(ValueError):  # it is no name of a hub
+        found = try_to_load_from_cache(name, "config.json")
+        return Path(found) if isinstance(found, str) else None
+    return None

@@ -19,6 +19,8 @@ GPU_MEMORY = re.compile(
     r"torch(?:\.cuda)?\.OutOfMemoryError|(?:CUDA|HIP) (?:error: )?out of memory|CUBLAS_STATUS_ALLOC_FAILED"
 )
 ENGINE = re.compile(r"^\s*(?:\x1b\[\d+m)?\(\w*SGLang\w*[ )]")  # what Ray writes before a line of an engine
+# What Ray says of a node that is gone: `address` is known where the raylet of another node reports it.
+LOST_NODE = re.compile(r"address: (?P<address>\S+) and node name: .* marked dead|because its node has died")
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
 
 
@@ -39,13 +41,14 @@ class Failure(Struct, frozen=True, kw_only=True):
     """The end of a log. `error` is its last line that names an exception, else its last line.
 
     `lacks_memory` tells that memory ran out; `lacks_gpu_memory` that it was a GPU's; `in_engine` that it was in an
-    engine and not in training.
+    engine and not in training. `lost_node` is the address of a node that Ray lost, or "a node" where Ray does not say.
     """
 
     error: str
     lacks_memory: bool = False
     lacks_gpu_memory: bool = False
     in_engine: bool = False
+    lost_node: str = ""
 
 
 def failure_of(log: Path, *, start: int = 0) -> Failure:
@@ -56,9 +59,11 @@ def failure_of(log: Path, *, start: int = 0) -> Failure:
     named = [line for line in lines if _EXCEPTION.search(line)]
     last = (named or lines or ["it said nothing"])[-1]
     gpu = [line for line in lines if GPU_MEMORY.search(line)]
+    lost = [found["address"] or "a node" for line in lines if (found := LOST_NODE.search(line))]
     return Failure(
         error=" ".join(last.split())[:LINE_CHARACTERS],
         lacks_memory=bool(gpu) or any(sign in line for line in lines for sign in MEMORY),
         lacks_gpu_memory=bool(gpu),
         in_engine=bool(gpu) and all(ENGINE.match(line) for line in gpu),
+        lost_node=next(iter(lost), ""),
     )

@@ -35,7 +35,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
     `step` counts the steps of training behind the weights. `trainer` wrote or converted them. `model` is the Hugging
     Face checkpoint that training began with, `tokenizer` the folder or the hub's name that has the tokenizer, `orl` the
-    version of orl.
+    version of orl. `critic` says that the weights are PPO's critic, whose output is a value.
     """
 
     format: Format
@@ -44,6 +44,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     tokenizer: str = ""
     step: int | None = None
     orl: str = ""
+    critic: bool = False
 
 
 def write_note(folder: Path, checkpoint: Checkpoint) -> None:
@@ -52,14 +53,14 @@ def write_note(folder: Path, checkpoint: Checkpoint) -> None:
     replace(folder / NOTE, msgspec.json.format(msgspec.json.encode(noted), indent=2) + b"\n")
 
 
-def note_saved(folder: Path, trainer: str, model: str) -> None:
+def note_saved(folder: Path, trainer: str, model: str, *, critic: bool = False) -> None:
     """Write the note of the checkpoint that `trainer` saved into `folder`, of a training that began with `model`.
 
     Nothing is written if it saved none.
     """
     found = _layout_of(folder)
     if found is not None and found.format != "hf":
-        write_note(folder, structs.replace(found, trainer=trainer, model=model, tokenizer=model))
+        write_note(folder, structs.replace(found, trainer=trainer, model=model, tokenizer=model, critic=critic))
 
 
 def checkpoint_in(folder: Path) -> Checkpoint | None:
