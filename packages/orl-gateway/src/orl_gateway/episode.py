@@ -28,7 +28,7 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 
 from orl_gateway.allowance import Allowance
 from orl_gateway.answer import answer_of, reasoning_tokens
-from orl_gateway.dialects import ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects import History, ModelRequest, Reply, RequestRefused
 from orl_gateway.retries import Retries
 from orl_gateway.sampler import Sampler
 from orl_gateway.state import EpisodeState
@@ -40,7 +40,8 @@ class Episode:
     """One episode of `job.task`. `async with` opens and closes the session; `opening` is what the environment says.
 
     `model` is the name that clients see. `stopped` is the host's abort flag, read before every request. `tools` is the
-    environment's side; `retries` are the requests by their bytes. Time is in seconds, budgets are in ids.
+    environment's side; `retries` are the requests by their bytes, `history` is what was read of them. Time is in
+    seconds, budgets are in ids.
 
     Raises:
         SessionError: on entry: the environment cannot be reached or does not start.
@@ -62,6 +63,7 @@ class Episode:
         self.tree = Tree(renderer, strips=job.limits.strip_reasoning)
         self.state = EpisodeState(stopped)
         self.retries = Retries()
+        self.history = History()
         self._allowance = Allowance(job.limits, self.state)
         self.tools = ToolSide(session, self.tree, job.limits, self.state, self._allowance)
         self._renderer = renderer
