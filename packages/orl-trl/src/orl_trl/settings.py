@@ -33,7 +33,7 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4},
 }
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
-MEANS_OVER_IDS = ("dapo", "cispo", "vespo")  # values of `loss_type` that count each trained id of a batch once
+MEANS_OVER_IDS = ("dapo", "cispo")  # values of `loss_type` that count each trained id of a batch once, whatever its row
 NAMES = frozenset(field.name for field in fields(GRPOConfig))
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
