@@ -12,6 +12,7 @@ BENCHMARKS = {
     "turns": "client CPU per turn, its slope in history, and where the time goes",
     "engine-time": "the share of engine time lost to the loop at 64, 256 and 1,000 rollouts",
     "flight": "1,000 rollouts in flight in one process: faults, lag, memory",
+    "agents": "a turn of an agent at the gateway beside the built-in loop's, and 256 episodes at once",
     "parsers": "parser speed and agreement against SGLang's own detectors",
     "prepare": "tasks.jsonl of a million tasks: time and peak memory",
     "import-time": "what importing orl and `orl --help` cost",

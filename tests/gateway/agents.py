@@ -217,7 +217,7 @@ AGENTS: dict[str, Callable[..., Agent]] = {
 
 async def turn(episode: Episode, agent: Agent) -> dict[str, Any]:
     """Ask for one action, and let the agent hear it."""
-    request = agent.api.read(agent.request())
+    request = agent.api.read(agent.request(), episode.history)
     body = agent.api.body(await episode.ask(request), request)
     agent.hear(body)
     return body

@@ -13,7 +13,7 @@ from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.errors import EngineError, RenderError, SessionError
 from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, ToolSpec, text_message
-from orl_core.trajectory import BranchCause, Generation, StopDetail, StopReason
+from orl_core.trajectory import BranchCause, Generation, RolloutSpec, StopDetail, StopReason
 from orl_gateway import Episode
 from orl_gateway.dialects import CHAT, ModelRequest, RequestRefused
 from orl_rollout.secrets.secrets import Scrubber
@@ -21,7 +21,9 @@ from orl_testing import ScriptedEngine, ScriptedSession
 from orl_testing.scripted import Hang
 
 from tests.gateway.agents import (
+    LIMITS,
     RENDERER,
+    TASK,
     TOKENIZER,
     Agent,
     ChatAgent,
@@ -427,3 +429,19 @@ async def test_secret_that_an_agent_shows_the_model_is_found() -> None:
     cleared = scrubber.cleared(episode.trajectory())
     assert cleared.contains_secret
     assert not scrubber.find_in(msgspec.to_builtins(cleared))
+
+
+async def seeds_of(seed: int) -> list[int]:
+    model = Model()
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS, sampling={"sampling_seed": seed, "stop": "END"})
+    async with Episode(job, session=ScriptedSession(), renderer=RENDERER, engine=model) as episode:
+        for _ in range(3):
+            await episode.ask(request_of(stop=["STOP"]))
+    assert all(sampling["stop"] == ["END", "STOP"] for sampling in model.samplings)
+    return [sampling["sampling_seed"] for sampling in model.samplings]
+
+
+async def test_branches_of_one_point_draw_apart() -> None:
+    assert len({*await seeds_of(7)}) == 3
+    assert await seeds_of(7) == await seeds_of(7)
+    assert not {*await seeds_of(7)} & {*await seeds_of(8)}

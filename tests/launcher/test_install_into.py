@@ -27,7 +27,7 @@ def test_an_environment_gets_the_adapter_and_keeps_its_versions(tmp_path: Path, 
         assert main(["install-into", python, "--trainer", trainer]) == 0
     after = installed(python)
     assert (after["msgspec"], after["tenacity"]) == ("0.19.0", "9.1.2")
-    assert {"orl-core", "orl-rollout", "orl-cluster", f"orl-{trainer}"} <= after.keys()
+    assert {"orl-core", "orl-rollout", "orl-cluster", "orl-gateway", f"orl-{trainer}"} <= after.keys()
     assert not {"orl-launcher", "orl-trl", "torch"} & after.keys()
     probe = [python, "-m", f"orl_{trainer}.probe", str(tmp_path / "answer"), "--"]
     asked = subprocess.run(probe, timeout=60, check=False)

@@ -139,6 +139,14 @@ def test_negative_control_lost_rows_change_the_gradient(
 
 
 @pytest.mark.slow
+def test_vespo_counts_rows_and_is_rightly_refused(checkpoint: Path, tmp_path: Path) -> None:
+    flags = {"loss_type": "vespo", "vllm_importance_sampling_mode": "token_truncate"}
+    _, expected = trained(checkpoint, tmp_path / "one", split=False, **flags)
+    _, found = trained(checkpoint, tmp_path / "several", split=True, **flags)
+    assert any((ours - theirs).abs().max() > 1e-5 for ours, theirs in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
 def test_rows_of_two_updates_keep_their_old_logprobs(checkpoint: Path, tmp_path: Path) -> None:
     one, _ = trained(checkpoint, tmp_path / "one", split=False, members=4)
     several, _ = trained(checkpoint, tmp_path / "several", split=True, members=4)
@@ -179,6 +187,7 @@ def test_rows_after_the_first_name_their_rollout() -> None:
     [
         ({"loss_type": "grpo"}, "loss_type"),
         ({"loss_type": "dr_grpo"}, "loss_type"),
+        ({"loss_type": "vespo", "vllm_importance_sampling_mode": "token_truncate"}, "loss_type"),
         ({"beta": 0.1}, "beta"),
         ({"mask_truncated_completions": True}, "mask_truncated_completions"),
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold"),

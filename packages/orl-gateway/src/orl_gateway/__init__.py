@@ -14,7 +14,6 @@ episode   Episode: owns session, tree and budgets; ask, count, call, finish, tra
 tree      where a request continues, and what was sampled there; matching: which requests say the same
 answer    from an action to the reply that an agent gets
 causes    why an agent began another conversation
-sampler   one action from the engine
 retries   a repeated request gets the same answer
 allowance turns, time and ids of one episode; state: its ending and its fault
 tool_side the environment's tools, and their results

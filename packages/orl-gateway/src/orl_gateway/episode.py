@@ -15,11 +15,13 @@ from contextlib import suppress
 from typing import Self
 
 from msgspec import structs
-from orl_core.errors import OrlError, RenderError, boundary
+from orl_core.errors import EngineError, OrlError, RenderError, boundary
 from orl_core.messages import Action, TextBlock, ToolCall, ToolResult, text_of
 from orl_core.render import Renderer
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
+from orl_rollout.loop.action_sampler import ActionSampler
 from orl_rollout.loop.clock import never
+from orl_rollout.loop.deadline import within
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.fair_queue import fair_queue
 from orl_rollout.loop.loop import INLINE_CHARACTERS
@@ -28,9 +30,8 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 
 from orl_gateway.allowance import Allowance
 from orl_gateway.answer import answer_of, reasoning_tokens
-from orl_gateway.dialects import ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects import History, ModelRequest, Reply, RequestRefused
 from orl_gateway.retries import Retries
-from orl_gateway.sampler import Sampler
 from orl_gateway.state import EpisodeState
 from orl_gateway.tool_side import ToolSide
 from orl_gateway.tree import Place, Tree
@@ -40,7 +41,8 @@ class Episode:
     """One episode of `job.task`. `async with` opens and closes the session; `opening` is what the environment says.
 
     `model` is the name that clients see. `stopped` is the host's abort flag, read before every request. `tools` is the
-    environment's side; `retries` are the requests by their bytes. Time is in seconds, budgets are in ids.
+    environment's side; `retries` are the requests by their bytes, `history` is what was read of them. Time is in
+    seconds, budgets are in ids.
 
     Raises:
         SessionError: on entry: the environment cannot be reached or does not start.
@@ -62,10 +64,12 @@ class Episode:
         self.tree = Tree(renderer, strips=job.limits.strip_reasoning)
         self.state = EpisodeState(stopped)
         self.retries = Retries()
+        self.history = History()
         self._allowance = Allowance(job.limits, self.state)
         self.tools = ToolSide(session, self.tree, job.limits, self.state, self._allowance)
         self._renderer = renderer
-        self._sampler = Sampler(job, renderer=renderer, engine=engine, stopped=stopped)
+        self._engine = engine
+        self._requests = 0  # to the engine
         self._started = time.monotonic()
         self._name = secrets.token_hex(4)
         self._replies = 0
@@ -206,18 +210,37 @@ class Episode:
     ) -> tuple[Turn, bool]:
         """Return the turn, not parsed yet, and whether its action is whole. Ids that a fault cut off are kept."""
         generations: list[Generation] = []
-        whole: bool | None = None
+        end = "aborted"
         try:
-            whole = await self._sampler.sample(context, budget, place.request.stop, generations)
-            if generations[-1].finish_reason == "abort" and self.state.stopped():
-                whole = None
+            end = await self._sampler().sample(context, budget, generations, self._next_request, place.request.stop)
+            if end == "aborted":
+                self.state.end(StopReason.ABORTED)
                 self.state.check()
         finally:
             self._allowance.sampled += sum(len(each.token_ids) for each in generations)
             turn = Turn(observation=observation, generations=tuple(generations), action=Action())
-            if whole is None and turn.action_ids:
+            if end == "aborted" and turn.action_ids:
                 self.tree.commit(place, turn, None, context)
-        return turn, bool(whole)
+        return turn, end == "whole"
+
+    def _sampler(self) -> ActionSampler:
+        """Return the sampler of one action, which begins now: its requests share one deadline."""
+        limit = time.monotonic() + self.job.limits.turn_timeout
+
+        async def ends() -> bool:
+            return self.state.stopped()
+
+        return ActionSampler(
+            job=self.job,
+            renderer=self._renderer,
+            engine=self._engine,
+            deadline=lambda: within(max(0.0, limit - time.monotonic()), EngineError, "generating"),
+            ends=ends,
+        )
+
+    def _next_request(self) -> tuple[int]:
+        self._requests += 1
+        return (self._requests,)
 
     def _commit(self, place: Place, turn: Turn, context: TokenBuffer, *, cut: bool) -> Reply:
         """Parse the action, keep the turn and return the reply."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -18,31 +19,36 @@ from orl_core.messages import Message, ToolSpec
 
 from orl_gateway.dialects import ModelRequest
 
+LINES = 16  # conversations whose keys are remembered
 _DIGIT = re.compile("[0-9]")
 
 
 class Keys:
-    """Keys of the requests of one episode. The part of a request that stood in the last one is not hashed again."""
+    """Keys of the requests of one episode. The part of a request that stood in another one is not hashed again."""
 
     def __init__(self) -> None:
-        self._last: dict[bytes, tuple[tuple[Message, ...], list[bytes]]] = {}  # by the tools
+        self._lines: deque[tuple[tuple[ToolSpec, ...], tuple[Message, ...], list[bytes]]] = deque(maxlen=LINES)
 
     def of(self, request: ModelRequest) -> list[bytes]:
         """Return the key of the conversation up to each message of `request`."""
-        root = root_key(request.tools)
-        messages, keys = self._last.get(root, ((), []))
-        pairs = enumerate(zip(messages, request.messages, strict=False))
-        same = next((index for index, pair in pairs if not _alike(*pair)), min(len(messages), len(request.messages)))
-        keys = keys[:same]
-        for message in request.messages[same:]:
-            keys.append(next_key(keys[-1] if keys else root, message))
-        self._last[root] = request.messages, keys
+        known = next((line for line in self._lines if _begins(request, *line[:2])), None)
+        keys = [*known[2]] if known else list[bytes]()
+        before = keys[-1] if keys else root_key(request.tools)
+        for message in request.messages[len(keys) :]:
+            keys.append(before := next_key(before, message))
+        self._lines.appendleft((request.tools, request.messages, keys))
         return keys
+
+
+def _begins(request: ModelRequest, tools: tuple[ToolSpec, ...], messages: tuple[Message, ...]) -> bool:
+    """Return whether the request begins with `messages`, with these tools."""
+    same_tools = tools is request.tools or (tools == request.tools and repr(tools) == repr(request.tools))
+    return same_tools and len(messages) <= len(request.messages) and all(map(_alike, messages, request.messages))
 
 
 def _alike(one: Message, other: Message) -> bool:
     """Return whether two messages have one key for sure. Python takes 1 and True for equal: JSON does not."""
-    return one == other and (not one.calls or repr(one.calls) == repr(other.calls))
+    return one is other or (one == other and (not one.calls or repr(one.calls) == repr(other.calls)))
 
 
 def root_key(tools: Sequence[ToolSpec]) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from hashlib import sha256
 
 from orl_gateway.dialects import Reply, RequestRefused
 
@@ -23,7 +24,7 @@ class _Asked:
 
 
 class Retries:
-    """The requests of one episode, by their bytes. The tasks belong to it: an answer outlives its client."""
+    """The requests of one episode, by a hash of their bytes. The tasks belong to it: an answer outlives its client."""
 
     def __init__(self) -> None:
         self._asked: dict[bytes, _Asked] = {}
@@ -37,6 +38,7 @@ class Retries:
 
         `retried` tells that the client says so.
         """
+        request = sha256(request).digest()
         asked = self._asked.get(request)
         if asked is None or not (retried or (not asked.waiting and not asked.delivered)) or _failed(asked.task):
             asked = self._asked[request] = _Asked(asyncio.ensure_future(_awaited(ask)))

@@ -192,7 +192,7 @@ def read(episode: Episode, api: ClientApi, body: bytes) -> ModelRequest:
         RequestRefused: the body cannot be obeyed.
     """
     try:
-        return api.read(body)
+        return api.read(body, episode.history)
     except RequestRefused as refusal:
         episode.state.refusal = refusal
         raise

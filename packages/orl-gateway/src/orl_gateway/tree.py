@@ -8,7 +8,9 @@ engine, no session and no budgets.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from operator import is_
 
 from msgspec import Struct, structs
 from orl_core.errors import RenderError, boundary
@@ -20,7 +22,7 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_gateway.answer import NO_ANSWER, Answer
 from orl_gateway.causes import cause_of_root
 from orl_gateway.dialects import ModelRequest
-from orl_gateway.matching import Keys, next_key
+from orl_gateway.matching import LINES, Keys, next_key
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -40,7 +42,8 @@ class Place(Struct, frozen=True, kw_only=True):
 class Node:
     """One turn in the tree. `reply` is what the agent was sent, `refused` are the results of the calls that it was not.
 
-    `results` counts the tool results rendered up to the action, `after` is the role of the last message before it.
+    `before` counts the ids that the turn was shown of those that it continues, which are stripped by then. `results`
+    counts the tool results rendered up to the action, `after` is the role of the last message before it.
     `opening` is how the conversation began, where the node begins one. `context` are the ids up to the end of the
     action, until a turn continues with them.
     """
@@ -48,6 +51,7 @@ class Node:
     def __init__(self, index: int, place: Place, turn: Turn, answer: Answer) -> None:
         self.index = index
         self.parent = place.node
+        self.before: int = place.node.before + place.node.length if place.node else 0
         self.turn = turn
         self.reply = answer.reply
         self.refused = answer.refused
@@ -74,6 +78,18 @@ class Node:
         return len(self.turn.observation) + len(self.turn.action_ids) - hidden
 
 
+class _Walk(Struct, frozen=True):
+    """What `Tree.place` found along the messages of one request, for those that begin with the same objects."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    call_ids: tuple[tuple[str, ...], ...]
+    alive: Sequence[Node]
+    last: Node | None
+    changed: bool
+    start: int
+
+
 class Tree:
     """The turns of one episode, in the order in which they were sampled. `strips`: as `Limits.strip_reasoning`."""
 
@@ -82,6 +98,7 @@ class Tree:
         self._renderer = renderer
         self._strips = strips
         self._keys = Keys()
+        self._walks: deque[_Walk] = deque(maxlen=LINES)
         self._by_key: dict[bytes, list[Node]] = {}
         self._rendered: tuple[Place, Place, tuple[int, ...]] | None = None  # the last one: agents count before they ask
 
@@ -89,9 +106,11 @@ class Tree:
         """Return where `request` continues. Nothing is rendered or changed."""
         keys = self._keys.of(request)
         key = keys[-1]
-        alive: list[Node] = []  # the turns that said the request's last action so far
-        last, changed, start = None, False, 0
-        for index, message in enumerate(request.messages):
+        walked = next((walk for walk in self._walks if _begins(request, walk)), None)
+        alive: Sequence[Node] = walked.alive if walked else ()  # the turns that said the request's last action so far
+        last, changed, start = (walked.last, walked.changed, walked.start) if walked else (None, False, 0)
+        for index in range(len(walked.messages) if walked else 0, len(request.messages)):
+            message = request.messages[index]
             if message.role != "assistant":
                 continue
             said = [node for node in self._by_key.get(keys[index], ()) if node.parent is None or node.parent in alive]
@@ -100,6 +119,7 @@ class Tree:
             alive = [node for node in alive if node.reply.call_ids == request.call_ids[index]] or alive
             if alive:
                 last, start = alive[-1], index + 1
+        self._walks.appendleft(_Walk(request.messages, request.tools, request.call_ids, alive, last, changed, start))
         new = request.messages[start:]
         if last is not None and all(message.role != "assistant" for message in new):
             messages = _with_refused(last, new)
@@ -149,7 +169,7 @@ class Tree:
 
     def shown(self, place: Place) -> int:
         """Return how many ids the engine is shown at `place` before the new messages."""
-        return sum(self._strip(node).length for node in place.node.path()) if place.node else 0
+        return place.node.before + self._strip(place.node).length if place.node else 0
 
     def take_context(self, place: Place) -> TokenBuffer:
         """Return the ids that are shown at `place` before the new messages; the caller appends to it.
@@ -203,6 +223,17 @@ class Tree:
                 hidden = self._renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=node.after)
             node.turn, node.stripped = structs.replace(turn, stripped_spans=hidden), True
         return node
+
+
+def _begins(request: ModelRequest, walk: _Walk) -> bool:
+    """Return whether the request begins with the messages of the walk, which `History` has read once for both."""
+    count = len(walk.messages)
+    return (
+        walk.tools is request.tools
+        and count <= len(request.messages)
+        and all(map(is_, walk.messages, request.messages))
+        and walk.call_ids == request.call_ids[:count]
+    )
 
 
 def _same_place(one: Place, other: Place) -> bool:

@@ -36,7 +36,7 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
 }
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
 LORA_LR = 10  # times: adapters need larger steps than the weights that they change
-MEANS_OVER_IDS = ("dapo", "cispo", "vespo")  # values of `loss_type` that count each trained id of a batch once
+MEANS_OVER_IDS = ("dapo", "cispo")  # values of `loss_type` that count each trained id of a batch once, whatever its row
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
 

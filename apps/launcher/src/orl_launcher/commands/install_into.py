@@ -21,10 +21,10 @@ from orl_rollout.signals import children
 from orl_launcher import cli
 
 TRAINERS = ("slime", "miles")
-SHARED = ("orl-core", "orl-rollout", "orl-cluster")
+SHARED = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway")
 ROOT = Path(__file__).parents[5]  # of the checkout, where there is one
 DESCRIPTION = """\
-Install orl-core, orl-rollout, orl-cluster and one adapter into the environment of a trainer.
+Install orl-core, orl-rollout, orl-cluster, orl-gateway and one adapter into the environment of a trainer.
 No package that is installed there changes its version.
 """
 EXAMPLES = """\

@@ -18,7 +18,7 @@ from orl_core.errors import ConfigError
 from orl_core.text import visible
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.run_folder.environments import record_versions
-from orl_rollout.run_folder.metrics_log import append
+from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.record import is_run
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.signals import interrupt
@@ -30,7 +30,7 @@ from orl_launcher.playground import playground, warm_model
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainer_options import add_budgets, add_option
 from orl_launcher.trainers import RUNS
-from orl_launcher.view.tables import metrics_table, pass_at_k_table
+from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_table
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -226,6 +226,8 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
     console = cli.console()
     console.print(metrics_table(metrics))
     console.print(pass_at_k_table(metrics))
+    if (told := agents_table([MetricsRow(step=0, kind="eval", metrics=metrics)])).row_count:
+        console.print(told)
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     errors = [one.error for one in played if one.error]
     latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split()))) if errors else ""

@@ -220,7 +220,7 @@ def _conclude(folder: Path) -> None:
 
     from orl_launcher.view.evaluations import results_of
     from orl_launcher.view.report import write_report
-    from orl_launcher.view.tables import closing_table, results_table
+    from orl_launcher.view.tables import agents_table, closing_table, results_table
     from orl_launcher.view.wording import count, duration
 
     if not (folder / "config.json").is_file():
@@ -231,6 +231,8 @@ def _conclude(folder: Path) -> None:
     page = write_report(folder)
     console = cli.console()
     if (told := closing_table(record)).row_count:
+        console.print(told)
+    if (told := agents_table(record.of_kind("train") or record.points)).row_count:
         console.print(told)
     if results := results_of(record):
         console.print(results_table(results))

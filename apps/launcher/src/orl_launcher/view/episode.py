@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
 from orl_core.text import visible
-from orl_core.trajectory import Turn
+from orl_core.trajectory import ROOT, Turn
 from orl_rollout.journal.journal import Entry
 
 from orl_launcher.view.pieces import Decoder, Piece, pieces_of
@@ -63,12 +63,13 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRo
     reward = "" if trajectory.error else f"reward {number(entry.reward)}, "
     trains = trajectory.trainable and not trajectory.job.evaluation
     turns = tuple(_turn(index, turn, decoder, trainable=trains) for index, turn in enumerate(trajectory.turns, 1))
+    branches = sum(turn.branch is not None for turn in trajectory.turns)
     opening = tuple((message.role, visible(text_of(message.content))) for message in trajectory.messages)
     return EpisodeRows(
         title=title,
         verdict=verdict(entry),
         facts=f"{reward}stopped: {trajectory.ending}, {shown} ids shown, "
-        f"{sampled} sampled, {duration(trajectory.seconds)}",
+        f"{sampled} sampled, {duration(trajectory.seconds)}{_counted(branches)}",
         task=visible(trajectory.job.task.key),
         rollout=visible(entry.key),
         error=visible(trajectory.error),
@@ -88,10 +89,22 @@ def _turn(index: int, turn: Turn, decoder: Decoder | None, *, trainable: bool) -
     seconds = duration(sum(generation.seconds for generation in turn.generations))
     title = f"turn {index}: {len(turn.observation)} ids shown, {len(turn.action_ids)} sampled in {seconds}"
     acts = (*map(_call, turn.action.calls), *map(_result, turn.results))
-    title += _reward(turn.reward)
+    title += _reward(turn.reward) + _branch(turn)
     if decoder and turn.action_ids:
         return TurnRows(title, acts, tuple(pieces_of(turn, decoder, trainable=trainable)))
     return TurnRows(title, acts, reasoning=visible(turn.action.reasoning), text=visible(turn.action.text))
+
+
+def _counted(branches: int) -> str:
+    return f", {branches} {'branch' if branches == 1 else 'branches'}" if branches else ""
+
+
+def _branch(turn: Turn) -> str:
+    """Return where a turn branches off, and why; "" if it continues the turn before."""
+    why = f" ({turn.branch.value})" if turn.branch else ""
+    if turn.continues is None:
+        return why
+    return f", begins a conversation{why}" if turn.continues == ROOT else f", continues turn {turn.continues + 1}{why}"
 
 
 def _call(call: ToolCall | ParseFailure) -> Act:

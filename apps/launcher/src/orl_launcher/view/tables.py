@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from orl_core.text import visible
 from orl_rollout.journal.journal import Entry
-from orl_rollout.run_folder.metrics_log import Kind, names_in
+from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, mean, names_in
 from orl_rollout.run_folder.record import Record
 from rich import box
 from rich.console import Group, RenderableType
@@ -28,6 +28,13 @@ BARS = "▁▂▃▄▅▆▇█"
 STYLES = {Role.SHOWN: "dim", Role.TRAINED: "green", Role.UNTRAINED: "yellow"}
 VERDICTS = {"won": "green", "lost": "red", "error": "bold red"}
 KINDS: tuple[tuple[Kind, str, str], ...] = (("train", "training", ""), ("eval", "held-out", "cyan"))
+ROWS = {
+    "rows": "rows of a rollout",
+    "single_rows": "rollouts of one row",
+    "action_tokens": "ids sampled in a rollout",
+    "trained_tokens": "ids trained of a rollout",
+    "cache_hits": "ids of prompts from the prefix cache",
+}
 METRICS = ("rollouts", "reward", "success", "turns", "valid_calls")  # that a table of environments shows
 
 
@@ -112,6 +119,18 @@ def closing_table(record: Record) -> Table:
         table.add_row(
             Text("success of a random player that uses every reply", style="dim"), "", percent(record.baseline)
         )
+    return table
+
+
+def agents_table(points: Sequence[MetricsRow]) -> Table:
+    """Make a table of the rows and branches of rollouts that agents played; without a row if none were."""
+    found = {name for point in points for key in point.metrics for name in key.split("/", 2)[2:]}
+    names = {**ROWS, **{name: f"branches: {name.partition('/')[2]}" for name in sorted(found) if "branches/" in name}}
+    table = plain_table("rollouts of agents", "mean")
+    for name, label in names.items():
+        value = mean(point.overall(name) for point in points)
+        if "rows" in found and value is not None:
+            table.add_row(label, percent(value) if name in ("single_rows", "cache_hits") else number(value))
     return table
 
 

@@ -6,12 +6,25 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Raw, Struct, field
+from msgspec.json import Decoder
 from orl_core.messages import TextBlock, ToolSpec
 
-from orl_gateway.dialects.exchange import ClientApi, Event, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.client_api import ClientApi, Event, named
+from orl_gateway.dialects.conversation import Conversation, History
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
 from orl_gateway.dialects.openai import tool_spec
-from orl_gateway.dialects.reading import Conversation, arguments_of, read_body, text_blocks, unsupported
+from orl_gateway.dialects.reading import (
+    NO_TOOLS,
+    TOOLS,
+    arguments_of,
+    parts_of,
+    read_body,
+    read_field,
+    text_blocks,
+    unsupported,
+)
 
 _ENDINGS = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "stop_sequence": "stop_sequence"}
 _KINDS = {401: "authentication_error", 502: "api_error"}
@@ -31,11 +44,11 @@ class _ToolChoice(Struct, kw_only=True):
 
 
 class _Body(Struct, kw_only=True):
-    messages: list[_Message]
+    messages: Raw
     model: str = ""
     max_tokens: int | None = None
     system: Any = ""
-    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tools: Raw = NO_TOOLS
     tool_choice: _ToolChoice = field(default_factory=_ToolChoice)
     stop_sequences: list[str] = field(default_factory=list[str])
     stream: bool = False
@@ -43,27 +56,27 @@ class _Body(Struct, kw_only=True):
     output_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def read(body: bytes) -> ModelRequest:
-    """Read a request, also one that asks for a count.
+_MESSAGE = Decoder(_Message)
+
+
+def read(body: bytes, history: History | None = None) -> ModelRequest:
+    """Read a request, also one that asks for a count; what `history` has read before is not read again.
 
     Raises:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
     asked = read_body(body, _Body)
     _refuse(asked)
-    conversation = Conversation()
-    system = [block for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
-    if system:
-        conversation.system(system)
-    for index, message in enumerate(asked.messages):
-        _add(conversation, message, f"message {index} ({message.role})")
-    messages, call_ids = conversation.messages()
+    history = history or History()
+    system = [block.text for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
+    parts = [msgspec.json.encode(system), *parts_of("messages", asked.messages)]
+    messages, call_ids = history.conversation("anthropic", parts, _add).messages()
     if asked.tool_choice.type not in ("auto", "none"):
         raise unsupported(f"`tool_choice`: `{asked.tool_choice.type}`, a call that the model must make,")
     return ModelRequest(
         messages=messages,
         call_ids=call_ids,
-        tools=tuple(map(_tool, asked.tools)),
+        tools=history.tools("anthropic", bytes(asked.tools), _tools),
         model=asked.model,
         max_tokens=asked.max_tokens,
         stop=tuple(asked.stop_sequences),
@@ -83,6 +96,10 @@ def _refuse(asked: _Body) -> None:
         raise unsupported(f"`output_config`: `{unknown[0]}`")
 
 
+def _tools(text: bytes) -> tuple[ToolSpec, ...]:
+    return tuple(map(_tool, read_field("tools", text, TOOLS)))
+
+
 def _tool(tool: dict[str, Any]) -> ToolSpec:
     kind = tool.get("type") or "custom"
     if kind != "custom":
@@ -90,7 +107,17 @@ def _tool(tool: dict[str, Any]) -> ToolSpec:
     return tool_spec(tool, "input_schema")
 
 
-def _add(conversation: Conversation, message: _Message, where: str) -> None:
+def _add(conversation: Conversation, index: int, part: bytes) -> None:
+    """Read the texts of the system prompt, which are the first part, or a message."""
+    if not index:
+        if system := msgspec.json.decode(part, type=list[str]):
+            conversation.system([TextBlock(text=text) for text in system])
+        return
+    message = read_field(f"messages[{index - 1}]", part, _MESSAGE)
+    _add_message(conversation, message, f"message {index - 1} ({message.role})")
+
+
+def _add_message(conversation: Conversation, message: _Message, where: str) -> None:
     if message.role == "assistant":
         _add_action(conversation, message.content, where)
     elif message.role == "user":
@@ -203,11 +230,6 @@ def count_body(tokens: int) -> dict[str, int]:
     return {"input_tokens": tokens}
 
 
-def encode(event: Event) -> bytes:
-    """Write an event as a server-sent event."""
-    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-
-
 def error(refusal: RequestRefused) -> dict[str, Any]:
     """Return the body of an error.
 
@@ -226,7 +248,7 @@ ANTHROPIC = ClientApi(
     body=body,
     events=events,
     error=error,
-    encode=encode,
+    encode=named,
     error_event=error,
     keepalive=b'event: ping\ndata: {"type": "ping"}\n\n',
 )

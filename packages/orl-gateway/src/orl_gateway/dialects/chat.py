@@ -6,15 +6,27 @@ Reasoning is in `reasoning_content`, the name that servers of open models use; c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
+from msgspec.json import Decoder
 from orl_core.messages import ToolSpec
 
-from orl_gateway.dialects.exchange import ClientApi, Event, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.client_api import ClientApi, Event, data_of
+from orl_gateway.dialects.conversation import Conversation, History
+from orl_gateway.dialects.exchange import ModelRequest, Reply
 from orl_gateway.dialects.openai import KEEPALIVE, allows_calls, error, function_tool
-from orl_gateway.dialects.reading import Conversation, arguments_of, read_body, text_blocks, unsupported
+from orl_gateway.dialects.reading import (
+    NO_TOOLS,
+    TOOLS,
+    arguments_of,
+    parts_of,
+    read_body,
+    read_field,
+    text_blocks,
+    unsupported,
+)
 
 _ENDINGS = {"stop": "stop", "calls": "tool_calls", "length": "length", "stop_sequence": "stop"}
 
@@ -44,9 +56,9 @@ class _StreamOptions(Struct, kw_only=True):
 
 
 class _Body(Struct, kw_only=True):
-    messages: list[_Message]
+    messages: Raw
     model: str = ""
-    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tools: Raw = NO_TOOLS
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = True
     max_tokens: int | None = None
@@ -59,8 +71,11 @@ class _Body(Struct, kw_only=True):
     response_format: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def read(body: bytes) -> ModelRequest:
-    """Read a request.
+_MESSAGE = Decoder(_Message)
+
+
+def read(body: bytes, history: History | None = None) -> ModelRequest:
+    """Read a request; what `history` has read before is not read again.
 
     Raises:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
@@ -72,14 +87,12 @@ def read(body: bytes) -> ModelRequest:
         raise unsupported("`logprobs`")
     if asked.response_format.get("type", "text") != "text":
         raise unsupported(f"`response_format` of type `{asked.response_format['type']}`")
-    conversation = Conversation()
-    for index, message in enumerate(asked.messages):
-        _add(conversation, message, f"message {index} ({message.role})")
-    messages, call_ids = conversation.messages()
+    history = history or History()
+    messages, call_ids = history.conversation("chat", parts_of("messages", asked.messages), _add).messages()
     return ModelRequest(
         messages=messages,
         call_ids=call_ids,
-        tools=_tools(asked.tools),
+        tools=history.tools("chat", bytes(asked.tools), _tools),
         model=asked.model,
         max_tokens=asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens,
         stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
@@ -90,7 +103,9 @@ def read(body: bytes) -> ModelRequest:
     )
 
 
-def _add(conversation: Conversation, message: _Message, where: str) -> None:
+def _add(conversation: Conversation, index: int, part: bytes) -> None:
+    message = read_field(f"messages[{index}]", part, _MESSAGE)
+    where = f"message {index} ({message.role})"
     blocks = text_blocks(message.content, where)
     if message.role in ("system", "developer"):
         conversation.system(blocks)
@@ -108,8 +123,8 @@ def _add(conversation: Conversation, message: _Message, where: str) -> None:
         raise unsupported(f"{where}: this role")
 
 
-def _tools(tools: Sequence[dict[str, Any]]) -> tuple[ToolSpec, ...]:
-    return tuple(function_tool(tool, tool.get("function")) for tool in tools)
+def _tools(text: bytes) -> tuple[ToolSpec, ...]:
+    return tuple(function_tool(tool, tool.get("function")) for tool in read_field("tools", text, TOOLS))
 
 
 def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
@@ -170,24 +185,14 @@ def _usage(reply: Reply) -> dict[str, Any]:
     }
 
 
-def encode(event: Event) -> bytes:
-    """Write a chunk as a server-sent event."""
-    return b"data: " + json.dumps(event).encode() + b"\n\n"
-
-
-def error_event(refusal: RequestRefused) -> Event:
-    """Return the chunk of a fault in a stream that has begun."""
-    return error(refusal)
-
-
 CHAT = ClientApi(
     name="chat",
     read=read,
     body=body,
     events=events,
     error=error,
-    encode=encode,
-    error_event=error_event,
+    encode=data_of,
+    error_event=error,
     keepalive=KEEPALIVE,
     end=b"data: [DONE]\n\n",
 )

@@ -5,8 +5,7 @@ The readers and writers beside this module convert it. The module knows no token
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 from orl_core.errors import OrlError
@@ -91,24 +90,3 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def call_ids(self) -> tuple[str, ...]:
         """Return the ids of its calls."""
         return tuple(sent.id for sent in self.calls)
-
-
-Event = Mapping[str, Any]
-
-
-class ClientApi(Struct, frozen=True, kw_only=True):
-    """One API that clients speak: pure functions from its wire format and to it.
-
-    `read` raises RequestRefused. `body` is the answer of one piece, `events` are those of a stream, in order; `encode`
-    writes one of them, `end` follows the last one, and `keepalive` may stand between any two.
-    """
-
-    name: str
-    read: Callable[[bytes], ModelRequest]
-    body: Callable[[Reply, ModelRequest], dict[str, Any]]
-    events: Callable[[Reply, ModelRequest], Iterable[Event]]
-    error: Callable[[RequestRefused], dict[str, Any]]
-    encode: Callable[[Event], bytes]
-    error_event: Callable[[RequestRefused], Event]
-    keepalive: bytes
-    end: bytes = b""

@@ -6,12 +6,25 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from msgspec import Struct, field, structs
+import msgspec
+from msgspec import Raw, Struct, field, structs
+from msgspec.json import Decoder
 from orl_core.messages import ToolSpec
 
-from orl_gateway.dialects.exchange import ClientApi, Event, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.client_api import ClientApi, Event, named
+from orl_gateway.dialects.conversation import Conversation, History
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
 from orl_gateway.dialects.openai import KEEPALIVE, allows_calls, error, function_tool
-from orl_gateway.dialects.reading import Conversation, arguments_of, read_body, text_blocks, unsupported
+from orl_gateway.dialects.reading import (
+    NO_TOOLS,
+    TOOLS,
+    arguments_of,
+    parts_of,
+    read_body,
+    read_field,
+    text_blocks,
+    unsupported,
+)
 
 _BETWEEN = "__"  # of a namespace and a name
 
@@ -22,10 +35,10 @@ class _Text(Struct, kw_only=True):
 
 
 class _Body(Struct, kw_only=True):
-    input: str | list[dict[str, Any]]
+    input: Raw
     instructions: str = ""
     model: str = ""
-    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    tools: Raw = NO_TOOLS
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = True
     max_output_tokens: int | None = None
@@ -36,24 +49,23 @@ class _Body(Struct, kw_only=True):
     background: bool = False
 
 
-def read(body: bytes) -> ModelRequest:
-    """Read a request.
+_TEXT_OR_ITEM: Decoder[str | dict[str, Any]] = Decoder(str | dict[str, Any])
+
+
+def read(body: bytes, history: History | None = None) -> ModelRequest:
+    """Read a request; what `history` has read before is not read again.
 
     Raises:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
     asked = read_body(body, _Body, taken=("stream_options",))
     _refuse(asked)
-    conversation = Conversation()
-    if asked.instructions:
-        conversation.system(text_blocks(asked.instructions, "instructions"))
-    if isinstance(asked.input, str):
-        conversation.user(text_blocks(asked.input, "input"))
-    else:
-        for index, item in enumerate(asked.input):
-            _add(conversation, item, f"input item {index}")
-    messages, call_ids = conversation.messages()
-    listed = [*_tools(asked.tools)]
+    history = history or History()
+    given = bytes(asked.input)
+    items = [given] if given.startswith(b'"') else parts_of("input", given)
+    parts = [msgspec.json.encode(asked.instructions), *items]
+    messages, call_ids = history.conversation("responses", parts, _add).messages()
+    listed = history.tools("responses", bytes(asked.tools), _tools)
     return ModelRequest(
         messages=messages,
         call_ids=call_ids,
@@ -79,12 +91,16 @@ def _refuse(asked: _Body) -> None:
         raise unsupported("`background`")
 
 
-def _tools(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[tuple[ToolSpec, str]]:
+def _tools(text: bytes) -> tuple[tuple[ToolSpec, str], ...]:
+    return tuple(_specs(read_field("tools", text, TOOLS)))
+
+
+def _specs(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[tuple[ToolSpec, str]]:
     """Yield each tool under the name that the model reads, and its namespace, empty where it has none."""
     for tool in tools:
         inner = tool.get("tools")
         if tool.get("type") == "namespace" and not namespace and isinstance(inner, list):
-            yield from _tools(cast("list[dict[str, Any]]", inner), str(tool.get("name")))
+            yield from _specs(cast("list[dict[str, Any]]", inner), str(tool.get("name")))
         else:
             spec = function_tool(tool, tool)
             yield structs.replace(spec, name=_joined(namespace, spec.name)), namespace
@@ -95,7 +111,18 @@ def _joined(namespace: object, name: str) -> str:
     return f"{namespace}{_BETWEEN}{name}" if namespace else name
 
 
-def _add(conversation: Conversation, item: dict[str, Any], where: str) -> None:
+def _add(conversation: Conversation, index: int, part: bytes) -> None:
+    """Read the instructions, which are the first part, or an item of the input; an input of text is one item."""
+    item, where = read_field(f"input[{index - 1}]", part, _TEXT_OR_ITEM), f"input item {index - 1}"
+    if not isinstance(item, str):
+        _add_item(conversation, item, where)
+    elif index:
+        conversation.user(text_blocks(item, "input"))
+    elif item:
+        conversation.system(text_blocks(item, "instructions"))
+
+
+def _add_item(conversation: Conversation, item: dict[str, Any], where: str) -> None:
     kind = item.get("type", "message")
     if kind == "message":
         _add_message(conversation, item, where)
@@ -230,11 +257,6 @@ def _part_events(at: dict[str, Any], part: dict[str, Any]) -> Iterator[dict[str,
     yield {"type": "response.content_part.done", **at, "part": part}
 
 
-def encode(event: Event) -> bytes:
-    """Write an event as a server-sent event."""
-    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
-
-
 def error_event(refusal: RequestRefused) -> Event:
     """Return the event of a fault in a stream that has begun."""
     return {"type": "error", "sequence_number": 0, "code": refusal.code, "message": str(refusal), "param": None}
@@ -246,7 +268,7 @@ RESPONSES = ClientApi(
     body=body,
     events=events,
     error=error,
-    encode=encode,
+    encode=named,
     error_event=error_event,
     keepalive=KEEPALIVE,
 )

@@ -19,21 +19,20 @@ from msgspec import structs
 from orl_core.errors import EngineError, RenderError, SessionError, boundary
 from orl_core.messages import Action, Message, ParseFailure, Role, TextBlock, ToolCall, ToolResult
 from orl_core.render import Renderer
-from orl_core.trajectory import RolloutSpec, StopDetail, StopReason, Trajectory, Turn
+from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory, Turn
 
+from orl_rollout.loop.action_sampler import ActionSampler
 from orl_rollout.loop.clock import Clock, Pause, give_up, never
 from orl_rollout.loop.deadline import within
-from orl_rollout.loop.engine import Engine, check_generation
+from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.fair_queue import fair_queue
 from orl_rollout.loop.mistakes import Ending, Mistakes, Step
 from orl_rollout.loop.own_results import failed, keep_unusable, refused
-from orl_rollout.loop.sampling import sampling_of
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.loop.tool_check import Toolbox
 
 CLOSE_SECONDS = 15.0  # what a session may take to close
-ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action
 INLINE_CHARACTERS = 2_000  # contents up to this size are encoded on the event loop, longer ones on a thread
 
 
@@ -87,8 +86,14 @@ class _Episode:
         self.job = job
         self.session = session
         self.renderer = renderer
-        self.engine = engine
         self.clock = clock
+        self.sampler = ActionSampler(
+            job=job,
+            renderer=renderer,
+            engine=engine,
+            deadline=lambda: clock.within(job.limits.turn_timeout, EngineError, "generating"),
+            ends=clock.ends,
+        )
         self.opening = Opening(messages=(), tools=())
         self.turns: list[Turn] = []
         self.context = TokenBuffer()
@@ -138,28 +143,23 @@ class _Episode:
         self.context.extend(observation)
         turn = Turn(observation=tuple(observation), generations=(), action=Action())
         self.turns.append(turn)
-        while True:
-            budget = self._budget(0, spent=len(turn.action_ids))
-            async with self.clock.within(self.job.limits.turn_timeout, EngineError, "generating"):
-                generation = await self.engine.generate(self.context, self._sampling(budget), key=self.job.rollout_id)
-            check_generation(generation, budget, self.renderer.vocabulary_size)
-            self.context.extend(generation.token_ids)
-            self.sampled += len(generation.token_ids)
-            turn = structs.replace(turn, generations=(*turn.generations, generation))
-            self.turns[-1] = turn
-            ended = any(token in self.renderer.stop_ids for token in generation.token_ids[-1:])
-            if generation.finish_reason != "abort":
-                break
-            if await self.clock.ends():
-                return StopReason.ABORTED, ()
-            if ended or self._budget(0, spent=len(turn.action_ids)) < 1:
-                break
-            await asyncio.sleep(ABORT_PAUSE_SECONDS)
+        generations: list[Generation] = []
+
+        def request() -> tuple[int, int]:
+            return len(self.turns), self.sampled + sum(len(each.token_ids) for each in generations)
+
+        try:
+            end = await self.sampler.sample(self.context, self._budget(0), generations, request)
+        finally:
+            self.turns[-1] = turn = structs.replace(turn, generations=tuple(generations))
+            self.sampled += len(turn.action_ids)
+        if end == "aborted":
+            return StopReason.ABORTED, ()
         await fair_queue().enter()
         with boundary(RenderError, "parsing an action"):
             action, spans = self.renderer.read(turn.action_ids, self.opening.tools, after=self.after)
         self.turns[-1] = structs.replace(turn, action=action, spans=spans)
-        return None if ended or generation.finish_reason == "stop" else self._answer_cut(len(turn.action_ids))
+        return None if end == "whole" else self._answer_cut(len(turn.action_ids))
 
     def _answer_cut(self, sampled: int) -> Step:
         """Answer an action of `sampled` ids that a budget cut. Nothing in it is done.
@@ -276,14 +276,10 @@ class _Episode:
                 return render(messages)
             return await asyncio.to_thread(render, messages)
 
-    def _budget(self, observed: int, *, spent: int = 0) -> int:
-        """Return how many ids the next generation may have: the smallest of the three budgets, less the room needed."""
-        limits = self.job.limits
-        turn = self.job.turn_tokens - spent
-        return min(turn, limits.rollout_tokens - self.sampled, limits.context_tokens - len(self.context) - observed)
-
-    def _sampling(self, budget: int) -> dict[str, Any]:
-        return sampling_of(self.job.sampling, budget, self.renderer.stop_ids, len(self.turns), self.sampled)
+    def _budget(self, observed: int) -> int:
+        """Return how many ids the next action may have: the smallest of the three budgets, less the room needed."""
+        limits, shown = self.job.limits, len(self.context) + observed
+        return min(self.job.turn_tokens, limits.rollout_tokens - self.sampled, limits.context_tokens - shown)
 
 
 async def _close(session: Session) -> None:

@@ -6,6 +6,7 @@ sample. The module knows no trainer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
@@ -17,7 +18,11 @@ from orl_rollout.results.pass_at_k import mean_pass_at_k
 
 
 class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid."""
+    """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid.
+
+    `rows` counts its data, `branches` the turns that began another conversation, by cause. `agent` tells whether an
+    agent of the user's played it.
+    """
 
     environment: str
     split: str
@@ -36,6 +41,10 @@ class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     prompt_tokens: int
     generation_seconds: float
     environment_seconds: float
+    rows: int = 0
+    trained_tokens: int = 0
+    branches: dict[str, int] = {}
+    agent: bool = False
 
 
 def stats_of(outcome: Outcome) -> RolloutStats:
@@ -65,6 +74,10 @@ def stats_of(outcome: Outcome) -> RolloutStats:
         prompt_tokens=_prompt_tokens(outcome),
         generation_seconds=sum(generation.seconds for generation in generations),
         environment_seconds=sum(result.seconds for result in results),
+        rows=len(outcome.datums),
+        trained_tokens=sum(sum(datum.loss_mask) for datum in outcome.datums),
+        branches=dict(Counter(turn.branch.value for turn in trajectory.turns if turn.branch is not None)),
+        agent=any(turn.messages for turn in trajectory.turns),
     )
 
 
@@ -85,7 +98,9 @@ def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
     """Return metrics of a batch by environment (`GeneralReasoning/WhoDunIt/reward`), and of several as `all/...`.
 
     Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` leave out rollouts in
-    ERROR, and are missing where there are no others. `judged` counts the rollouts that they are taken over.
+    ERROR, and are missing where there are no others. `judged` counts the rollouts that they are taken over. Where an
+    agent played, or a rollout has several rows, `rows`, `trained_tokens` and `branches/CAUSE` are means of a rollout,
+    and `single_rows` is the share of those with one row.
     """
     batch = list(measures)
     return {
@@ -160,7 +175,20 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
     }
     for ending in (*StopReason, *StopDetail):
         metrics[f"stop/{ending.value}"] = _mean(float((m.stop_detail or m.stop_reason) is ending) for m in batch)
-    return metrics
+    return {**metrics, **_row_metrics(batch)}
+
+
+def _row_metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
+    """Return what is known of rows and branches; nothing where no agent played and each rollout made one row."""
+    if not any(member.agent or member.rows > 1 for member in batch):
+        return {}
+    causes = sorted({cause for member in batch for cause in member.branches})
+    return {
+        "rows": _mean(float(member.rows) for member in batch),
+        "single_rows": _mean(float(member.rows == 1) for member in batch),
+        "trained_tokens": _mean(float(member.trained_tokens) for member in batch),
+        **{f"branches/{cause}": _mean(float(m.branches.get(cause, 0)) for m in batch) for cause in causes},
+    }
 
 
 def _mean(values: Iterable[float]) -> float:

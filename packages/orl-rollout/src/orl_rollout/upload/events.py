@@ -9,14 +9,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
-from orl_core.config import RunConfig, TrainerConfig
+from orl_core.config import AgentCommand, RunConfig, TrainerConfig
 from orl_core.messages import Action, Message, ParseFailure, ToolCall, ToolSpec, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.tools.format import for_system_prompt
-from orl_core.trajectory import Turn
+from orl_core.trajectory import BranchCause, Turn
 
 from orl_rollout.journal.journal import Entry
 
@@ -27,7 +28,12 @@ def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
     rollout_id = str(uuid.uuid5(uuid.NAMESPACE_URL, clean(name)))
     stamp = {"timestamp": int(entry.time * 1000)}
     yield _wire({"eventType": "rollout", "eventId": rollout_id, **_start(entry, config), **stamp})
-    known = {"eventType": "rollout_update", "eventId": rollout_id, "rollout_info": _rollout_info(entry), **stamp}
+    known = {
+        "eventType": "rollout_update",
+        "eventId": rollout_id,
+        "rollout_info": _rollout_info(entry, config),
+        **stamp,
+    }
     messages = list(_messages(entry, config))
     if not messages:  # its session did not open
         yield _wire(known)
@@ -100,8 +106,9 @@ def _summary(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _rollout_info(entry: Entry) -> dict[str, Any]:
-    job = entry.trajectory.job
+def _rollout_info(entry: Entry, config: RunConfig) -> dict[str, Any]:
+    job, agent = entry.trajectory.job, config.agent
+    compactions = sum(turn.branch is BranchCause.COMPACTION for turn in entry.trajectory.turns)
     return {
         "task_index": job.task.index,
         "current_step": entry.step,
@@ -110,7 +117,8 @@ def _rollout_info(entry: Entry) -> dict[str, Any]:
         "top_k": job.sampling.get("top_k"),
         "max_tokens": job.turn_tokens,
         "duration_ms": int(entry.trajectory.seconds * 1000),
-        "harness": "orl",
+        "harness": PurePath(agent.command[0]).name if isinstance(agent, AgentCommand) else agent or "orl",
+        "num_compactions": compactions if agent else None,
     }
 
 
@@ -148,6 +156,11 @@ def _opening(message: Message) -> Iterator[dict[str, Any]]:
 
 
 def _turn(number: int, turn: Turn) -> Iterator[dict[str, Any]]:
+    """Yield a turn. What an agent said before it stands there, but for the opening and the results of tools."""
+    branch = {"metadata": {"branch": turn.branch.value}} if turn.branch else {}
+    for message in turn.messages if number else ():
+        if message.role in ("system", "user"):
+            yield {"type": f"{message.role}_message", "content": text_of(message.content), **branch}
     yield from _said(turn.action, number)
     for index, result in enumerate(turn.results):
         content = text_of(result.content)

@@ -1,0 +1,130 @@
+"""Agents at the gateway: CPU of a turn at a long history beside the built-in loop's, and many episodes at once.
+
+A turn has 505 ids. CPU is that of this process alone, all threads, from one request to the engine to the next; the
+agent and SGLang's stand-in are other processes; the agent sends its whole history with each request. Both play in the
+same rounds. The built-in loop calls its tool in this process, the agent answers itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from orl_core.limits import Limits
+from orl_core.messages import TextBlock, ToolResult, ToolSpec, text_message
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
+from orl_gateway import AgentEpisode
+from orl_gateway.player import AgentPlayer
+from orl_rollout.loop.engine import Engine
+from orl_rollout.loop.loop import rollout
+from orl_rollout.runtime.player import Player
+from orl_rollout.sglang.client import SglangEngine
+from orl_testing import ScriptedSession
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.servers import many_files, served
+from benchmarks.world import CONTEXT, TASK, TURN, World, make_world
+from tests.kit.playing_agent import plays
+
+TARGET_RATIO = 1.5
+WINDOWS = (10, 60, 110)  # turns at whose history a turn is measured
+AROUND = 10  # turns on each side of them
+
+
+class Clocked:
+    """An engine that notes the CPU seconds of this process at each request to another one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.at: list[float] = []
+        self._engine = engine
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        self.at.append(time.process_time())
+        return await self._engine.generate(ids, sampling, key=key)
+
+    def milliseconds(self, turn: int) -> list[float]:
+        """Return what the turns around `turn` took."""
+        pairs = [*itertools.pairwise(self.at)][max(0, turn - AROUND) : turn + AROUND]
+        return [1000 * (end - begin) for begin, end in pairs]
+
+
+async def talks(world: World, turns: int, episode: AgentEpisode) -> None:
+    """Let the agent in its process play."""
+    await asyncio.to_thread(_talk, world, turns, episode.base_url)
+
+
+def _talk(world: World, turns: int, url: str) -> None:
+    with served("agent", base_url=url, turns=turns, text=world.said) as said:
+        if said != "done":
+            raise RuntimeError(said)
+
+
+async def play(player: Player, world: World, turns: int, engine: Engine) -> Trajectory:
+    """Play one episode of `turns` turns."""
+    tool = ToolSpec(name="run", parameters={"type": "object", "properties": {}})
+    results = [ToolResult(name="run", content=(TextBlock(text=world.said),)) for _ in range(turns)]
+    opening = (text_message("user", world.said),)
+    session = ScriptedSession(results, messages=opening, tools=(tool,))
+    limits = Limits(max_turns=turns, context_tokens=CONTEXT, rollout_tokens=CONTEXT)
+    job = RolloutSpec(task=TASK, rollout_id=f"r{next(_NUMBERS)}", limits=limits, sampling={})
+    return await player(job, session=session, renderer=world.renderer, engine=engine)
+
+
+_NUMBERS = itertools.count()
+
+
+def run(console: Console, *, quick: bool) -> list[str]:
+    """Measure and print; what went wrong."""
+    world = make_world(quick=quick)
+    turns, rounds = (12, 1) if quick else (max(WINDOWS) + AROUND + 2, 5)
+    with served("engine", answer=world.action, decode_seconds=0.0, prefill_seconds=0.0) as url:
+        complaints = asyncio.run(side_by_side(console, world, url, turns=turns, rounds=rounds))
+        return complaints + asyncio.run(at_once(console, world, url, episodes=8 if quick else 256))
+
+
+async def side_by_side(console: Console, world: World, url: str, *, turns: int, rounds: int) -> list[str]:
+    """Measure a turn of both at several histories; what went wrong."""
+    agent = AgentPlayer(partial(talks, world, turns))
+    players: dict[str, Player] = {"built-in loop": rollout, "agent": agent}
+    windows = [window for window in WINDOWS if window + 1 < turns]
+    costs = {(name, window): list[float]() for name in players for window in windows}
+    complaints: list[str] = []
+    async with SglangEngine(url, context_tokens=CONTEXT) as sglang:
+        for _, (name, player) in itertools.product(range(rounds), players.items()):
+            engine = Clocked(sglang)
+            trajectory = await play(player, world, turns, engine)
+            if trajectory.error or len(trajectory.turns) != turns:
+                complaints.append(f"{name}: {trajectory.error or len(trajectory.turns)}")
+            for window in windows:
+                costs[name, window] += engine.milliseconds(window)
+    table = Table("turn", "history, ids", *(f"{name}, ms" for name in players), f"ratio (target {TARGET_RATIO:g})")
+    for window in windows:
+        loop, gateway = (statistics.median(costs[name, window]) for name in players)
+        table.add_row(
+            str(window), f"{window * TURN:,}", f"{loop:.2f}", f"{gateway:.2f}", f"{gateway / max(loop, 1e-9):.2f}"
+        )
+    console.print(table)
+    return complaints
+
+
+async def at_once(console: Console, world: World, url: str, *, episodes: int) -> list[str]:
+    """Play many episodes at the same moment with an agent of this process; what went wrong."""
+    many_files()
+    started = time.monotonic()
+    player = AgentPlayer(plays)
+    async with SglangEngine(url, context_tokens=CONTEXT) as engine:
+        played = await asyncio.gather(*(play(player, world, 2, engine) for _ in range(episodes)))
+    seconds = time.monotonic() - started
+    faults = [one.error or one.ending for one in played if one.stop_reason is not StopReason.MAX_TURNS]
+    table = Table("", "measured", "target")
+    table.add_row("episodes at once, of 2 turns", f"{episodes:,}", "")
+    table.add_row("faults", f"{len(faults):,}", "0")
+    table.add_row("wall, s", f"{seconds:.1f}", "")
+    console.print(table)
+    return [f"{len(faults)} episodes: {faults[0]}"] if faults else []

@@ -1,0 +1,71 @@
+"""One action from the engine: the trainer's parameters, what token exactness asks for, and continued aborts.
+
+The built-in loop and the gateway both sample here. The module knows no turns and no session; every answer of the engine
+is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Literal
+
+from msgspec import Struct
+from orl_core.render import Renderer
+from orl_core.trajectory import Generation, RolloutSpec
+
+from orl_rollout.loop.engine import Engine, check_generation
+from orl_rollout.loop.sampling import sampling_of
+from orl_rollout.loop.token_buffer import TokenBuffer
+
+ABORT_PAUSE_SECONDS = 0.05  # between an engine's abort that nobody asked for and the continuation of its action
+ActionEnd = Literal["whole", "cut", "aborted"]
+
+
+class ActionSampler(Struct, frozen=True, kw_only=True):
+    """Samples the actions of one rollout.
+
+    `deadline` opens that of one request to the engine. `ends` tells whether the host's abort ends the rollout; it may
+    wait for the host.
+    """
+
+    job: RolloutSpec
+    renderer: Renderer
+    engine: Engine
+    deadline: Callable[[], AbstractAsyncContextManager[None]]
+    ends: Callable[[], Awaitable[bool]]
+
+    async def sample(
+        self,
+        context: TokenBuffer,
+        budget: int,
+        generations: list[Generation],
+        request: Callable[[], tuple[int, ...]],
+        stops: Sequence[str] = (),
+    ) -> ActionEnd:
+        """Sample at most `budget` ids after `context`, into `generations`; return how the action ended.
+
+        `context` grows by what is sampled. `request` returns numbers that no other request of the rollout has: its seed
+        is made of them. `stops` are texts that end the action. An abort that nobody asked for is continued.
+
+        Raises:
+            EngineError: the engine failed, took too long, or its answer cannot be trusted.
+        """
+        left, stop_ids = budget, self.renderer.stop_ids
+        while True:
+            sampling = sampling_of(self.job.sampling, left, stop_ids, *request(), stops=stops)
+            async with self.deadline():
+                generation = await self.engine.generate(context, sampling, key=self.job.rollout_id)
+            check_generation(generation, left, self.renderer.vocabulary_size)
+            generations.append(generation)
+            context.extend(generation.token_ids)
+            left -= len(generation.token_ids)
+            ended = any(token in stop_ids for token in generation.token_ids[-1:])
+            if generation.finish_reason != "abort":
+                return "whole" if ended or generation.finish_reason == "stop" else "cut"
+            if await self.ends():
+                return "aborted"
+            if ended or left < 1:
+                return "whole" if ended else "cut"
+            await asyncio.sleep(ABORT_PAUSE_SECONDS)

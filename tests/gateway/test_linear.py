@@ -1,0 +1,82 @@
+"""Law L5 at the gateway: a turn costs the same at every length of the history that clients send. Counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import structs
+from orl_core.messages import ToolSpec
+from orl_core.render import Renderer
+from orl_core.trajectory import RolloutSpec
+from orl_gateway import Episode, matching
+from orl_gateway.dialects.conversation import Conversation
+from orl_rollout.sglang.client import SglangEngine
+from orl_testing import ScriptedSession, SglangServer
+
+from tests.gateway.agents import AGENTS, LIMITS, LOOK, TASK, TOKENIZER, Agent, call_text, ids_of, turn
+from tests.laws.test_l5_linear import Counting
+
+ANSWER = ids_of(call_text("look", at=1))
+
+
+def counted(counts: Counter[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(*given: Any, **named: Any) -> Any:
+        counts[name] += 1
+        return function(*given, **named)
+
+    return counting
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What was read of the wire and hashed."""
+    made = Counter[str]()
+    for name in ("user", "assistant", "result", "system"):
+        monkeypatch.setattr(Conversation, name, counted(made, "read", getattr(Conversation, name)))
+    monkeypatch.setattr(matching, "next_key", counted(made, "hashed", matching.next_key))
+    monkeypatch.setattr(matching, "root_key", counted(made, "hashed", matching.root_key))
+    return made
+
+
+async def grow(agent: Agent, turns: int, counts: Counter[str]) -> tuple[list[dict[str, int]], float]:
+    """Play so many turns; what each of them cost, and the share of the possible ids that came from the prefix cache."""
+    counting = Counting(TOKENIZER)
+    renderer = Renderer(counting)
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=structs.replace(LIMITS, max_turns=turns))
+    session = ScriptedSession(tools=(ToolSpec(name="look"),))
+    costs: list[dict[str, int]] = []
+    async with (
+        SglangServer(lambda ids, sampling: ANSWER, context_tokens=1 << 16) as server,
+        SglangEngine(server.url, context_tokens=1 << 16) as engine,
+        Episode(job, session=session, renderer=renderer, engine=engine) as episode,
+    ):
+        agent.user("Go.")
+        for _ in range(turns):
+            counts.clear()
+            counting.characters = counting.ids = counting.renders = 0
+            await turn(episode, agent)
+            agent.answer("a wall")
+            tokenized = {"characters": counting.characters, "ids": counting.ids, "renders": counting.renders}
+            costs.append({**tokenized, **counts})
+        played = episode.trajectory().turns
+    held = possible = cached = 0
+    for each in played:
+        possible += held
+        cached += each.generations[0].cached_tokens
+        held += len(each.observation) + len(each.action_ids)
+    return costs, cached / possible
+
+
+LONG = pytest.param("chat", 128, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("api", "turns"), [*((api, 20) for api in AGENTS), LONG])
+async def test_turn_costs_the_same_at_every_length(api: str, turns: int, counts: Counter[str]) -> None:
+    costs, cached = await grow(AGENTS[api](tools=(LOOK,)), turns, counts)
+    assert len(costs) == turns
+    assert {tuple(sorted(cost.items())) for cost in costs[2:]} == {tuple(sorted(costs[1].items()))}
+    assert 0 < costs[1]["read"] < 5
+    assert cached >= 0.95
