@@ -21,4 +21,4 @@ cat > opencode.json <<'END'
   "mcp": {"orl": {"type": "remote", "url": "{env:ORL_MCP_URL}", "oauth": false}}
 }
 END
-exec opencode run "$ORL_PROMPT"
+exec opencode run -- "$ORL_PROMPT"

@@ -16,4 +16,4 @@ cat > .qwen/settings.json <<'END'
   "mcpServers": {"orl": {"httpUrl": "$ORL_MCP_URL", "trust": true}}
 }
 END
-exec qwen --prompt "$ORL_PROMPT"
+exec qwen --prompt="$ORL_PROMPT"

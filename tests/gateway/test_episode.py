@@ -80,7 +80,18 @@ async def test_request_beyond_the_context_is_refused_and_a_shorter_one_goes_on()
         agent.user("word " * 10_000)
         assert (await refusal_of(episode, CHAT.read(agent.request()))).code == "context_length_exceeded"
         await episode.ask(request_of())
-    assert len(episode.trajectory().turns) == 2
+    assert [turn.branch for turn in episode.trajectory().turns] == [None, BranchCause.COMPACTION]
+
+
+async def test_agent_that_ends_after_a_compaction_has_not_ended_on_the_refusal() -> None:
+    async with episode_of(Model(), context_tokens=500) as episode:
+        agent = agent_of()
+        await turn(episode, agent)
+        agent.answer("word " * 300)
+        await refusal_of(episode, CHAT.read(agent.request()))
+        await episode.ask(request_of())
+        await episode.finish()
+    assert episode.trajectory().stop_detail is StopDetail.NO_CALL
 
 
 async def test_agent_that_ends_at_the_full_context_ends_with_max_tokens() -> None:

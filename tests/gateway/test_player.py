@@ -7,6 +7,7 @@ import json
 import os
 import select
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -114,6 +115,19 @@ async def test_agent_that_a_full_context_ends_is_no_error() -> None:
     trajectory = await play(loops, session_of(*([0.0] * 30), 1.0), limits={"context_tokens": 600})
     assert trajectory.stop_reason is StopReason.MAX_TOKENS
     assert trajectory.turns
+
+
+async def test_agent_that_fails_after_a_compaction_is_an_error() -> None:
+    async def compacts(episode: AgentEpisode) -> None:
+        async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+            for text in ("Begin.", "word " * 2_000, "Go on."):
+                with suppress(openai.BadRequestError):
+                    messages: Any = [{"role": "user", "content": text}]
+                    await client.chat.completions.create(model=episode.model, messages=messages)
+        raise RuntimeError("a bug")
+
+    trajectory = await play(compacts, session_of(1.0), limits={"context_tokens": 600})
+    assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.ERROR, 2)
 
 
 async def test_agent_that_its_turns_end_is_no_error() -> None:

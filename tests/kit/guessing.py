@@ -42,11 +42,15 @@ class Guesser:
         self.sampled = 0
 
     async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
-        text = TOKENIZER.decode(ids)
-        self.texts.append(text)
-        action = tuple(TOKENIZER.encode_joint(f"{self._action(text)}<|im_end|>"))
+        action = tuple(self.action_ids(ids, sampling))
         self.sampled += len(action)
         return Generation(token_ids=action, logprobs=(-0.5,) * len(action), finish_reason="stop")
+
+    def action_ids(self, ids: Sequence[int], _sampling: Mapping[str, Any]) -> list[int]:
+        """The ids of an action after `ids`: the policy of SGLang's stand-in."""
+        text = TOKENIZER.decode(ids)
+        self.texts.append(text)
+        return TOKENIZER.encode_joint(f"{self._action(text)}<|im_end|>")
 
     def _action(self, text: str) -> str:
         ranges, tool = [*_RANGE.finditer(text)], _TOOL.search(text)

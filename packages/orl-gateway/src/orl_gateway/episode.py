@@ -100,12 +100,15 @@ class Episode:
         try:
             async with self._allowance.turn():
                 with boundary(OrlError, "a bug in orl"):
-                    return await self._answer(request)
+                    reply = await self._answer(request)
         except RequestRefused as refusal:
             self.state.refusal = refusal
+            self.tree.was_full = refusal.code == "context_length_exceeded"
             raise
         except OrlError as fault:
             raise self.state.fail(fault) from fault
+        self.state.refusal = None  # the agent goes on: its end has another reason
+        return reply
 
     async def count(self, request: ModelRequest) -> int:
         """Return how many ids the model would be shown for `request`.

@@ -14,7 +14,7 @@ from orl_gateway.dialects import RequestRefused
 class EpisodeState:
     """The ending and the fault of one episode; the first one stands. `stopped` is the host's abort flag.
 
-    `refusal` is the last one that the agent got.
+    `refusal` is what the agent got for its last request, None where it was answered.
     """
 
     def __init__(self, stopped: Callable[[], bool]) -> None:

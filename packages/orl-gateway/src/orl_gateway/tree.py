@@ -91,10 +91,14 @@ class _Walk(Struct, frozen=True):
 
 
 class Tree:
-    """The turns of one episode, in the order in which they were sampled. `strips`: as `Limits.strip_reasoning`."""
+    """The turns of one episode, in the order in which they were sampled. `strips`: as `Limits.strip_reasoning`.
+
+    `was_full` tells that a request was refused as too long: the next conversation is a compaction.
+    """
 
     def __init__(self, renderer: Renderer, *, strips: bool = False) -> None:
         self.nodes: list[Node] = []
+        self.was_full = False
         self._renderer = renderer
         self._strips = strips
         self._keys = Keys()
@@ -197,7 +201,8 @@ class Tree:
         before = place.node
         follows = (before.index if before else ROOT) == len(self.nodes) - 1
         if before is None:
-            cause = place.cause or cause_of_root(place.request, self.nodes)
+            compacted = BranchCause.COMPACTION if self.was_full and self.nodes else None
+            cause, self.was_full = place.cause or compacted or cause_of_root(place.request, self.nodes), False
         else:
             cause = BranchCause.FORK if before.continued else None
         turn = structs.replace(

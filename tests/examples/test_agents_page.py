@@ -1,0 +1,66 @@
+"""The commands of docs/agents.md: rollouts are played, trainings run up to their plan, recipes and files exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from orl_launcher.main import main
+from orl_rollout.journal.journal import read_journal
+
+from tests.kit.guessing import GUESSES, Guesser
+from tests.kit.serving import engine
+from tests.kit.tokenizers import build, template
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "agents.md").read_text("utf-8")
+COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
+TASKS = 2
+
+
+def words_of(recipe: str) -> list[list[str]]:
+    """The arguments of each command of the page that runs `recipe`."""
+    split = [shlex.split(line.replace("$PWD", str(ROOT))) for line in COMMANDS]
+    return [words[2:] for words in split if words[1] == recipe]
+
+
+def test_recipes_and_files_exist() -> None:
+    recipes = {words[1] for words in map(shlex.split, COMMANDS)}
+    known = {
+        line.split()[0].rstrip(":") for line in (ROOT / "justfile").read_text("utf-8").splitlines() if line.strip()
+    }
+    assert {"setup", "rollout", "train-local"} <= recipes <= known
+    files = {*re.findall(r"(?:docs|examples|configs)/[\w./-]+\.\w+", PAGE)}
+    assert len(files) > 5
+    assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Use `streamable_http_client` instead")
+@pytest.mark.parametrize("words", words_of("rollout"), ids=range(len(words_of("rollout"))))
+def test_rollouts_are_won(words: list[str], tmp_path: Path, guess_number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    build(template("qwen3")).save_pretrained(tmp_path / "model")
+    stub = tmp_path / "codex"  # the real one needs npm: `just test-agents`
+    stub.write_text(f"#!/bin/sh\nexec {sys.executable} {ROOT}/examples/agents/program.py\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with engine(Guesser().action_ids) as url:
+        served = ["--set", f"environments.playground/GuessNumber.base_url={guess_number}"]
+        room = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
+        to = ["--engine", url, "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
+        assert main(["rollout", *words, *served, *room, *to, "--max-tasks", str(TASKS)]) == 0
+    entries = [*read_journal(tmp_path / "out")]
+    assert [(entry.success, entry.trajectory.error) for entry in entries] == [(True, "")] * TASKS
+    assert all(len(entry.trajectory.turns) <= GUESSES for entry in entries)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", words_of("train-local"), ids=range(len(words_of("train-local"))))
+def test_trainings_are_planned(words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    assert main(["train", "trl", *words, "--dry-run"]) == 0
+    assert "16 steps" in capsys.readouterr().out
