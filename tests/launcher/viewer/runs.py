@@ -11,9 +11,9 @@ import msgspec
 from aiohttp.test_utils import TestClient, TestServer
 from msgspec import structs
 from orl_core.limits import TrainOn
-from orl_core.messages import Action, FailureKind, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
+from orl_core.messages import Action, FailureKind, ParseFailure, Span, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.task import Task
-from orl_core.trajectory import BranchCause, RolloutSpec, Span, StopReason, Trajectory
+from orl_core.trajectory import BranchCause, RolloutSpec, StopReason, Trajectory
 from orl_launcher.viewer.server import Viewer
 from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import encode_entry

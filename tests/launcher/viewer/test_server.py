@@ -117,6 +117,7 @@ async def test_wrong_address_is_refused(runs: Path, tmp_path: Path, path: str, s
 
 async def test_hostile_text_is_text(tmp_path: Path) -> None:
     make_hostile(tmp_path / "runs" / "bad")
+    page = ""
     async with viewed(tmp_path / "runs", tmp_path / "cache") as client:
         for path in ("", "run/bad", *(f"run/bad/{page}" for page in ("episodes", "episode/7", "group/7", "task/7"))):
             answer = await client.get(f"/{TOKEN}/{path}")
