@@ -67,7 +67,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not slow" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not browser and not slow" "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:
@@ -87,6 +87,10 @@ _check-side-by-side: lint types test-all
 # every test but those that need a checkout or a package index: 500 examples of every law
 test-all:
     HYPOTHESIS_PROFILE=ci uv run --extra trl --group dev pytest {{parallel}}
+
+# the pages of orl view in Chromium: contrast, keyboard, widths, hostile text
+test-browser *arguments:
+    uv run --extra trl --group dev --group browser pytest -m browser tests/browser "$@"
 
 # the slime adapter against slime itself: PYTHONPATH=/path/to/slime just test-slime
 test-slime *arguments:

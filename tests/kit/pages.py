@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 HOSTILE = '</pre><script>alert("1")</script><img src=x onerror=alert(1)> & \x1b[31m \u202e \x00 é漢😀'
 
 
-VOID = {"meta", "link", "br", "img", "use", "path"}
+VOID = {"meta", "link", "br", "img", "use", "path", "input"}
 
 
 class Outline(HTMLParser):

@@ -28,7 +28,7 @@ def turn_of(shown: str, said: str) -> Turn:
 @given(TEXT, TEXT, st.booleans())
 def test_pieces_cover_all_ids_in_order_and_spell_the_text(shown: str, said: str, trains: bool) -> None:
     turn = turn_of(shown + CONTROLS[0], said + CONTROLS[1])
-    pieces = pieces_of(turn, TOKENIZER, trainable=trains)
+    pieces = pieces_of(turn, TOKENIZER, [int(trains)] * len(turn.action_ids))
     sampled = [piece for piece in pieces if piece.role is not Role.SHOWN]
     assert [token for piece in pieces if piece.role is Role.SHOWN for token in piece.ids] == list(turn.observation)
     assert [token for piece in sampled for token in piece.ids] == list(turn.action_ids)
@@ -41,19 +41,19 @@ def test_pieces_cover_all_ids_in_order_and_spell_the_text(shown: str, said: str,
 @given(st.lists(st.integers(0, 255 + len(CONTROLS)), max_size=40))
 def test_any_ids_whatever_have_pieces(ids: list[int]) -> None:
     turn = Turn(observation=tuple(ids), generations=(), action=Action())
-    pieces = pieces_of(turn, TOKENIZER, trainable=True)
+    pieces = pieces_of(turn, TOKENIZER, [])
     assert [token for piece in pieces for token in piece.ids] == ids
     assert all(piece.text for piece in pieces)
 
 
 def test_a_character_of_several_ids_is_one_piece() -> None:
-    (piece,) = pieces_of(turn_of("😀", ""), TOKENIZER, trainable=True)
+    (piece,) = pieces_of(turn_of("😀", ""), TOKENIZER, [])
     assert (piece.text, len(piece.ids)) == ("😀", 4)
 
 
 def test_an_id_outside_the_vocabulary_is_shown_by_its_number() -> None:
     turn = Turn(observation=(65, 99_999), generations=(), action=Action())
-    assert pieces_of(turn, TOKENIZER, trainable=True)[-1].text == "\u27e899999\u27e9"
+    assert pieces_of(turn, TOKENIZER, [])[-1].text == "\u27e899999\u27e9"
 
 
 @given(st.text(st.characters()))

@@ -34,6 +34,7 @@ COMMANDS = {
     "gateway": "serve a model to any agent, and record exactly what was sampled",
     "show": "show a run or a journal, in the terminal or as an HTML page",
     "export": "write episodes in chat format: JSON lines, Parquet, or a folder for datasets",
+    "view": "show runs in a browser: curves, comparison, every episode, live",
     "doctor": "check configuration, secrets, environments, tokenizer, engine and trainer before a run",
     "upload": "upload the rollouts that were not sent during the run",
     "install-into": "install orl into the environment of slime or miles",

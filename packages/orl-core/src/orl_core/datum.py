@@ -111,7 +111,7 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
         ids = turn.action_ids
         response.extend(ids)
         sampled.extend([1] * len(ids))
-        mask.extend(_mask(turn, len(ids), train_on) if trains else [0] * len(ids))
+        mask.extend(loss_mask_of(turn, train_on) if trains else [0] * len(ids))
         logprobs.extend(logprob for generation in turn.generations for logprob in generation.logprobs)
         if ids:
             end = len(response)
@@ -134,8 +134,12 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
     )
 
 
-def _mask(turn: Turn, count: int, train_on: TrainOn) -> list[int]:
-    """Return the loss mask of an action of `count` ids. If its parts are unknown, it trains only if all of them may."""
+def loss_mask_of(turn: Turn, train_on: TrainOn) -> list[int]:
+    """Return the loss mask of the action of a turn that trains: 0 or 1 for each of its ids.
+
+    If the action's parts are unknown, it trains only if all of them may.
+    """
+    count = len(turn.action_ids)
     if turn.failed and not train_on.failed_turns:
         return [0] * count
     if turn.spans is None:

@@ -6,7 +6,7 @@ It prints metrics for each environment and pass@k, and writes a run's folder wit
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from importlib.metadata import entry_points
 from itertools import islice, starmap, takewhile
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from orl_rollout.loop.engine import Engine
     from orl_rollout.run_folder.contract import LocalEngine
     from orl_rollout.runtime.runtime import Runtime
-    from rich.progress import Progress
 
 DESCRIPTION = """\
 Play tasks with a model, without training. Prints metrics for each environment and pass@k, and journals all episodes.
@@ -188,23 +187,25 @@ async def play(plan: RolloutPlan, engine: Engine) -> list[Played]:
     """
     from orl_rollout.run_folder.config_file import write_config
     from orl_rollout.runtime.stack import open_runtime
-    from rich.progress import Progress
+
+    from orl_launcher.view.progress import rollouts_counted
 
     console = cli.console()
     async with open_runtime(plan.config, str(plan.config.trainer.model), plan.folder, plan.samples) as runtime:
         write_config(plan.folder, plan.given)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            return await play_all(plan, runtime, engine, progress)
+        with rollouts_counted(len(plan.tasks) * plan.samples, console) as told:
+            return await play_all(plan, runtime, engine, told)
 
 
-async def play_all(plan: RolloutPlan, runtime: Runtime, engine: Engine, progress: Progress) -> list[Played]:
-    """Play the plan with `runtime`, as `play` does, and count the rollouts in `progress`."""
+async def play_all(
+    plan: RolloutPlan, runtime: Runtime, engine: Engine, told: Callable[[float | None], None]
+) -> list[Played]:
+    """Play the plan with `runtime`, as `play` does. `told` takes the success of each rollout, None for an error."""
     from orl_rollout.loop.sampling import sampling_seed
     from orl_rollout.runtime.runtime import RolloutRequest
     from orl_rollout.runtime.stack import run_all
 
     sampling = {"temperature": plan.config.eval.temperature, "top_p": plan.config.eval.top_p}
-    bar = progress.add_task("rollouts", total=len(plan.tasks) * plan.samples)
     played: list[Played] = []
 
     async def one(key: str, task: Task) -> None:
@@ -212,7 +213,7 @@ async def play_all(plan: RolloutPlan, runtime: Runtime, engine: Engine, progress
         request = RolloutRequest(task=task, rollout_id=key, sampling=seeded, evaluation=True)
         outcome = await runtime.play(request, engine)
         played.append(Played(error=outcome.trajectory.error, stats=stats_of(outcome)))
-        progress.advance(bar)
+        told(None if outcome.trajectory.error else float(outcome.success))
 
     work = ((f"{task.key}/{sample}", task) for task in plan.tasks for sample in range(plan.samples))
     left = takewhile(lambda _: not interrupt.received(), work)

@@ -9,9 +9,10 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from orl_core.datum import loss_mask_of
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
 from orl_core.text import visible
-from orl_core.trajectory import ROOT, Turn
+from orl_core.trajectory import ROOT, Trajectory, Turn
 from orl_rollout.journal.journal import Entry
 
 from orl_launcher.view.pieces import Decoder, Piece, pieces_of
@@ -61,8 +62,7 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRo
     shown = sum(len(turn.observation) for turn in trajectory.turns)
     sampled = sum(len(turn.action_ids) for turn in trajectory.turns)
     reward = "" if trajectory.error else f"reward {number(entry.reward)}, "
-    trains = trajectory.trainable and not trajectory.job.evaluation
-    turns = tuple(_turn(index, turn, decoder, trainable=trains) for index, turn in enumerate(trajectory.turns, 1))
+    turns = tuple(_turn(index, trajectory, decoder) for index in range(len(trajectory.turns)))
     branches = sum(turn.branch is not None for turn in trajectory.turns)
     opening = tuple((message.role, visible(text_of(message.content))) for message in trajectory.messages)
     return EpisodeRows(
@@ -85,13 +85,16 @@ def verdict(entry: Entry) -> Verdict:
     return "won" if entry.success else "lost"
 
 
-def _turn(index: int, turn: Turn, decoder: Decoder | None, *, trainable: bool) -> TurnRows:
+def _turn(index: int, trajectory: Trajectory, decoder: Decoder | None) -> TurnRows:
+    turn = trajectory.turns[index]
+    trains = trajectory.trainable and not trajectory.job.evaluation
     seconds = duration(sum(generation.seconds for generation in turn.generations))
-    title = f"turn {index}: {len(turn.observation)} ids shown, {len(turn.action_ids)} sampled in {seconds}"
+    title = f"turn {index + 1}: {len(turn.observation)} ids shown, {len(turn.action_ids)} sampled in {seconds}"
     acts = (*map(_call, turn.action.calls), *map(_result, turn.results))
     title += _reward(turn.reward) + _branch(turn)
     if decoder and turn.action_ids:
-        return TurnRows(title, acts, tuple(pieces_of(turn, decoder, trainable=trainable)))
+        mask = loss_mask_of(turn, trajectory.job.limits.train_on) if trains else [0] * len(turn.action_ids)
+        return TurnRows(title, acts, tuple(pieces_of(turn, decoder, mask)))
     return TurnRows(title, acts, reasoning=visible(turn.action.reasoning), text=visible(turn.action.text))
 
 

@@ -16,6 +16,7 @@ from orl_core.text import visible
 from orl_launcher.view import wording
 from orl_launcher.view.curves import svg_of
 from orl_launcher.view.pieces import Piece, Role
+from orl_launcher.view.svg import draw, spark
 
 KEPT = 300  # characters of a long observation that stay in sight
 
@@ -35,7 +36,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (wording.number, wording.percent, wording.duration, wording.count, svg_of, folded)
+    words = (wording.number, wording.percent, wording.duration, wording.count, wording.thousands)
+    filters = (*words, svg_of, draw, spark, folded)
     cast("dict[str, Any]", made.filters).update({each.__name__: each for each in filters})
     return made
 

@@ -37,6 +37,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     ids: tuple[int, ...]
     logprobs: tuple[float, ...] = ()
     role: Role = Role.SHOWN
+    reasoning: bool = False
 
     @property
     def hint(self) -> str:
@@ -74,14 +75,23 @@ def load_decoder(folder: Path) -> Decoder | None:
         return Tokenizer.from_file(str(path))
 
 
-def pieces_of(turn: Turn, decoder: Decoder, *, trainable: bool) -> list[Piece]:
-    """Return the pieces of one turn in order: first those shown to the model, then those it sampled."""
-    sampled = Role.TRAINED if trainable else Role.UNTRAINED
+def pieces_of(turn: Turn, decoder: Decoder, mask: Sequence[int]) -> list[Piece]:
+    """Return the pieces of one turn in order: first those shown to the model, then those it sampled.
+
+    `mask` is the loss mask of the sampled ids. A piece trains if one of its ids does.
+    """
+    thoughts = [(span.start, span.end) for span in turn.spans or () if span.part == "reasoning"]
     logprobs = [logprob for generation in turn.generations for logprob in generation.logprobs]
     return [
         *(Piece(text=text, ids=ids) for text, ids, _ in _spell(turn.observation, decoder)),
         *(
-            Piece(text=text, ids=ids, logprobs=tuple(logprobs[start : start + len(ids)]), role=sampled)
+            Piece(
+                text=text,
+                ids=ids,
+                logprobs=tuple(logprobs[start : start + len(ids)]),
+                role=Role.TRAINED if any(mask[start : start + len(ids)]) else Role.UNTRAINED,
+                reasoning=any(first <= start < end for first, end in thoughts),
+            )
             for text, ids, start in _spell(turn.action_ids, decoder)
         ),
     ]

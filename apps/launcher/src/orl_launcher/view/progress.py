@@ -1,12 +1,13 @@
-"""Progress of a run while it trains, read from metrics.jsonl as it grows, whichever trainer writes it.
+"""Progress of long work: a bar on a terminal, lines in a plain log; each with an estimate of the time that is left.
 
-A terminal gets a bar with the latest training batch and a line for each evaluation; other outputs get a line every few
-steps. The reader is a thread, because trainers take the main one; it ends with the block.
+A run is read from metrics.jsonl as it grows, whichever trainer writes it. The reader is a thread, because trainers take
+the main one; it ends with the block.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row
 
-from orl_launcher.view.wording import MAIN_METRICS, duration
+from orl_launcher.view.wording import MAIN_METRICS, duration, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,10 +23,65 @@ if TYPE_CHECKING:
 PERIOD = 0.5  # seconds between looks at the file
 LONGEST_LINE = 1 << 24  # bytes
 EVERY = 5  # steps between lines where the output is no terminal
+QUIET = 300.0  # seconds without a line, after which a plain log says that the work goes on
+TENTHS = 10  # lines of counted work where the output is no terminal
+PHASES = (("rollout_seconds", "rollouts"), ("train_seconds", "training"), ("weight_sync_seconds", "weights"))
+Clock = Callable[[], float]
+
+
+class Pace:
+    """Estimates the time that is left from the time that work took so far. `clock` is in seconds."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[float, float] | None = None
+
+    def left(self, done: float, total: float | None) -> float | None:
+        """Return the seconds that are left; None at the first call, and without a `total`."""
+        now = self._clock()
+        if self._first is None:
+            self._first = (done, now)
+        before, start = self._first
+        if total is None or done <= before:
+            return None
+        return (now - start) / (done - before) * max(0.0, total - done)
+
+
+class Course:
+    """A run as its rows tell it: the latest step, the latest success, the time that is left."""
+
+    def __init__(self, steps: int | None, clock: Clock = time.monotonic) -> None:
+        self._steps, self._clock = steps, clock
+        self._pace = Pace(clock)
+        self._told = clock()
+        self._success = ""
+        self.step = 0
+
+    def line(self, row: MetricsRow) -> str:
+        """Return a row in one line, with the latest held-out success and the time that is left."""
+        self._told = self._clock()
+        words = [line_of(row, self._steps)]
+        if row.kind == "eval":
+            value = row.overall("success")
+            self._success = "" if value is None else f"held-out {percent(value)} at step {row.step}"
+            return words[0]
+        self.step = row.step
+        left = self._pace.left(row.step, self._steps)
+        words += [self._success] if self._success else []
+        words += [f"{duration(left)} left"] if left is not None else []
+        return "  ".join(words)
+
+    def quiet(self) -> str:
+        """Return a line if nothing was told for QUIET seconds, else an empty text."""
+        since = self._clock() - self._told
+        if since < QUIET:
+            return ""
+        self._told += QUIET
+        return f"step {self.step + 1} goes on, {duration(since)} after the last line"
 
 
 @contextmanager
-def following(path: Path, steps: int | None, console: Console) -> Generator[None]:
+def following(path: Path, steps: int | None, console: Console, clock: Clock = time.monotonic) -> Generator[None]:
     """Show the rows that are written to `path` (metrics.jsonl) while the block runs, of `steps` steps."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -33,10 +89,16 @@ def following(path: Path, steps: int | None, console: Console) -> Generator[None
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("evaluating before training", total=steps)
         ended = threading.Event()
+        course = Course(steps, clock)
 
         def follow() -> None:
             for row in _rows_of(path, ended):
-                line = line_of(row, steps)
+                if row is None:
+                    quiet = "" if console.is_terminal else course.quiet()
+                    if quiet:
+                        console.print(quiet, soft_wrap=True)
+                    continue
+                line = course.line(row)
                 if row.kind == "train":
                     progress.update(bar, completed=row.step, description=line)
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
@@ -51,8 +113,8 @@ def following(path: Path, steps: int | None, console: Console) -> Generator[None
             thread.join()
 
 
-def _rows_of(path: Path, ended: threading.Event) -> Iterator[MetricsRow]:
-    """Yield each row of the file at `path` as it is appended, until `ended` and the last row."""
+def _rows_of(path: Path, ended: threading.Event) -> Iterator[MetricsRow | None]:
+    """Yield each row of a batch or an evaluation as it is appended, and None after each look, until `ended`."""
     offset = 0
     last = False
     while not last:
@@ -65,8 +127,9 @@ def _rows_of(path: Path, ended: threading.Event) -> Iterator[MetricsRow]:
                 if not line.endswith(b"\n"):
                     break
                 offset += len(line)
-                if (row := parse_row(line)) is not None:
+                if (row := parse_row(line)) is not None and row.kind != "update":
                     yield row
+        yield None
 
 
 @contextmanager
@@ -85,12 +148,46 @@ def counting(what: str, console: Console) -> Generator[Callable[[int, int], None
         yield told
 
 
+@contextmanager
+def rollouts_counted(
+    total: int, console: Console, clock: Clock = time.monotonic
+) -> Generator[Callable[[float | None], None]]:
+    """Yield a function that takes each rollout's success, None for one in ERROR, and shows how far `total` are done.
+
+    A terminal gets a bar, other outputs a line at each tenth.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("rollouts", total=total)
+        pace, judged, done = Pace(clock), list[float](), 0
+        pace.left(0, total)
+
+        def told(success: float | None) -> None:
+            nonlocal done
+            done += 1
+            judged.extend([] if success is None else [success])
+            words = [f"rollouts {done}/{total}"]
+            words += [f"success {percent(sum(judged) / len(judged))}"] if judged else []
+            words += [f"{done - len(judged)} in ERROR"] if done > len(judged) else []
+            left = pace.left(done, total)
+            words += [f"{duration(left)} left"] if left is not None and done < total else []
+            progress.update(bar, completed=done, description="  ".join(words))
+            if not console.is_terminal and done * TENTHS // total > (done - 1) * TENTHS // total:
+                console.print("  ".join(words), soft_wrap=True)
+
+        yield told
+
+
 def line_of(row: MetricsRow, steps: int | None) -> str:
-    """Write a row in one line: `step 12/45  success 52 %  reward 0.52  turns 3.2`."""
+    """Write a row in one line: `step 12/45  success 52 %  reward 0.52  turns 3.2  4.2 s (rollouts 2.1 s)`."""
     step = f"step {row.step}/{steps}" if steps else f"step {row.step}"
     shown = [f"held-out at {step}" if row.kind == "eval" else step]
     for name, form in MAIN_METRICS:
         value = row.overall(name)
         if value is not None:
             shown.append(f"{name.replace('_', ' ')} {form(value)}")
-    return "  ".join([*shown, duration(row.seconds)])
+    phases = [f"{word} {duration(row.metrics[name])}" for name, word in PHASES if name in row.metrics]
+    took = duration(row.seconds)
+    return "  ".join([*shown, f"{took} ({', '.join(phases)})" if phases else took])

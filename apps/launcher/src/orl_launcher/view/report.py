@@ -37,36 +37,43 @@ def write_report(folder: Path) -> Path:
         OrlError: there is no run, or its files cannot be used.
     """
     record = read_record(folder)
-    charts = charts_of(record)
-    if charts:
-        write_png(charts, folder / "curve.png", f"{', '.join(record.environments) or folder.name}")
+    values = values_of(record)
+    if values["charts"]:
+        write_png(values["charts"], folder / "curve.png", f"{', '.join(record.environments) or folder.name}")
     examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal) or load_decoder(folder)
     played = (("Before", examples.before), ("After", examples.after)) if examples else ()
-    name = folder.resolve().name
-    trainer: dict[str, Any] = record.config.get("trainer", {})
-    total = record.summary.get("seconds_total")
-    told: object = record.summary.get("versions")
     text = page(
         "report",
-        title=f"{name} · orl",
-        name=name,
-        record=record,
-        facts=[*record.environments, *(f"{key} {trainer[key]}" for key in ("model", "backend") if trainer.get(key))],
-        seconds=total if isinstance(total, int | float) else sum(point.seconds for point in record.points),
-        main_metrics=MAIN_METRICS[1:],
-        figures=FIGURES,
-        charts=charts,
-        results=results_of(record),
+        title=f"{values['name']} · orl",
         choice=examples.choice if examples else "",
         episodes=[episode_rows(f"{when}, step {entry.step or 0}", entry, decoder) for when, entry in played],
-        **_metrics(record),
-        foremost=flat({key: value for key, value in record.config.items() if key in FOREMOST}),
-        settings=flat({key: value for key, value in record.config.items() if key not in FOREMOST}),
-        versions=", ".join(map(" ".join, flat(cast("dict[str, Any]", told)))) if isinstance(told, dict) else "",
+        **values,
     )
     path = folder / "report.html"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def values_of(record: Record) -> dict[str, Any]:
+    """Return what the templates of a report take, but for episodes."""
+    name = record.folder.resolve().name
+    trainer: dict[str, Any] = record.config.get("trainer", {})
+    total = record.summary.get("seconds_total")
+    told: object = record.summary.get("versions")
+    return {
+        "name": name,
+        "record": record,
+        "facts": [*record.environments, *(f"{key} {trainer[key]}" for key in ("model", "backend") if trainer.get(key))],
+        "seconds": total if isinstance(total, int | float) else sum(point.seconds for point in record.points),
+        "main_metrics": MAIN_METRICS[1:],
+        "figures": FIGURES,
+        "charts": charts_of(record),
+        "results": results_of(record),
+        **_metrics(record),
+        "foremost": flat({key: value for key, value in record.config.items() if key in FOREMOST}),
+        "settings": flat({key: value for key, value in record.config.items() if key not in FOREMOST}),
+        "versions": ", ".join(map(" ".join, flat(cast("dict[str, Any]", told)))) if isinstance(told, dict) else "",
+    }
 
 
 def _metrics(record: Record) -> dict[str, list[Any]]:

@@ -78,6 +78,19 @@ def draw(drawing: Drawing) -> str:
     return f'<svg role="img" aria-label="{name}" viewBox="0 0 {WIDTH} {HEIGHT}">{parts}</svg>'
 
 
+def spark(line: Line) -> str:
+    """Return a line without axes as a small `<svg>` element; what it says stands beside it."""
+    shown = thinned(line)
+    low, high = min(shown.values), max(shown.values)
+    width, span = (shown.steps[-1] - shown.steps[0]) or 1, (high - low) or 1.0
+    points = " ".join(
+        f"{100 * (step - shown.steps[0]) / width:.1f},{22 - 20 * (value - low) / span:.1f}"
+        for step, value in zip(shown.steps, shown.values, strict=True)
+    )
+    shape = 'viewBox="0 0 100 24" preserveAspectRatio="none" aria-hidden="true"'
+    return f'<svg class="spark" {shape}><polyline points="{points}"/></svg>'
+
+
 def ticks_of(low: float, high: float) -> tuple[float, ...]:
     """Return round numbers from `low` or below to `high` or above."""
     span = (high - low) or abs(high) or 1.0

@@ -1,0 +1,124 @@
+"""The runs below a folder, read again when their files change. Nothing is written."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct
+from orl_core.errors import ConfigError, OrlError
+from orl_rollout.bounded_files import MOST_BYTES
+from orl_rollout.journal.journal import journal_files
+from orl_rollout.run_folder.record import Record, has_journal, is_run, read_record
+
+from orl_launcher.view.svg import Line
+
+ALIVE_SECONDS = 120.0  # a run whose files did not change for so long and that has no summary has stopped
+READ = ("config.json", "metrics.jsonl", "summary.json", "recoveries.jsonl")
+State = Literal["running", "finished", "interrupted", "failed", "stopped", "unreadable"]
+
+
+class RunLine(Struct, frozen=True, kw_only=True):
+    """One row of the list of runs. `change` is the success rate before and after; `changed` seconds since the epoch."""
+
+    name: str
+    state: State
+    model: str = ""
+    backend: str = ""
+    environments: str = ""
+    steps: int = 0
+    change: tuple[float, float] | None = None
+    curve: Line = Line((), ())
+    changed: float = 0.0
+    problem: str = ""
+
+
+class Catalog:
+    """Runs by name: those in the folder `root`, or `root` alone if it is a run or a journal's file."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._records: dict[Path, tuple[tuple[Any, ...], Record]] = {}
+
+    def runs(self) -> dict[str, Path]:
+        """Return the folders of the runs, or the journal's file, by their names.
+
+        Raises:
+            ConfigError: there is no such folder or file.
+        """
+        root = self._root
+        if root.is_file() or is_run(root):
+            return {root.resolve().name: root}
+        if not root.is_dir():
+            raise ConfigError(f"{root}: no such folder. Give the folder of your runs, or of one run")
+        return {path.name: path for path in sorted(root.iterdir()) if is_run(path)}
+
+    def path(self, name: str) -> Path | None:
+        """Return the folder of the run of this name; None if there is none."""
+        return self.runs().get(name)
+
+    def record(self, path: Path) -> Record:
+        """Return the run in the folder `path`; a journal's file is a run of nothing else.
+
+        Raises:
+            OrlError: its files cannot be read.
+        """
+        if path.is_file():
+            return Record(folder=path, config={}, summary={}, points=())
+        stamp = tuple(_stamp(path / name) for name in READ)
+        if path not in self._records or self._records[path][0] != stamp:
+            self._records[path] = (stamp, read_record(path))
+        return self._records[path][1]
+
+    def lines(self) -> list[RunLine]:
+        """Return the list of runs, the one that changed last first."""
+        made = [self._line(name, path) for name, path in self.runs().items()]
+        return sorted(made, key=lambda line: line.changed, reverse=True)
+
+    def _line(self, name: str, path: Path) -> RunLine:
+        try:
+            record = self.record(path)
+        except (OrlError, OSError) as fault:
+            return RunLine(name=name, state="unreadable", problem=str(fault))
+        changed = last_change(record)
+        trainer: dict[str, Any] = record.config.get("trainer", {})
+        kind = record.judged_on
+        return RunLine(
+            name=name,
+            state=state_of(record, changed),
+            model=str(trainer.get("model") or ""),
+            backend=str(trainer.get("backend") or ""),
+            environments=", ".join(record.environments),
+            steps=len(record.steps),
+            change=record.change("success"),
+            curve=Line(*record.curve("success", kind)),
+            changed=changed,
+        )
+
+
+def state_of(record: Record, changed: float) -> State:
+    """Return what became of a run."""
+    if record.summary.get("error"):
+        return "failed"
+    if record.summary.get("interrupted"):
+        return "interrupted"
+    if record.summary or (record.points and all(point.kind == "eval" for point in record.points)):
+        return "finished"
+    return "running" if time.time() - changed < ALIVE_SECONDS else "stopped"
+
+
+def last_change(record: Record) -> float:
+    """Return when a file of the run was written last, in seconds since the epoch."""
+    files = [record.folder / name for name in READ] if record.folder.is_dir() else []
+    files += journal_files(record.journal) if has_journal(record.journal) else []
+    return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    if not path.is_file():
+        return None
+    fact = path.stat()
+    if fact.st_size > MOST_BYTES and path.suffix == ".json":
+        raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes: this is no file of a run")
+    return fact.st_mtime_ns, fact.st_size

@@ -1,0 +1,69 @@
+"""Progress says how far work is, how well it goes and how long it takes; a plain log gets few lines."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from orl_launcher.view.progress import QUIET, Course, following, rollouts_counted
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.metrics_log import MetricsRow
+from rich.console import Console
+
+
+class Time:
+    """A clock that the test moves, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def row(step: int, **metrics: float) -> MetricsRow:
+    return MetricsRow(step=step, kind="train", seconds=4.0, metrics=metrics)
+
+
+def test_line_has_phases_success_and_time_left() -> None:
+    clock = Time()
+    course = Course(10, clock)
+    held_out = MetricsRow(step=0, kind="eval", seconds=1.0, metrics={"a/b/success": 0.25})
+    assert course.line(held_out) == "held-out at step 0/10  success 25\u00a0%  1.0 s"
+    assert course.line(row(1)) == "step 1/10  4.0 s  held-out 25\u00a0% at step 0"
+    clock.now += 14
+    phases = {"rollout_seconds": 2.5, "train_seconds": 1.5}
+    told = "step 3/10  4.0 s (rollouts 2.5 s, training 1.5 s)  held-out 25\u00a0% at step 0  49.0 s left"
+    assert course.line(row(3, **phases)) == told
+
+
+def test_long_step_is_told_in_a_plain_log() -> None:
+    clock = Time()
+    course = Course(None, clock)
+    assert course.line(row(1)) == "step 1  4.0 s"
+    assert course.quiet() == ""
+    clock.now += QUIET + 1
+    assert course.quiet() == "step 2 goes on, 5 min 1 s after the last line"
+    assert course.quiet() == ""
+
+
+def test_updates_are_no_steps(tmp_path: Path) -> None:
+    out = io.StringIO()
+    path = tmp_path / "metrics.jsonl"
+    with following(path, None, Console(file=out, width=60)):
+        metrics_log.append(path, "update", 5, {"loss": 1.0}, seconds=0)
+        metrics_log.append(path, "train", 10, {}, seconds=2)
+    assert out.getvalue() == "step 10  2.0 s\n"
+
+
+def test_rollouts_are_told_at_each_tenth() -> None:
+    clock, out = Time(), io.StringIO()
+    with rollouts_counted(20, Console(file=out, width=200), clock) as told:
+        for number in range(20):
+            clock.now += 1
+            told(None if number == 3 else float(number % 2))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "rollouts 2/20  success 50\u00a0%  18.0 s left"
+    assert lines[1] == "rollouts 4/20  success 33\u00a0%  1 in ERROR  16.0 s left"
+    assert lines[-1].startswith("rollouts 20/20")

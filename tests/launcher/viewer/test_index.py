@@ -1,0 +1,170 @@
+"""The index of a journal: every whole record once, as the journal grows, is torn or is replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from orl_core.errors import ConfigError, OrlError
+from orl_core.trajectory import StopReason
+from orl_launcher.viewer.index import Index
+from orl_launcher.viewer.queries import (
+    PAGE,
+    Filter,
+    attempts_of,
+    filter_of,
+    group_of,
+    line_of,
+    page_of,
+)
+from orl_rollout.journal.frames import frame
+from orl_rollout.journal.journal import Entry, encode_entry
+
+from tests.kit.journalled import entry_of, trajectory_of, write
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def index(folder: Path, tmp_path: Path) -> Index:
+    return Index(folder, tmp_path / "cache")
+
+
+def grown(index: Index) -> int:
+    return sum(index.refresh())
+
+
+def total(index: Index, **chosen: str) -> int:
+    with index.opened() as database:
+        return page_of(database, Filter(**chosen), 0).total
+
+
+def test_index_grows_with_the_journal(index: Index, folder: Path, tmp_path: Path) -> None:
+    path = write(folder, trajectory_of(key="a"), trajectory_of(key="b"))
+    assert (grown(index), grown(index)) == (2, 0)
+    whole = frame(encode_entry(entry_of(trajectory_of(key="c"))))
+    with path.open("ab") as file:
+        file.write(whole[:20])
+    assert grown(index) == 0
+    with path.open("ab") as file:
+        file.write(whole[20:])
+    write(folder, trajectory_of(key="d"), name="2")
+    assert grown(index) == 2
+    again = Index(folder, tmp_path / "cache")
+    assert (grown(again), total(again)) == (0, 4)
+    keys = [entry.key for number in range(1, 5) if (entry := again.entry(number))]
+    assert sorted(keys) == ["a", "b", "c", "d"]
+    assert again.entry(5) is None
+    assert index.progress()[0] == index.progress()[1]
+    assert sorted(path.name for path in folder.iterdir()) == ["journal-1.jsonl.zst", "journal-2.jsonl.zst"]
+
+
+def test_torn_and_foreign_records_are_left_out(index: Index, folder: Path) -> None:
+    path = write(folder, trajectory_of(key="a"))
+    with path.open("ab") as file:
+        file.write(frame(b'{"other": 1}\n') + b"torn" + frame(b"\xff"))
+    write(folder, trajectory_of(key="b"))
+    assert (grown(index), total(index)) == (2, 2)
+
+
+def test_replaced_file_is_read_anew(index: Index, folder: Path) -> None:
+    path = write(folder, trajectory_of(key="a"), trajectory_of(key="b"))
+    assert grown(index) == 2
+    path.unlink()
+    write(folder, trajectory_of(key="c"))
+    assert (grown(index), total(index)) == (1, 1)
+
+
+def test_cut_journal_is_an_error(index: Index, folder: Path) -> None:
+    path = write(folder, trajectory_of(key="a"))
+    grown(index)
+    path.write_bytes(b"")
+    with pytest.raises(OrlError):
+        index.entry(1)
+
+
+def test_index_of_another_version_is_made_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, trajectory_of(key="a"))
+    assert grown(Index(folder, tmp_path / "cache")) == 1
+    monkeypatch.setattr("orl_launcher.viewer.index.VERSION", 2)
+    assert grown(Index(folder, tmp_path / "cache")) == 1
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.integers(0, 5)),
+            st.floats(-1, 1),
+            st.booleans(),
+            st.booleans(),
+            st.sampled_from([StopReason.FINISHED, StopReason.MAX_TURNS, StopReason.ERROR]),
+        ),
+        max_size=12,
+    )
+)
+def test_filters_choose_what_they_say(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int | None, float, bool, bool, StopReason]]
+) -> None:
+    folder = tmp_path_factory.mktemp("filters")
+    made: list[Entry] = []
+    with (folder / "journal-1.jsonl.zst").open("wb") as file:
+        for step, reward, success, held_out, reason in drawn:
+            trajectory = structs.replace(trajectory_of(), stop_reason=reason)
+            trajectory = structs.replace(trajectory, job=structs.replace(trajectory.job, evaluation=held_out))
+            entry = structs.replace(entry_of(trajectory), step=step, reward=reward, success=success)
+            made.append(entry)
+            file.write(frame(encode_entry(entry)))
+    index = Index(folder, folder / "cache")
+    grown(index)
+    sound = [entry for entry in made if entry.trajectory.stop_reason is not StopReason.ERROR]
+    assert total(index, verdict="error") == len(made) - len(sound)
+    assert total(index, verdict="won") == sum(entry.success for entry in sound)
+    assert total(index, kind="held-out") == sum(entry.trajectory.job.evaluation for entry in made)
+    assert total(index, step_from="2", step_to="3") == sum(entry.step in (2, 3) for entry in made)
+    assert total(index, reward_from="0.25") == sum(entry.reward >= 0.25 for entry in sound)
+    assert total(index, ending="max_turns") == sum(entry.trajectory.ending == "max_turns" for entry in made)
+    assert total(index, environment="a/b") == len(made)
+    assert total(index, environment="other") == 0
+    with index.opened() as database:
+        shown = page_of(database, Filter(order="highest reward"), 0).lines
+    rewards = [line.reward for line in shown if line.reward is not None]
+    assert rewards == sorted((entry.reward for entry in sound), reverse=True)
+
+
+def test_group_and_attempts_are_of_one_task(index: Index, folder: Path) -> None:
+    steps = (1, 1, 2, 3)
+    with (folder / "journal-1.jsonl.zst").open("wb") as file:
+        for number, step in enumerate(steps):
+            entry = structs.replace(entry_of(trajectory_of(key=f"r{number}")), step=step)
+            file.write(frame(encode_entry(entry)))
+    grown(index)
+    with index.opened() as database:
+        line = line_of(database, 2)
+        assert line is not None
+        assert [one.number for one in group_of(database, line)] == [1, 2]
+        assert [one.number for one in attempts_of(database, line)] == [1, 2, 3, 4]
+        assert line_of(database, 9) is None
+
+
+def test_pages_are_bounded(index: Index, folder: Path) -> None:
+    write(folder, *(trajectory_of(key=str(number)) for number in range(PAGE + 1)))
+    grown(index)
+    with index.opened() as database:
+        first, last = (page_of(database, Filter(), page) for page in (0, 10**9))
+    assert (len(first.lines), first.pages) == (PAGE, 2)
+    assert (last.page, len(last.lines)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "query", [{"step_from": "x"}, {"verdict": "good"}, {"order": "id; DROP TABLE episodes"}, {"kind": "all"}]
+)
+def test_wrong_filter_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        filter_of(query)

@@ -1,0 +1,153 @@
+"""`orl view`: every kind of run, read-only, behind its token, and deaf to what episodes say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from orl_core.errors import ConfigError
+from orl_launcher.main import main
+from orl_launcher.viewer.server import HEADERS, Viewer
+
+from tests.kit.journalled import trajectory_of
+from tests.kit.pages import HOSTILE, Outline
+from tests.launcher.synthetic import make_run
+from tests.launcher.viewer.runs import (
+    TOKEN,
+    add,
+    branching,
+    make_cluster_run,
+    make_hostile,
+    make_rollouts,
+    viewed,
+)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    root = tmp_path / "runs"
+    make_run(root / "trl", steps=2)
+    make_cluster_run(root / "slime")
+    make_rollouts(root / "rollouts")
+    add(make_rollouts(root / "agent"), branching())
+    (root / "empty").mkdir()
+    return root
+
+
+def files_in(folder: Path) -> dict[Path, int]:
+    """Return all files with their time of change."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def outline_of(page: str) -> Outline:
+    """Parse a page of the viewer: closed tags, no address but its own, no script but its own file."""
+    outline = Outline()
+    outline.feed(page)
+    outline.close()
+    assert outline.open == []
+    assert len(outline.ids) == len(set(outline.ids))
+    assert all(address.startswith((f"/{TOKEN}/", "#", "data:,")) for address in outline.addresses)
+    assert outline.tags["script"] == 1
+    assert outline.tags["img"] == outline.tags["iframe"] == 0
+    assert " style=" not in page
+    return outline
+
+
+async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> None:
+    before = files_in(runs)
+    async with viewed(runs, tmp_path / "cache") as client:
+        listed = await (await client.get(f"/{TOKEN}/")).text()
+        assert set(re.findall(r'name="run" value="(\w+)"', listed)) == {"trl", "slime", "rollouts", "agent"}
+        for name in ("trl", "slime", "rollouts", "agent"):
+            for path in ("", "/episodes", "/episode/1", "/group/1", "/task/1"):
+                answer = await client.get(f"/{TOKEN}/run/{name}{path}")
+                assert answer.status == 200, (name, path)
+                outline_of(await answer.text())
+        slime = await (await client.get(f"/{TOKEN}/run/slime")).text()
+        assert "Loss over training steps" in slime
+        assert "Entropy, nats per token" in slime
+        agent = await (await client.get(f"/{TOKEN}/run/agent/episode/4")).text()
+        assert "continues turn 1 (fork)" in agent
+        compared = await (await client.get(f"/{TOKEN}/compare?run=trl&run=slime")).text()
+        assert outline_of(compared).classes["run-1"] > 1
+        assert "trainer.backend" in compared
+    assert files_in(runs) == before
+
+
+async def test_page_follows_a_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orl_launcher.viewer.indexes.PERIOD", 0.01)
+    async with viewed(runs, tmp_path / "cache") as client:
+        address = f"/{TOKEN}/run/rollouts/episodes"
+        assert "<b>3</b> episodes match" in await (await client.get(address)).text()
+        add(runs / "rollouts", trajectory_of(key="late"))
+        while "<b>4</b> episodes match" not in await (await client.get(address)).text():
+            pass
+
+
+async def test_only_the_token_opens_pages(runs: Path, tmp_path: Path) -> None:
+    async with viewed(runs, tmp_path / "cache") as client:
+        for path in ("/", "/x/", "/favicon.ico", f"/{TOKEN}x/"):
+            assert (await client.get(path)).status == 403
+        assert (await client.get(f"/{TOKEN}/", headers={"Host": "evil.example"})).status == 403
+        assert (await client.post(f"/{TOKEN}/")).status == 405
+        answer = await client.get(f"/{TOKEN}/")
+        assert HEADERS.items() <= answer.headers.items()
+        assert "unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("run/nope", 404),
+        ("run/empty", 404),
+        ("run/..%2Ftrl", 404),
+        ("run/trl/episode/99", 404),
+        ("run/trl/episodes?step_from=x", 400),
+        ("compare?run=trl", 400),
+        ("server.py", 404),
+        ("live.js", 200),
+    ],
+)
+async def test_wrong_address_is_refused(runs: Path, tmp_path: Path, path: str, status: int) -> None:
+    async with viewed(runs, tmp_path / "cache") as client:
+        answer = await client.get(f"/{TOKEN}/{path}")
+        assert answer.status == status
+
+
+async def test_hostile_text_is_text(tmp_path: Path) -> None:
+    make_hostile(tmp_path / "runs" / "bad")
+    page = ""
+    async with viewed(tmp_path / "runs", tmp_path / "cache") as client:
+        for path in ("", "run/bad", *(f"run/bad/{page}" for page in ("episodes", "episode/7", "group/7", "task/7"))):
+            answer = await client.get(f"/{TOKEN}/{path}")
+            page = await answer.text()
+            assert answer.status == 200, path
+            outline_of(page)
+            assert "<script>alert" not in page
+            assert "\x1b" not in page
+            assert "\u202e" not in page
+        assert "&lt;script&gt;alert" in page
+        answer = await client.get(f"/{TOKEN}/run/bad/episodes", params={"task": HOSTILE, "environment": HOSTILE})
+        outline_of(await answer.text())
+
+
+async def test_one_run_or_one_journal_is_shown(runs: Path, tmp_path: Path) -> None:
+    journal = next((runs / "rollouts").glob("journal-*"))
+    for root, name in ((runs / "trl", "trl"), (journal, journal.name)):
+        async with viewed(root, tmp_path / "cache") as client:
+            assert (await client.get(f"/{TOKEN}/run/{name}")).status == 200
+            assert (await client.get(f"/{TOKEN}/run/{name}/episode/1")).status == 200
+
+
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
+    assert main(["view", str(tmp_path / "nothing")]) == 1
+    with pytest.raises(ConfigError):
+        Viewer(tmp_path / "nothing", tmp_path / "cache").check()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tokens_differ(tmp_path: Path) -> None:
+    tokens = {Viewer(tmp_path, tmp_path / "cache").token for _ in range(3)}
+    assert len(tokens) == 3
+    assert all(len(token) >= 32 for token in tokens)
