@@ -50,3 +50,12 @@ def test_links_lead_to_files(document: Path):
 
 def test_links_are_found():
     assert sum(len(LINK.findall(path.read_text("utf-8"))) for path in LINKED) > 50
+
+
+def test_messages_of_troubleshooting_are_the_programs():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+    sources = [path for place in ("packages", "apps") for path in (ROOT / place).glob("*/src/**/*.py")]
+    program = re.sub(r"\"\s+f?\"", "", "\n".join(path.read_text("utf-8") for path in sources))
+    words = [said for line in page.splitlines() if line.startswith('| "') for said in re.findall(r'"([^"]+)"', line)]
+    assert len(words) > 10
+    assert [said for said in words if said not in program and "OPENAI_API_KEY" not in said] == []

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from orl_core.config import load_config
 from orl_core.config.editor import editor_schema
+from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
 from orl_launcher.completion import complete
-from orl_launcher.init.survey import Survey
+from orl_launcher.init.survey import Survey, name_at, survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
 from orl_launcher.main import COMMANDS, main
 from orl_rollout import Opening
 from orl_testing.environments import Echo, Served, Terminal, serve
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.launcher.platform_api import platform_api
 from tests.trl.checkpoints import write_checkpoint
@@ -73,6 +77,36 @@ def test_one_of_several_environments_is_named(two: Served, model: str, capsys: C
     assert main(["init", two.url, "--variant", "Terminal", "--model", model]) == 0
     assert "# a plain answer ends the episode\n" in Path("terminal.yaml").read_text("utf-8")
     assert two.sessions == 0
+
+
+def without_listing(app: ASGIApp) -> ASGIApp:
+    """Answer as a server that is too old to list its environments."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") == "/list_environments":
+            await PlainTextResponse("not found", 404)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return answer
+
+
+async def test_old_server_needs_the_name_of_its_environment() -> None:
+    with serve(Echo, wrap=without_listing) as old:
+        with pytest.raises(ConfigError, match="--variant"):
+            await name_at(old.url, None, seconds=10)
+        name = await name_at(old.url, "Echo", seconds=10)
+        found = await survey(name, old.url, on_platform=False, seconds=10)
+    assert (name, found.fault) == ("local/echo", "")
+    assert found.opening is not None
+    assert {tool.name for tool in found.opening.tools} == {"echo", "finish"}
+
+
+def test_playground_is_served_meanwhile(guess_number: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orl_playground.server.serving", lambda **_: nullcontext(guess_number))  # instead of a process
+    assert main(["init", "--model", model]) == 0
+    assert guess_number not in Path("guessnumber.yaml").read_text("utf-8")
+    assert load_config(Path("guessnumber.yaml")).environment("playground/GuessNumber").base_url is None
 
 
 def test_platform_tells_which_secrets_are_needed(model: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -1,15 +1,15 @@
 """orl-core: the pure part of orl. Import its public names from here, and those of one area from its package.
 
-config      RunConfig and load_config: one YAML file, refused at load time when wrong
-task        Task: which episode of which environment
-messages    Message, ToolSpec, ToolCall, ToolResult, ParseFailure, Action
-tools       tool formats and parsers
-render      messages ⇄ token ids, append-only, certified for a tokenizer
-limits      budgets of a rollout, and the tokens that may train
-trajectory  the record of an episode: Generation, Turn, Trajectory, StopReason, StopDetail
-datum       rows of training data: Datum, to_data
-reward      reduce_reward, group_rewards, group_advantages
-errors      the tree of OrlError, and boundary
+    config      RunConfig and load_config: one YAML file, refused at load time when wrong
+    task        Task: which episode of which environment
+    messages    Message, ToolSpec, ToolCall, ToolResult, ParseFailure, Action
+    tools       tool formats and parsers
+    render      messages ⇄ token ids, append-only, certified for a tokenizer
+    limits      budgets of a rollout, and the tokens that may train
+    trajectory  the record of an episode: Generation, Turn, Trajectory, StopReason, StopDetail
+    datum       rows of training data: Datum, to_data
+    reward      reduce_reward, group_rewards, group_advantages
+    errors      the tree of OrlError, and boundary
 
 Internal: credentials, names, nesting and text, and the modules inside config, render and tools.
 """
