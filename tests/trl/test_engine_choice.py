@@ -48,7 +48,7 @@ def test_engine_is_chosen_with_a_reason(
     assert choice.url == (URL if engine == "address" else "")
 
 
-@pytest.mark.parametrize(("machine", "subject"), [(NO_SGLANG, "orl-trl[sglang]"), (CPU, "GPU")])
+@pytest.mark.parametrize(("machine", "subject"), [(NO_SGLANG, "setup-gpu"), (CPU, "GPU")])
 def test_sglang_that_cannot_be_is_refused(machine: Machine, subject: str):
     with pytest.raises(ConfigError) as refusal:
         choose_engine("sglang", TINY, machine)

@@ -19,7 +19,7 @@ from typing import Self
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import EngineError
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import logger_of, say
 from orl_rollout.run_folder.process import guarded, running
 from orl_rollout.secrets.entries import all_entries
 from orl_rollout.secrets.secrets import PLATFORM_KEY
@@ -150,9 +150,9 @@ class SglangProcess:
                 raise EngineError(f"SGLang is not ready after {waited:.0f} s: {self._last_line()}. Read {self._log}")
             if time.monotonic() - said > SAID_SECONDS:
                 said = time.monotonic()
-                logger.info("SGLang starts, %.0f s: %s", waited, self._last_line())
+                say(f"SGLang starts, {waited:.0f} s: {self._last_line()}")
             time.sleep(POLL_SECONDS)
-        logger.info("SGLang is ready at %s after %.1f s", self.url, time.monotonic() - started)
+        say(f"SGLang is ready at {self.url} after {time.monotonic() - started:.1f} s")
         return True
 
     def _last_line(self) -> str:

@@ -17,7 +17,7 @@ from datasets import Dataset
 from datasets.utils import disable_progress_bars
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
@@ -61,7 +61,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
     with interrupt.listening(), quiet_trl():
         model = load_model(name)
         choice = engine_of(run, model.num_parameters())
-        logger.info("%s", choice)
+        say(str(choice))
         settings = grpo_config(run, parameters=model.num_parameters())
         check_memory(run, settings, model.config.to_dict())
         plan = plan_of(run, settings)
