@@ -31,6 +31,7 @@ logger = logger_of("orl")
 
 LOG = "engine.log"  # in the run's folder
 PROGRAM = (sys.executable, "-m", "sglang.launch_server")
+MEMORY_SHARE, SHARE = "--mem-fraction-static", 0.5
 START_SECONDS = 900.0  # a first start compiles kernels
 SAID_SECONDS = 15.0  # between two lines about the wait
 POLL_SECONDS = 0.1
@@ -49,7 +50,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     context_tokens: int
     seed: int = 0
     weight_version: str = "0"
-    memory_share: float = 0.5
+    memory_share: float = SHARE
     memory_saver: bool = True
     extra: tuple[str, ...] = ()
     program: tuple[str, ...] = PROGRAM
@@ -63,7 +64,7 @@ def command_of(launch: Launch, port: int) -> list[str]:
         "port": port,
         "context-length": launch.context_tokens,
         "dtype": "bfloat16",
-        "mem-fraction-static": launch.memory_share,
+        MEMORY_SHARE.removeprefix("--"): launch.memory_share,
         "random-seed": launch.seed,
         "weight-version": launch.weight_version,
     }

@@ -74,7 +74,7 @@ class SharedMemorySync:
             EngineError: shared memory is full, or cannot be written.
         """
         with boundary(EngineError, f"writing weights to {self.folder}"):
-            model.save_pretrained(self.folder, state_dict=_sent(model.state_dict()))
+            model.save_pretrained(self.folder, state_dict=_sent(dict(policy_weights(model))))
 
 
 class CudaIpcSync:
@@ -89,7 +89,7 @@ class CudaIpcSync:
 
     def __call__(self, model: PreTrainedModel, version: str) -> None:
         """See `WeightSync`. The memory of a bucket is freed once the engine has answered and the GPU is idle."""
-        for bucket in buckets(model.state_dict().items(), self._bucket_bytes):
+        for bucket in buckets(policy_weights(model), self._bucket_bytes):
             with boundary(EngineError, "sharing weights by CUDA IPC"):
                 serialized = _serialized(bucket)
                 torch.cuda.synchronize()  # the engine must not read what is still being computed
@@ -115,6 +115,11 @@ class FirstThatWorks:
             del self._ways[0]
             logger.warning("weights go through shared memory from now on: %s", fault)
             self._ways[0](model, version)
+
+
+def policy_weights(model: PreTrainedModel) -> Iterable[tuple[str, Tensor]]:
+    """Return the name and the tensor of each weight, as an engine must see it."""
+    return model.state_dict().items()
 
 
 def room_for(model: PreTrainedModel, other: Path) -> Path:
