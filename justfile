@@ -50,6 +50,11 @@ install-into *arguments:
 setup:
     uv sync --extra trl --group dev
 
+# an environment with SGLang beside TRL, for a CUDA GPU, in .venv-gpu: .venv-gpu/bin/orl train trl --model Qwen/Qwen3-0.6B
+setup-gpu:
+    uv venv --allow-existing .venv-gpu
+    uv pip install --python .venv-gpu/bin/python "sglang>=0.5.16,<0.6" -e packages/orl-core -e packages/orl-rollout -e packages/orl-gateway -e packages/orl-trl -e "apps/playground[model]" -e apps/launcher
+
 # format
 fmt:
     uv run --extra trl --group dev ruff format

@@ -10,11 +10,11 @@ from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 from orl_trl import plan
-from orl_trl.engine_choice import Machine, choose_engine
-from orl_trl.engines import engine_of, launch_of
+from orl_trl.engine_choice import Choice, Machine, choose_engine
+from orl_trl.engines import engine_of, launch_of, share_of
 from orl_trl.local import TINY
 from orl_trl.sglang_options import OWNED, options_of
-from orl_trl.sglang_process import command_of
+from orl_trl.sglang_process import SHARE, command_of
 from transformers import Qwen3ForCausalLM
 
 from tests.trl.fakes import make_run
@@ -48,7 +48,7 @@ def test_engine_is_chosen_with_a_reason(
     assert choice.url == (URL if engine == "address" else "")
 
 
-@pytest.mark.parametrize(("machine", "subject"), [(NO_SGLANG, "orl-trl[sglang]"), (CPU, "GPU")])
+@pytest.mark.parametrize(("machine", "subject"), [(NO_SGLANG, "setup-gpu"), (CPU, "GPU")])
 def test_sglang_that_cannot_be_is_refused(machine: Machine, subject: str):
     with pytest.raises(ConfigError) as refusal:
         choose_engine("sglang", TINY, machine)
@@ -96,6 +96,23 @@ def test_sglang_starts_as_the_run_says(checkpoint: Path, tmp_path: Path, model: 
     assert words[words.index("--context-length") + 1] == "100"
     most = model.config.max_position_embeddings
     assert launch_of(with_context(run, context_tokens=most + 1), model).context_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("choice", "extra", "share"),
+    [
+        (Choice(engine="transformers", reason=""), (), None),
+        (Choice(engine="address", reason="", url=URL), (), 0.0),
+        (Choice(engine="sglang", reason=""), (), SHARE),
+        (Choice(engine="sglang", reason=""), ("--sglang-mem-fraction-static", "0.3"), 0.3),
+        (Choice(engine="sglang", reason=""), ("--sglang-mem-fraction-static=0.2", "--sglang-tp", "1"), 0.2),
+        (Choice(engine="sglang", reason=""), ("--sglang-mem-fraction-static",), SHARE),
+    ],
+)
+def test_share_of_the_memory_is_that_of_the_options(
+    checkpoint: Path, tmp_path: Path, choice: Choice, extra: tuple[str, ...], share: float | None
+):
+    assert share_of(structs.replace(make_run(tmp_path / "run", checkpoint), extra=extra), choice) == share
 
 
 def with_context(run: Run, **rollout: Any) -> Run:

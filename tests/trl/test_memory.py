@@ -231,3 +231,14 @@ def test_unknown_family_is_said(tmp_path: Path):
     found = report(made, grpo_config(made, parameters=1), {"model_type": "nobody"}, ())
     assert "nobody" in found.table
     assert (found.problems, found.notes) == ((), ())
+
+
+def test_sglang_has_its_share_beside_weights_and_optimizer(checkpoint: Path, tmp_path: Path):
+    made = make_run(tmp_path / "run", checkpoint)
+    settings = grpo_config(made, parameters=10**9)
+    gpu = Gpu(total=24 * GIB, free=24 * GIB)
+    found = report(made, settings, QWEN3["0.6B"], (gpu,), 0.8)
+    assert not found.problems
+    assert "--sglang-mem-fraction-static 0." in " ".join(found.notes)
+    assert not any("rollouts" in note for note in report(made, settings, QWEN3["0.6B"], (gpu,), 0.5).notes)
+    assert report(made, settings, QWEN3["0.6B"], (Gpu(total=4 * GIB, free=4 * GIB),), 0.5).problems

@@ -117,11 +117,12 @@ def test_an_address_that_nobody_serves_is_refused(checkpoint: Path, tmp_path: Pa
         train(run, Player(run.config, by_row).open)
 
 
-def test_training_with_an_sglang_at_an_address(checkpoint: Path, tmp_path: Path):
+def test_training_with_an_sglang_at_an_address(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with served() as (server, _):
         run = make_run(tmp_path / "run", checkpoint, engine=server.url, num_rollout=1)
         train(run, Player(run.config, by_row).open)
         assert not server.released
+        assert f"engine: {server.url}" in capsys.readouterr().err
     assert [row["step"] for row in rows(run)] == [1]
 
 

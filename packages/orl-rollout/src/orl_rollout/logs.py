@@ -7,6 +7,7 @@ record and its traceback, so no call needs to do so. orl sets up no handler: the
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 from typing import TYPE_CHECKING
 
@@ -48,3 +49,8 @@ def keep_out(scrubber: Scrubber) -> None:
 def shown(text: str) -> str:
     """Return `text` as it may be logged or printed: secrets masked, control characters made visible."""
     return visible(_SHOWN.scrubber.scrub(text) if _SHOWN.scrubber else text)
+
+
+def say(text: str) -> None:
+    """Print a line about the course of a run on stderr, as it may be shown. Warnings are logged instead."""
+    print(shown(text), file=sys.stderr, flush=True)

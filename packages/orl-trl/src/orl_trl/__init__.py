@@ -1,4 +1,6 @@
-"""The embedded default trainer: TRL's GRPOTrainer on one machine, fed by orl's own loop through an in-process engine.
+"""The embedded default trainer: TRL's GRPOTrainer on one machine, fed by orl's own loop.
+
+Rollouts are sampled by the model itself, or by an SGLang on the same GPU.
 
 Importing it costs nothing: torch, transformers and trl are imported when one of its functions is called.
 Its modules are internal.

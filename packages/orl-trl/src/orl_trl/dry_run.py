@@ -21,7 +21,7 @@ from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.checkpoints import check_start, order_of, start_of
-from orl_trl.engines import engine_of
+from orl_trl.engines import engine_of, share_of
 from orl_trl.local import TINY
 from orl_trl.lora import check_rank
 from orl_trl.memory import report
@@ -42,7 +42,7 @@ def plan_run(run: Run) -> Plan:
     load_reward(run.config)
     load_player(run.config)
     parameters = parameters_of(model)
-    engine = str(engine_of(run, parameters))
+    engine = engine_of(run, parameters)
     settings = grpo_config(run, parameters=parameters or TINY)
     tasks: list[str] = []
     if run.task_data.is_file():  # a plan prepares none
@@ -58,19 +58,21 @@ def plan_run(run: Run) -> Plan:
         f"continues {start.folder} after step {start.step}" if start else "",
         f"{steps} steps of {groups} x {settings.num_generations} rollouts, {updates_per_step(settings)} updates each",
         f"learning rate {settings.learning_rate:g}" if trainer.lr or parameters else "",
-        engine,
+        str(engine),
         f"trains {what} with {optimizer_of(settings)}, in micro-batches of {ids} ids",
     )
     unseen = "" if parameters else f"not checked: the model {model}, which is not on this machine yet"
     config = config_of(model)
-    memory = report(run, settings, config, gpu_memory()) if config else MemoryReport(table=UNSEEN.format(model))
+    memory = MemoryReport(table=UNSEEN.format(model))
+    if config:
+        memory = report(run, settings, config, gpu_memory(), share_of(run, engine))
     notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes)
     return Plan(
         command="\n".join(filter(None, lines)),
         problems=tuple(dict.fromkeys([*_missing_keys(run.config), *memory.problems])),
         notes=tuple(filter(None, notes)),
         memory=memory.table,
-        engine=engine,
+        engine=str(engine),
     )
 
 

@@ -14,7 +14,7 @@ from orl_core.errors import ConfigError
 
 from orl_trl.local import TINY
 
-INSTALL = "Install it with orl-trl[sglang] (`just setup-gpu`)"
+INSTALL = "Install it (`just setup-gpu`)"
 
 
 class Machine(Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from orl_trl.rollouts import BatchEngine
 from orl_trl.served_engine import Child, ServedEngine, Server
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_options import PREFIX, options_of
-from orl_trl.sglang_process import Launch, SglangProcess, environment_for
+from orl_trl.sglang_process import MEMORY_SHARE, SHARE, Launch, SglangProcess, environment_for
 from orl_trl.weight_sync import CudaIpcSync, FirstThatWorks, SharedMemorySync, room_for
 
 
@@ -40,6 +40,18 @@ def engine_of(run: Run, parameters: int | None) -> Choice:
         option = options[0].replace("--", PREFIX, 1)
         raise ConfigError(f"{option} is for an SGLang that trl starts, but {choice}. Leave it out")
     return choice
+
+
+def share_of(run: Run, choice: Choice) -> float | None:
+    """Return the share of the GPU that the engine takes beside training; None where the model itself is the engine."""
+    if choice.engine != "sglang":
+        return None if choice.engine == "transformers" else 0.0
+    words = iter(options_of(run.config.trainer.own_flags, run.extra).sglang)
+    given = [word.partition("=")[2] or next(words, "") for word in words if word.startswith(MEMORY_SHARE)]
+    try:
+        return float(given[-1]) if given else SHARE
+    except ValueError:
+        return SHARE  # SGLang refuses it in its own words
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Memory of a run with TRL on one GPU, which its model shares between rollouts and training.
 
-The in-process engine and the trainer take turns, and weights and optimizer stay in place. See `orl_core.memory`.
+Engine and trainer take turns, and weights and optimizer stay in place. An SGLang takes a share of the GPU, which it
+gives back to training. See `orl_core.memory`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ WEIGHT_BYTES, FROZEN_BYTES = 4, 2  # as `load_model` loads; keys and values of `
 LORA_RANK = 32  # that is proposed
 MOMENTS = {"8bit": EIGHT_BIT_MOMENTS, "sgd": 0.0, "adafactor": 0.0}  # bytes a parameter, by a part of the name
 TILE_TOKENS, TILE_WIDTH = 4096, 32768  # TRL computes the logits of an update in tiles of this size
+SERVED_BYTES = 2  # of a weight in SGLang
 LEAST_CONTEXT = 512  # ids: the shortest context that is proposed
 ON_CPU = "this is the run on a CPU, in fp32; `-- --bf16 true --gradient-checkpointing true` shows that on a GPU"
 SAMPLING = 16  # bytes of a logit while an id is drawn: fp32 logit, log-softmax, probability and sorted copy
@@ -90,10 +92,13 @@ def sizes_of(run: Run, settings: GRPOConfig) -> OneGpu:
     )
 
 
-def report(run: Run, settings: GRPOConfig, config: Mapping[str, Any], gpus: Sequence[Gpu]) -> MemoryReport:
+def report(
+    run: Run, settings: GRPOConfig, config: Mapping[str, Any], gpus: Sequence[Gpu], share: float | None = None
+) -> MemoryReport:
     """Return the estimate of a run of the model with this config.json, beside the `gpus` that were found.
 
-    A model whose parameters orl cannot count has one line instead.
+    `share` of the GPU's memory is that of an SGLang beside training; None where the model itself is the engine. A model
+    whose parameters orl cannot count has one line instead.
     """
     try:
         shape = shape_of(config)
@@ -109,13 +114,15 @@ def report(run: Run, settings: GRPOConfig, config: Mapping[str, Any], gpus: Sequ
     rollouts = _less(sizes, "rollouts", "{} rollouts a step (--n-samples x --rollout-batch-size)", 1)
     phases = (
         _phase("training", partial(training, shape), sizes, (tokens, context, recompute, lora)),
-        _phase("rollouts", partial(sampling, shape), sizes, (rollouts, context)),
+        _phase("rollouts", partial(sampling, shape), sizes, (rollouts, context))
+        if share is None
+        else _served(shape, sizes, share, gpus[0].total if gpus else 0),
     )
     return report_of(phases, gpus[:1], [ON_CPU] if settings.use_cpu else [])
 
 
-def check_memory(run: Run, settings: GRPOConfig, config: Mapping[str, Any]) -> None:
-    """Warn of a run that may outgrow the GPU, once its model is loaded.
+def check_memory(run: Run, settings: GRPOConfig, config: Mapping[str, Any], share: float | None = None) -> None:
+    """Warn of a run that may outgrow the GPU, once its model is loaded. `share` is as in `report`.
 
     Raises:
         ConfigError: it cannot fit on the GPU.
@@ -123,7 +130,7 @@ def check_memory(run: Run, settings: GRPOConfig, config: Mapping[str, Any]) -> N
     gpus = gpu_memory()[:1]
     loaded = torch.cuda.memory_reserved() if gpus else 0
     free = [structs.replace(gpu, free=None if gpu.free is None else gpu.free + loaded) for gpu in gpus]
-    found = report(run, settings, config, free)
+    found = report(run, settings, config, free, share)
     for problem in found.problems:
         raise ConfigError(problem)
     for note in found.notes:
@@ -138,6 +145,20 @@ def _phase(name: str, memory_of: Callable[[OneGpu], Memory], sizes: OneGpu, chan
     )
     when = f" when all rows have {sizes.context} ids"
     return Phase(name=name, memory=memory, needed=memory.total, least=least.total, when=when, levers=levers)
+
+
+def _served(shape: ModelShape, sizes: OneGpu, share: float, whole: int) -> Phase:
+    """Return the phase in which an SGLang has `share` of the `whole` bytes of the GPU, in the row of the KV cache."""
+    trainer = training(shape, sizes)
+    beside = Memory(weights=trainer.weights, optimizer=trainer.optimizer)
+    shares = [tenths / 10 for tenths in range(9, 0, -1) if tenths / 10 < share]
+    levers = tuple(
+        Lever(words=f"-- --sglang-mem-fraction-static {less:g}", needed=beside.total + round(less * whole))
+        for less in shares
+    )
+    memory = structs.replace(beside, kv_cache=round(share * whole))
+    least = beside.total + (SERVED_BYTES * shape.parameters if share else 0)
+    return Phase(name="rollouts", memory=memory, needed=memory.total, least=least, levers=(levers,))
 
 
 def _less(sizes: OneGpu, name: str, words: str, least: int) -> Changes:

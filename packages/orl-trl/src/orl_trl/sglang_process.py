@@ -19,7 +19,7 @@ from typing import Self
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import EngineError
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import logger_of, say
 from orl_rollout.run_folder.process import guarded, running
 from orl_rollout.secrets.entries import all_entries
 from orl_rollout.secrets.secrets import PLATFORM_KEY
@@ -31,6 +31,7 @@ logger = logger_of("orl")
 
 LOG = "engine.log"  # in the run's folder
 PROGRAM = (sys.executable, "-m", "sglang.launch_server")
+MEMORY_SHARE, SHARE = "--mem-fraction-static", 0.5
 START_SECONDS = 900.0  # a first start compiles kernels
 SAID_SECONDS = 15.0  # between two lines about the wait
 POLL_SECONDS = 0.1
@@ -49,7 +50,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     context_tokens: int
     seed: int = 0
     weight_version: str = "0"
-    memory_share: float = 0.5
+    memory_share: float = SHARE
     memory_saver: bool = True
     extra: tuple[str, ...] = ()
     program: tuple[str, ...] = PROGRAM
@@ -63,7 +64,7 @@ def command_of(launch: Launch, port: int) -> list[str]:
         "port": port,
         "context-length": launch.context_tokens,
         "dtype": "bfloat16",
-        "mem-fraction-static": launch.memory_share,
+        MEMORY_SHARE.removeprefix("--"): launch.memory_share,
         "random-seed": launch.seed,
         "weight-version": launch.weight_version,
     }
@@ -150,9 +151,9 @@ class SglangProcess:
                 raise EngineError(f"SGLang is not ready after {waited:.0f} s: {self._last_line()}. Read {self._log}")
             if time.monotonic() - said > SAID_SECONDS:
                 said = time.monotonic()
-                logger.info("SGLang starts, %.0f s: %s", waited, self._last_line())
+                say(f"SGLang starts, {waited:.0f} s: {self._last_line()}")
             time.sleep(POLL_SECONDS)
-        logger.info("SGLang is ready at %s after %.1f s", self.url, time.monotonic() - started)
+        say(f"SGLang is ready at {self.url} after {time.monotonic() - started:.1f} s")
         return True
 
     def _last_line(self) -> str:

@@ -18,7 +18,7 @@ from datasets.utils import disable_progress_bars
 from orl_core.config import RunConfig
 from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
@@ -35,7 +35,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from orl_trl.checkpoints import WholeCheckpoints, check_start, order_of, start_of
 from orl_trl.engine_choice import Choice
-from orl_trl.engines import engine_of, open_engine
+from orl_trl.engines import engine_of, open_engine, share_of
 from orl_trl.importance import correct_ratios
 from orl_trl.local import load_model
 from orl_trl.lora import check_rank, lora_config
@@ -64,9 +64,9 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
     with interrupt.listening(), quiet_trl():
         model = load_model(found.model if found and rank else name, frozen=rank is not None)
         choice = engine_of(run, model.num_parameters())
-        logger.info("%s", choice)
+        say(str(choice))
         settings = grpo_config(run, parameters=model.num_parameters())
-        check_memory(run, settings, model.config.to_dict())
+        check_memory(run, settings, model.config.to_dict(), share_of(run, choice))
         plan = plan_of(run, settings)
         start = start_of(run.config.trainer.load, settings, order_of(settings, list(plan.tasks)))
         interrupt.check()
