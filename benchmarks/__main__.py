@@ -14,6 +14,7 @@ BENCHMARKS = {
     "flight": "1,000 rollouts in flight in one process: faults, lag, memory",
     "parsers": "parser speed and agreement against SGLang's own detectors",
     "prepare": "tasks.jsonl of a million tasks: time and peak memory",
+    "one-gpu": "engine, weight sync and update of a model on one GPU, beside bare SGLang; small without a GPU",
     "import-time": "what importing orl and `orl --help` cost",
 }
 
