@@ -15,6 +15,7 @@ BENCHMARKS = {
     "agents": "a turn of an agent at the gateway beside the built-in loop's, and 256 episodes at once",
     "parsers": "parser speed and agreement against SGLang's own detectors",
     "prepare": "tasks.jsonl of a million tasks: time and peak memory",
+    "one-gpu": "engine, weight sync and update of a model on one GPU, beside bare SGLang; small without a GPU",
     "import-time": "what importing orl and `orl --help` cost",
 }
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from tests.trl.fakes import Player, by_row, make_run, rows
+from tests.trl.fakes import Player, by_row, make_run, rows, summary
 
 WHOLE = 10**6
 PROMPTS, RESPONSES = (3, 9, 4, 3, 5, 2), (12, 2, 30, 7, 7, 20)
@@ -307,3 +307,14 @@ def test_run_counts_what_it_repeated(checkpoint: Path, tmp_path: Path, monkeypat
     assert row["micro_batches"] > 1
     assert max(sizes[:2]) <= 24
     assert max(sizes[2:]) <= 12
+
+
+def test_optimizer_without_memory_says_what_to_lower(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def scripted(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("scripted")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", scripted)
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
+    with pytest.raises(ConfigError, match="--optimizer"):
+        train(run, Player(run.config, by_row).open)
+    assert "--lora-rank" in summary(run)["error"]

@@ -118,6 +118,7 @@ def test_checkpoint_between_steps_is_continued(
         ({"adam_beta2": 0.5}, "adam_beta2"),
         ({"weight_decay": 0.3}, "`weight_decay`"),
         ({"seed": 4}, "`seed`"),
+        ({"optimizer": "sgd"}, "`optimizer`"),
         ({"n_samples": 2}, "`n_samples`"),
         ({"rollout_batch_size": 1}, "`rollout_batch_size`"),
     ],

@@ -116,7 +116,7 @@ SAMPLING = "sampling/sampling_logp_difference/mean", "sampling/importance_sampli
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path, mode: str) -> None:
-    flags = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.08}
+    flags: dict[str, Any] = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.08}
     one, expected = trained(checkpoint, tmp_path / "one", split=False, **flags)
     several, found = trained(checkpoint, tmp_path / "several", split=True, **flags)
     assert max(gradient.abs().max() for gradient in expected) > 1e-3
@@ -140,7 +140,7 @@ def test_negative_control_lost_rows_change_the_gradient(
 
 @pytest.mark.slow
 def test_vespo_counts_rows_and_is_rightly_refused(checkpoint: Path, tmp_path: Path) -> None:
-    flags = {"loss_type": "vespo", "vllm_importance_sampling_mode": "token_truncate"}
+    flags: dict[str, Any] = {"loss_type": "vespo", "vllm_importance_sampling_mode": "token_truncate"}
     _, expected = trained(checkpoint, tmp_path / "one", split=False, **flags)
     _, found = trained(checkpoint, tmp_path / "several", split=True, **flags)
     assert any((ours - theirs).abs().max() > 1e-5 for ours, theirs in zip(found, expected, strict=True))

@@ -204,15 +204,20 @@ def sampling(shape: ModelShape, sizes: OneGpu) -> Memory:
     cached = token_bytes(shape, EngineLoad(rollouts=rows, context=width, value_bytes=sizes.weight_bytes))
     prompts = min(rows * _prompt(rows, sizes), max(BATCH_TOKENS, sizes.context))
     layer = 12 * shape.hidden + max(12 * shape.active_width, 16 * shape.attention.query)
-    adapters = shape.lora_parameters(sizes.lora_rank)
-    trained = adapters if sizes.lora_rank else shape.parameters
-    return Memory(
-        weights=shape.parameters * sizes.weight_bytes + adapters * WEIGHT_BYTES,
-        optimizer=round(trained * sizes.moments),
+    return structs.replace(
+        held(shape, sizes),
         activations=prompts * layer,
         logits=rows * shape.vocabulary * SAMPLING,
         kv_cache=rows * width * cached,
     )
+
+
+def held(shape: ModelShape, sizes: OneGpu) -> Memory:
+    """Return the bytes of weights and optimizer, which stay in place while rollouts play."""
+    adapters = shape.lora_parameters(sizes.lora_rank)
+    trained = adapters if sizes.lora_rank else shape.parameters
+    weights = shape.parameters * sizes.weight_bytes + adapters * WEIGHT_BYTES
+    return Memory(weights=weights, optimizer=round(trained * sizes.moments))
 
 
 def _prompt(rows: int, sizes: OneGpu) -> int:

@@ -79,6 +79,21 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)
 
 
+@contextmanager
+def naming_options() -> Generator[None]:
+    """Say what to lower if memory runs out where no micro-batch can be halved, such as in the optimizer.
+
+    Raises:
+        ConfigError: it ran out.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(f"training ran out of memory beside its micro-batches: {error}. {LOWER}") from error
+
+
 class _Update(Struct):
     """The passes of an update so far, and TRL's notes from before them."""
 

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 
 from orl_trl.checkpoints import WholeCheckpoints
 from orl_trl.metrics import trl_metrics, versions
+from orl_trl.micro_batches import naming_options
 from orl_trl.rollouts import Rollouts
 from orl_trl.served_engine import SYNC_SECONDS
 
@@ -52,7 +53,7 @@ class Training(TrainerCallback):
         ending: dict[str, Any] = {"error": "it broke off; the traceback says where"}
         with interrupt.notified(self._summary.interrupted):
             try:
-                with interrupt.patient():
+                with interrupt.patient(), naming_options():
                     self._measure(self._begun)
                     trainer.train(resume_from_checkpoint=str(start.folder) if start else None)
                     self._measure(self._rollouts.step)
