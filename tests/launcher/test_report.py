@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from orl_core.errors import ConfigError
-from orl_launcher.view.curves import Chart, Line, charts_of, write_png
+from orl_launcher.view.curves import Chart, charts_of, write_png
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.report import write_report
+from orl_launcher.view.svg import Line
 from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.record import read_record
 
@@ -36,7 +37,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Metrics",
         "Settings",
     ]
-    assert outline.tags["svg"] == 5
+    assert outline.tags["svg"] == 6  # five charts, and the bar
     assert outline.tags["article"] == 2
     assert "A random player that uses every reply wins 68" in page
     assert "363\u202f312" in page
