@@ -37,7 +37,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
         "Metrics",
         "Settings",
     ]
-    assert outline.tags["svg"] == 5
+    assert outline.tags["svg"] == 6  # five charts, and the bar
     assert outline.tags["article"] == 2
     assert "A random player that uses every reply wins 68" in page
     assert "363\u202f312" in page

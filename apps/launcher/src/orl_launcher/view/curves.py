@@ -55,6 +55,8 @@ CHARTS = (
 TITLE = 100  # characters
 SMOOTHED_FROM = 10  # steps of training from which a running mean is drawn over the raw values
 
+EXACT = frozenset({"learning_rate"})  # chosen and not measured: a mean over steps would be wrong
+
 
 class Chart(Struct, frozen=True, kw_only=True):
     """One chart: a line of training batches, a line of held-out evaluations, a level to compare with.
@@ -110,7 +112,7 @@ def _interval(record: Record) -> tuple[Line, Line] | None:
 def svg_of(chart: Chart) -> str:
     """Draw a chart as an `<svg>` element that takes its colours from the page around it."""
     strokes: list[Stroke] = []
-    smooth = len(chart.train.steps) >= SMOOTHED_FROM
+    smooth = len(chart.train.steps) >= SMOOTHED_FROM and chart.name not in EXACT
     if chart.train.steps:
         strokes.append(Stroke(line=chart.train, style="raw" if smooth else "train"))
     if smooth:

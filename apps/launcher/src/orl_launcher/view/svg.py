@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from html import escape
 from itertools import pairwise
 
-from markupsafe import escape
 from msgspec import Struct
 from orl_core.text import visible
 

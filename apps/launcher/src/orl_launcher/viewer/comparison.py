@@ -8,7 +8,7 @@ from msgspec import Struct
 from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.record import Record, running_mean
 
-from orl_launcher.view.curves import CHARTS
+from orl_launcher.view.curves import CHARTS, EXACT
 from orl_launcher.view.html import flat
 from orl_launcher.view.svg import Drawing, Line, Stroke
 
@@ -45,7 +45,7 @@ def _drawings(records: Sequence[Record], kind: Kind) -> tuple[Drawing, ...]:
 
 def _line(record: Record, name: str, kind: Kind) -> Line:
     steps, values = record.curve(name, kind)
-    return Line(steps, values if kind == "eval" else running_mean(values))
+    return Line(steps, values if kind == "eval" or name in EXACT else running_mean(values))
 
 
 def _differences(records: Sequence[Record]) -> tuple[tuple[str, ...], ...]:
