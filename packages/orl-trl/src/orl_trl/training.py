@@ -98,6 +98,7 @@ class Training(TrainerCallback):
         spent = {"rollout_seconds": playing, "train_seconds": seconds - rollouts.seconds, **engine}
         more = {**trl_metrics(self._logs), **spent}
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
+        self._trainer.note_random_state()  # before the step counts: a signal may end the measurement below
         self._steps = step
         _say(f"step {step}", metrics, seconds)
         interval = self._run.config.eval.interval
