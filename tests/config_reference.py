@@ -72,8 +72,7 @@ def outputs() -> str:
 def _section(title: str, section: type[Struct]) -> Iterator[str]:
     purpose = " ".join((section.__doc__ or "").split())
     yield f"\n## {title}\n\n{purpose}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
-    base = section.__base__
-    above = base.__struct_fields__ if base and base in SECTIONS.values() else ()
+    above = next((base.__struct_fields__ for base in section.__mro__[1:] if base in SECTIONS.values()), ())
     for field in structs.fields(section):
         if field.name not in above:
             cells = (f"`{field.encode_name}`", values_of(field.type), _default(field), description_of(field.type))

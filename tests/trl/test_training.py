@@ -18,6 +18,7 @@ from orl_core.reward import group_advantages
 from orl_core.trajectory import Trajectory
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.runtime.runtime import Runtime
+from orl_trl.checkpoints import RANDOM
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts
 from orl_trl.settings import grpo_config
@@ -144,6 +145,15 @@ def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, t
     assert (player.running, player.closed) == (0, 1)
     assert summary(run)["interrupted"] is True
     assert [row["step"] for row in rows(run)] == [1]
+
+
+def test_a_measurement_that_breaks_off_keeps_the_step_before(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, held_out=1)
+    script = lambda key: RunAborted("the environment is gone") if key == "eval/1/0" else by_row(key)  # noqa: E731
+    with pytest.raises(RunAborted, match="the environment is gone"):
+        train(run, Player(run.config, script).open)
+    assert summary(run)["steps"] == 1
+    assert (run.folder / "checkpoint" / RANDOM).is_file()
 
 
 @pytest.mark.parametrize(

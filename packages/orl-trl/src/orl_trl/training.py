@@ -100,6 +100,7 @@ class Training(TrainerCallback):
         more = {**trl_metrics(self._logs), **spent, "out_of_memory": float(self._trainer.out_of_memory)}
         self._trainer.out_of_memory = 0
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
+        self._trainer.note_random_state()  # before the step counts: a signal may end the measurement below
         self._steps = step
         _say(f"step {step}", metrics, seconds)
         interval = self._run.config.eval.interval
