@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from operator import is_
 from typing import Any
 
 import msgspec
@@ -43,12 +44,14 @@ class Keys:
 def _begins(request: ModelRequest, tools: tuple[ToolSpec, ...], messages: tuple[Message, ...]) -> bool:
     """Return whether the request begins with `messages`, with these tools."""
     same_tools = tools is request.tools or (tools == request.tools and repr(tools) == repr(request.tools))
-    return same_tools and len(messages) <= len(request.messages) and all(map(_alike, messages, request.messages))
+    if not same_tools or len(messages) > len(request.messages):
+        return False
+    return all(map(is_, messages, request.messages)) or all(map(_alike, messages, request.messages))
 
 
 def _alike(one: Message, other: Message) -> bool:
     """Return whether two messages have one key for sure. Python takes 1 and True for equal: JSON does not."""
-    return one is other or (one == other and (not one.calls or repr(one.calls) == repr(other.calls)))
+    return one == other and (not one.calls or repr(one.calls) == repr(other.calls))
 
 
 def root_key(tools: Sequence[ToolSpec]) -> bytes:

@@ -138,14 +138,16 @@ class History:
         self._tools: dict[tuple[str, bytes], Any] = {}
 
     def conversation(
-        self, dialect: str, parts: Sequence[bytes], add: Callable[[Conversation, int, bytes], None]
+        self, dialect: str, parts: list[bytes], add: Callable[[Conversation, int, bytes], None]
     ) -> Conversation:
         """Return the conversation of `parts`; `add` reads one of them, given its index, into the conversation.
 
         Raises:
             RequestRefused: as `add` does.
         """
-        known = next((line for line in self._lines if line.dialect == dialect and _begins(parts, line.parts)), None)
+        known = next(
+            (line for line in self._lines if line.dialect == dialect and line.parts == parts[: len(line.parts)]), None
+        )
         conversation = known.conversation.copy() if known else Conversation()
         read = known.parts if known else []
         for index in range(len(read), len(parts)):
@@ -165,7 +167,3 @@ class History:
                 self._tools.clear()
             found = self._tools[dialect, text] = read(text)
         return found
-
-
-def _begins(parts: Sequence[bytes], begin: list[bytes]) -> bool:
-    return len(begin) <= len(parts) and all(map(bytes.__eq__, begin, parts))
