@@ -80,7 +80,7 @@ def _with_ends(node: Any) -> Any:
 def _section(title: str, section: type[Struct]) -> Iterator[str]:
     purpose = " ".join((section.__doc__ or "").split())
     yield f"\n## {title}\n\n{purpose}\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
-    above = section.__base__.__struct_fields__ if section.__base__ in SECTIONS.values() else ()
+    above = next((base.__struct_fields__ for base in SECTIONS.values() if base is section.__base__), ())
     for field in structs.fields(section):
         if field.name not in above:
             cells = (f"`{field.encode_name}`", values_of(field.type), _default(field), description_of(field.type))
