@@ -149,8 +149,7 @@ def _phase(name: str, memory_of: Callable[[OneGpu], Memory], sizes: OneGpu, chan
 
 def _served(shape: ModelShape, sizes: OneGpu, share: float, whole: int) -> Phase:
     """Return the phase in which an SGLang has `share` of the `whole` bytes of the GPU, in the row of the KV cache."""
-    trainer = training(shape, sizes)
-    beside = Memory(weights=trainer.weights, optimizer=trainer.optimizer)
+    beside = held(shape, sizes)
     shares = [tenths / 10 for tenths in range(9, 0, -1) if tenths / 10 < share]
     levers = tuple(
         Lever(words=f"-- --sglang-mem-fraction-static {less:g}", needed=beside.total + round(less * whole))
