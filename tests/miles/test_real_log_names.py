@@ -18,7 +18,7 @@ def source(*names: str) -> str:
     return "\n".join((root / name).read_text(encoding="utf-8") for name in names)
 
 
-def test_lines_and_names_are_mileses() -> None:
+def test_lines_and_names_are_those_of_miles() -> None:
     logs = source("backends/training_utils/log_utils.py")
     losses = source("backends/training_utils/loss_hub/losses.py")
     perf = source("utils/train_metric_utils.py")

@@ -18,7 +18,7 @@ def source(*names: str) -> str:
     return "\n".join((root / name).read_text(encoding="utf-8") for name in names)
 
 
-def test_lines_and_names_are_slimes() -> None:
+def test_lines_and_names_are_those_of_slime() -> None:
     training = source("backends/megatron_utils/model.py", "backends/megatron_utils/loss.py")
     metrics = source("observability/train_metric_utils.py")
     assert 'logger.info(f"{role_tag}step {accumulated_step_id}: {log_dict}")' in training
