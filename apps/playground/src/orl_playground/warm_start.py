@@ -13,7 +13,7 @@ import random
 import shutil
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -208,6 +208,9 @@ def _settings(plan: Curriculum, scratch: str) -> SFTConfig:
     """Return the settings of a training on the CPU that leaves nothing behind."""
     from trl.trainer.sft_config import SFTConfig
 
+    names = {field.name for field in fields(SFTConfig)}  # transformers 5.2x renamed it
+    name = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
+    checkpointing: dict[str, Any] = {name: False}
     return SFTConfig(
         output_dir=scratch,
         max_steps=plan.steps,
@@ -223,7 +226,7 @@ def _settings(plan: Curriculum, scratch: str) -> SFTConfig:
         use_cpu=True,
         bf16=False,
         fp16=False,
-        activation_checkpointing=False,
+        **checkpointing,
         dataloader_pin_memory=False,
         save_strategy="no",
         logging_strategy="no",
