@@ -111,6 +111,7 @@ def check(words: list[str]) -> None:
     if words[:2] == ["uv", "run"]:
         words = words[4:] if words[2:3] == ["--extra"] else words[2:]
     program, *words = words
+    program = program.removeprefix(".venv-gpu/bin/")
     if program == "just":
         recipe, *words = words
         assert recipe in RECIPES, line

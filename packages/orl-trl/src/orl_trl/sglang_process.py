@@ -7,6 +7,7 @@ by SIGKILL (`guard`). Its log is in the run's folder, without secrets.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -157,10 +158,10 @@ class SglangProcess:
         return True
 
     def _last_line(self) -> str:
-        """Return the last line of the log."""
+        """Return the last line of the log. A carriage return, which the log shows as U+240D, ends a line."""
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").split("\n")
+            lines = re.split("[\n\r\u240d]", file.read().decode("utf-8", "replace"))
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
