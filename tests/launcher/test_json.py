@@ -33,6 +33,7 @@ def test_show_refuses_json_and_html(capsys: Capture, tmp_path: Path) -> None:
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.slow
 def test_prepare_and_doctor_print_reports(capsys: Capture, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tree = printed(capsys, "prepare", "--config", LOCAL, "--output", str(tasks), "--max-tasks", "3")

@@ -106,6 +106,7 @@ def words(tmp_path: Path, url: str, *more: str) -> list[str]:
     return ["rollout", "--config", LOCAL, *to, *wide, *more]
 
 
+@pytest.mark.slow
 def test_agent_of_the_command_line_plays(tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]) -> None:
     with engine(guessing(model)) as url:
         assert main(words(tmp_path, url, "--max-tasks", "2", "--agent", "tests.kit.playing_agent:plays", *served)) == 0

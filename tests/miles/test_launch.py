@@ -16,6 +16,8 @@ from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT
 from tests.two_pythons.planning import WHODUNIT, words_of
 
+pytestmark = pytest.mark.slow  # each starts two processes; tests/slime/test_launch.py covers what both share
+
 GOLDEN = ROOT / "tests" / "golden" / "miles"
 QUICK_START = [
     *("--model", "/path/to/Qwen3-0.6B-Instruct/", "--num-gpus", "4", "--tp", "1"),

@@ -184,6 +184,7 @@ def test_a_python_without_slime_or_without_the_adapter_is_one_line(
     assert f"just install-into {lacking}" in line
 
 
+@pytest.mark.slow
 def test_a_python_is_named_by_any_path_or_by_its_name(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
@@ -229,6 +230,7 @@ def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     assert "no multiple" not in never
 
 
+@pytest.mark.slow
 def test_reward_function_is_loaded_by_trainers_python(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
@@ -239,6 +241,7 @@ def test_reward_function_is_loaded_by_trainers_python(
     assert planned(capsys, python, *named) == planned(capsys, python)
 
 
+@pytest.mark.slow
 def test_turn_advantages_reach_slime_or_are_refused(capsys: pytest.CaptureFixture[str], python: str) -> None:
     turns = ["--set", "turn_advantages=true"]
     words = words_of(planned(capsys, python, *turns))
@@ -295,6 +298,7 @@ def test_memory_is_compared_with_the_gpus_that_are_found(
     assert "training needs" not in planned(capsys, python, *own)
 
 
+@pytest.mark.slow
 def test_a_ray_that_cannot_close_its_cluster_starts_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -347,6 +351,7 @@ def test_budgets_reach_the_trainer(capsys: pytest.CaptureFixture[str], python: s
         assert words[words.index("--rollout-max-context-len") + 1] == "20000"
 
 
+@pytest.mark.slow
 def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:

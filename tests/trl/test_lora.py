@@ -101,6 +101,7 @@ def test_engine_samples_with_the_adapters(whole: Path, checkpoint: Path):
     assert all(row["sampling/sampling_logp_difference/max"] < 1e-3 for row in steps)
 
 
+@pytest.mark.slow
 def test_run_continues_its_adapters(checkpoint: Path, tmp_path: Path, whole: Path):
     first = whole / "trainer" / "checkpoint-2"
     run = make_run(tmp_path / "run", checkpoint, lora_rank=RANK, load=str(first))

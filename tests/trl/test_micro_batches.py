@@ -242,7 +242,7 @@ def memory_for(trainer: Any, ids: int, *, at: str = "backward") -> Generator[lis
             hook.remove()
 
 
-@pytest.mark.parametrize("at", ["forward", "backward"])
+@pytest.mark.parametrize("at", [pytest.param("forward", marks=pytest.mark.slow), "backward"])
 def test_update_is_repeated_after_the_memory_ran_out(trainer: Any, batch: dict[str, Any], at: str):
     expected, told, losses = of_trl(trainer, batch, passes=2)
     assert trainer.training_step(trainer.model, batch) == pytest.approx(losses[0], abs=1e-5)
@@ -259,6 +259,7 @@ def test_update_is_repeated_after_the_memory_ran_out(trainer: Any, batch: dict[s
     assert len(sizes[2:]) % 2 == 0  # both passes were trained again, in equal parts
 
 
+@pytest.mark.slow
 def test_memory_that_holds_no_row_says_what_to_lower(trainer: Any, batch: dict[str, Any]):
     with memory_for(trainer, 10) as sizes, pytest.raises(ConfigError, match="--max-context-len") as refusal:
         trainer.training_step(trainer.model, batch)
@@ -289,6 +290,7 @@ def test_logprobs_of_a_batch_are_those_of_trl(trainer: Any, batch: dict[str, Any
     assert max(sizes) <= 80
 
 
+@pytest.mark.slow
 def test_run_counts_what_it_repeated(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1, max_tokens_per_gpu=24)
     step = Trainer.training_step

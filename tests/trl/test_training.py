@@ -147,6 +147,7 @@ def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, t
     assert [row["step"] for row in rows(run)] == [1]
 
 
+@pytest.mark.slow
 def test_a_measurement_that_breaks_off_keeps_the_step_before(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, held_out=1)
     script = lambda key: RunAborted("the environment is gone") if key == "eval/1/0" else by_row(key)  # noqa: E731
