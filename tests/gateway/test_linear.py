@@ -32,7 +32,7 @@ def counted(counts: Counter[str], name: str, function: Callable[..., Any]) -> Ca
 
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """What was read of the wire and hashed."""
+    """Counts of what is read of the wire and hashed."""
     made = Counter[str]()
     for name in ("user", "assistant", "result", "system"):
         monkeypatch.setattr(Conversation, name, counted(made, "read", getattr(Conversation, name)))

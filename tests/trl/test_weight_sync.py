@@ -123,6 +123,16 @@ def test_weights_take_the_other_way_once_the_first_failed(model: Qwen3ForCausalL
         sync(model, "2")
 
 
+def test_an_engine_that_died_leaves_the_first_way_in_place(model: Qwen3ForCausalLM):
+    first, second = Ways(EngineError("gone")), Ways(EngineError("gone"))
+    sync = FirstThatWorks(first, second)
+    with pytest.raises(EngineError, match="gone"):
+        sync(model, "0")
+    first.fault = second.fault = None
+    sync(model, "1")
+    assert (first.sent[-1], "1" in second.sent) == ("1", False)
+
+
 def test_a_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):
     with pytest.raises(EngineError, match="folder"):
         SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path / "absent").__enter__()

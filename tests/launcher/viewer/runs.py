@@ -38,7 +38,7 @@ def make_cluster_run(folder: Path) -> Path:
 
 
 def make_rollouts(folder: Path) -> Path:
-    """What `orl rollout` leaves: a journal, and one evaluation."""
+    """Write the folder of `orl rollout`: a journal, and one evaluation."""
     folder.mkdir(parents=True)
     write(folder, *(trajectory_of(key=f"r{number}") for number in range(3)))
     metrics_log.append(folder / "metrics.jsonl", "eval", 0, {"a/b/success": 0.5, "a/b/rollouts": 3.0}, seconds=0)

@@ -66,7 +66,7 @@ class Game:
 
     @property
     def prompt(self) -> str:
-        """What the player is told first."""
+        """The first words to the player."""
         return f"Find the number I picked from {self.low} to {self.high}. Guesses left: {self.guesses_left}"
 
     def guess(self, number: int) -> tuple[str, float]:

@@ -104,18 +104,18 @@ class FirstThatWorks:
     """Sends weights by CUDA IPC; once that has failed, through shared memory: some containers forbid the first."""
 
     def __init__(self, ipc: WeightSync, shared: WeightSync) -> None:
-        self._ways = [ipc, shared]
+        self._way, self._shared = ipc, shared
 
     def __call__(self, model: PreTrainedModel, version: str) -> None:
-        """See `WeightSync`."""
+        """See `WeightSync`. An engine that takes weights neither way died: the first way stays."""
         try:
-            self._ways[0](model, version)
+            self._way(model, version)
         except EngineError as fault:
-            if len(self._ways) == 1:
+            if self._way is self._shared:
                 raise
-            del self._ways[0]
+            self._shared(model, version)
+            self._way = self._shared
             logger.warning("weights go through shared memory from now on: %s", fault)
-            self._ways[0](model, version)
 
 
 def room_for(model: PreTrainedModel, other: Path) -> Path:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orl_rollout.run_folder.follow import lines_of, meanwhile
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row
 
 from orl_launcher.view.wording import MAIN_METRICS, duration, percent
@@ -20,8 +21,6 @@ from orl_launcher.view.wording import MAIN_METRICS, duration, percent
 if TYPE_CHECKING:
     from rich.console import Console
 
-PERIOD = 0.5  # seconds between looks at the file
-LONGEST_LINE = 1 << 24  # bytes
 EVERY = 5  # steps between lines where the output is no terminal
 QUIET = 300.0  # seconds without a line, after which a plain log says that the work goes on
 TENTHS = 10  # lines of counted work where the output is no terminal
@@ -88,10 +87,9 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
     columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("evaluating before training", total=steps)
-        ended = threading.Event()
         course = Course(steps, clock)
 
-        def follow() -> None:
+        def follow(ended: threading.Event) -> None:
             for row in _rows_of(path, ended):
                 if row is None:
                     quiet = "" if console.is_terminal else course.quiet()
@@ -104,32 +102,16 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
                     console.print(line, soft_wrap=True)
 
-        thread = threading.Thread(target=follow, name="progress", daemon=True)
-        thread.start()
-        try:
+        with meanwhile(follow, "progress"):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 def _rows_of(path: Path, ended: threading.Event) -> Iterator[MetricsRow | None]:
     """Yield each row of a batch or an evaluation as it is appended, and None after each look, until `ended`."""
-    offset = 0
-    last = False
-    while not last:
-        last = ended.wait(PERIOD)
-        if not path.is_file():
-            continue
-        with path.open("rb") as lines:
-            lines.seek(offset)
-            for line in iter(lambda: lines.readline(LONGEST_LINE), b""):
-                if not line.endswith(b"\n"):
-                    break
-                offset += len(line)
-                if (row := parse_row(line)) is not None and row.kind != "update":
-                    yield row
-        yield None
+    for line in lines_of(path, ended):
+        row = None if line is None else parse_row(line)
+        if line is None or (row is not None and row.kind != "update"):
+            yield row
 
 
 @contextmanager

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.follow import lines_of, meanwhile
 from orl_rollout.run_folder.metrics_log import mean
 from orl_rollout.run_folder.training_metrics import with_common_names
 
-PERIOD = 1.0  # seconds between looks at the log
-LONGEST_LINE = 1 << 16  # bytes
 NAMES = {
     "train/loss": "loss",
     "train/kl_loss": "kl",
@@ -77,42 +77,19 @@ def numbers_of(printed: str) -> dict[str, float]:
     return {name: float(value) for name, value in _NUMBER.findall(printed)}
 
 
-@contextmanager
-def followed(log: Path, metrics: Path, *, start: int = 0) -> Generator[None]:
+def followed(log: Path, metrics: Path, *, start: int = 0) -> AbstractContextManager[None]:
     """Add the updates that `log` reports after the byte `start` to the file `metrics`, while the block runs."""
-    ended = threading.Event()
-    thread = threading.Thread(target=_follow, args=(log, metrics, start, ended), name="orl-trainer-log", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return meanwhile(partial(_follow, log, metrics, start), "orl-trainer-log")
 
 
 def _follow(log: Path, metrics: Path, start: int, ended: threading.Event) -> None:
     updates = Updates()
-    for line in _lines_of(log, start, ended):
-        _add(metrics, updates.read(line))
+    for line in lines_of(log, ended, start):
+        if line is not None:
+            _add(metrics, updates.read(line.decode("utf-8", "replace")))
     _add(metrics, updates.end())
 
 
 def _add(metrics: Path, found: Iterable[tuple[int, dict[str, float]]]) -> None:
     for step, numbers in found:
         metrics_log.append(metrics, "update", step, numbers, seconds=0.0)
-
-
-def _lines_of(log: Path, start: int, ended: threading.Event) -> Iterator[str]:
-    """Yield the whole lines of `log` as they are written, until `ended` and the last one."""
-    last = False
-    while not last:
-        last = ended.wait(PERIOD)
-        if not log.is_file():
-            continue
-        with log.open("rb") as file:
-            file.seek(start)
-            for line in iter(lambda: file.readline(LONGEST_LINE), b""):
-                if not line.endswith(b"\n") and len(line) < LONGEST_LINE and not last:
-                    break
-                start += len(line)
-                yield line.decode("utf-8", "replace")

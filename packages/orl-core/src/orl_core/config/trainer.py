@@ -72,7 +72,12 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tensorboard: Annotated[
         bool, Meta(description="Write TensorBoard's files, to `tensorboard` in the run's folder.")
     ] = False
-    seed: Annotated[NonNegative, Meta(description="Seed of tasks, weights and sampling.")] = 0
+    seed: Annotated[
+        NonNegative,
+        Meta(
+            description="Seed of tasks, weights and sampling; SGLang repeats samples if its inference is deterministic."
+        ),
+    ] = 0
     flags: Annotated[
         dict[str, Flag | dict[str, Flag]],
         Meta(
