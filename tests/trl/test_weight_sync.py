@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,29 @@ def test_an_engine_that_died_leaves_the_first_way_in_place(model: Qwen3ForCausal
     first.fault = second.fault = None
     sync(model, "1")
     assert (first.sent[-1], "1" in second.sent) == ("1", False)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from orl_trl.sglang_control import SglangControl
+from orl_trl.weight_sync import SharedMemorySync
+with SharedMemorySync(SglangControl("http://127.0.0.1:9"), Path(sys.argv[1])) as sync:
+    (sync.folder / "model.safetensors").touch()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_weights_of_a_killed_run_are_removed_by_the_next(tmp_path: Path):
+    control = SglangControl("http://127.0.0.1:9")
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    (left,) = tmp_path.iterdir()
+    with SharedMemorySync(control, tmp_path) as first:
+        assert not left.exists()
+        (first.folder / "model.safetensors").touch()
+        with SharedMemorySync(control, tmp_path) as second:
+            assert {first.folder, second.folder} == set(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):

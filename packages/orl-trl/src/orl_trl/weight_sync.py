@@ -6,9 +6,12 @@ the prefix cache empty. They know neither rollouts nor the memory of the engine.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterable
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -25,6 +28,7 @@ from orl_trl.sglang_control import SglangControl
 logger = logger_of("orl")
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder for each sync is made in it, readable by this user alone
+FOLDER = "orl-weights-"  # begins the name of such a folder
 BUCKET_BYTES = 512 << 20
 SENT = torch.bfloat16
 
@@ -44,23 +48,30 @@ class WeightSync(Protocol):
 class SharedMemorySync:
     """Writes safetensors to a folder in shared memory, which the engine reads. A context manager.
 
-    `folder` is a checkpoint of the latest weights, without tokenizer, from which an engine can start.
+    `folder` is a checkpoint of the latest weights, without tokenizer, from which an engine can start. It is locked
+    while it is in use. Entering removes the folders without a lock: their owners were killed.
     """
 
     def __init__(self, control: SglangControl, parent: Path = SHARED_MEMORY) -> None:
         self._control = control
         self._parent = parent
+        self._life = ExitStack()
         self.folder = Path()
 
     def __enter__(self) -> Self:
-        with boundary(EngineError, f"making a folder for weights in {self._parent}"):
-            self.folder = Path(tempfile.mkdtemp(prefix="orl-weights-", dir=self._parent))
+        _remove_abandoned(self._parent)
+        with boundary(EngineError, f"making a folder for weights in {self._parent}"), ExitStack() as entering:
+            self.folder = Path(tempfile.mkdtemp(prefix=FOLDER, dir=self._parent))
+            entering.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            with suppress(OSError):  # NFS locks no folder, and then nobody removes one there
+                entering.enter_context(_locked(self.folder))
+            self._life = entering.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._life.close()
 
     def __call__(self, model: PreTrainedModel, version: str) -> None:
         """See `WeightSync`."""
@@ -76,6 +87,28 @@ class SharedMemorySync:
         """
         with boundary(EngineError, f"writing weights to {self.folder}"):
             model.save_pretrained(self.folder, state_dict=_sent(dict(policy_weights(model))))
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Hold the lock of `folder`, which ends with the process.
+
+    Raises:
+        OSError: another process holds it, or the file system has no locks.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove folders with weights whose owner was killed. An empty one may be about to be locked."""
+    for folder in {file.parent for file in parent.glob(f"{FOLDER}*/*")}:
+        with suppress(OSError), _locked(folder):
+            shutil.rmtree(folder)
 
 
 class CudaIpcSync:
