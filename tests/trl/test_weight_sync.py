@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +15,20 @@ from orl_rollout.signals.interrupt import on_thread
 from orl_testing import Fault, FaultKind
 from orl_trl.canary import canary_prompt, check_canary, logprobs_under
 from orl_trl.sglang_control import SglangControl
-from orl_trl.weight_sync import FirstThatWorks, SharedMemorySync, buckets
+from orl_trl.weight_sync import FirstThatWorks, SharedMemorySync, buckets, named_as_saved
 from safetensors.torch import load_file
-from transformers import PreTrainedModel, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3Config,
+    PreTrainedModel,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from tests.trl.stand_in import served
+
+VOCABULARY = 100  # of the multimodal model; the stand-in samples ids from 20 to 83
 
 
 @pytest.fixture
@@ -63,6 +74,38 @@ def test_the_trainer_keeps_its_mode_and_the_prompt_is_fixed(model: Qwen3ForCausa
     model.eval()
     assert found == logprobs_under(model, ids)
     assert len(found) == len(ids) - 1
+
+
+def test_a_multimodal_model_has_a_canary(tmp_path: Path):
+    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
+        sync(multimodal(), "0")
+        server.score = lambda _prompt, ids: [-math.log(VOCABULARY)] * len(ids)  # its logits are all 0
+        assert check_canary(control, multimodal()) < 1e-6
+
+
+def multimodal() -> PreTrainedModel:
+    """Return a model whose vocabulary is named in a part of its configuration, with weights of 0."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    text = {**sizes, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": VOCABULARY}
+    config = Gemma3Config(text_config=text, vision_config={**sizes, "image_size": 28, "patch_size": 14})
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.zero_()
+    return made
+
+
+def test_weights_go_by_handle_if_checkpoints_name_them_so(model: Qwen3ForCausalLM):
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "moe_intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    experts = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, num_key_value_heads=1, num_experts=2))
+    assert named_as_saved(model)
+    assert not named_as_saved(experts)
+    assert not named_as_saved(multimodal())
 
 
 def test_memory_is_released_and_taken_back():
@@ -138,6 +181,7 @@ def test_an_engine_that_died_leaves_the_first_way_in_place(model: Qwen3ForCausal
 KILLED = """
 import os, sys
 from pathlib import Path
+from typing import Any
 from orl_trl.sglang_control import SglangControl
 from orl_trl.weight_sync import SharedMemorySync
 with SharedMemorySync(SglangControl("http://127.0.0.1:9"), Path(sys.argv[1])) as sync:

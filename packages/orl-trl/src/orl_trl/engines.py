@@ -25,7 +25,7 @@ from orl_trl.served_engine import Child, ServedEngine, Server
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_options import PREFIX, options_of
 from orl_trl.sglang_process import MEMORY_SHARE, SHARE, Launch, SglangProcess, environment_for
-from orl_trl.weight_sync import CudaIpcSync, FirstThatWorks, SharedMemorySync, room_for
+from orl_trl.weight_sync import CudaIpcSync, FirstThatWorks, SharedMemorySync, named_as_saved, room_for
 
 
 def engine_of(run: Run, parameters: int | None) -> Choice:
@@ -93,7 +93,8 @@ def started(run: Run, model: PreTrainedModel, launch: Launch, *, bound: float = 
     process = SglangProcess(launch, run.folder, environment_for(run.config))
     control = SglangControl(process.url)
     with SharedMemorySync(control, room_for(model, run.folder.absolute())) as shared, process:
-        sync = FirstThatWorks(CudaIpcSync(control), shared) if model.device.type == "cuda" else shared
+        by_handle = model.device.type == "cuda" and named_as_saved(model)
+        sync = FirstThatWorks(CudaIpcSync(control), shared) if by_handle else shared
         server = Server(url=process.url, context_tokens=launch.context_tokens, releases=launch.memory_saver)
         yield ServedEngine(model, server, sync, Child(process, shared), bound=bound)
 

@@ -21,6 +21,7 @@ from orl_core.errors import EngineError, boundary
 from orl_rollout.logs import logger_of
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from orl_trl.lora import policy_weights
 from orl_trl.sglang_control import SglangControl
@@ -114,7 +115,7 @@ def _remove_abandoned(parent: Path) -> None:
 class CudaIpcSync:
     """Sends handles of the trainer's own GPU memory, bucket by bucket; the engine copies on the GPU.
 
-    It needs `sglang` in this environment, and an engine on the same GPU.
+    It needs `sglang` in this environment, an engine on the same GPU, and a model that is `named_as_saved`.
     """
 
     def __init__(self, control: SglangControl, bucket_bytes: int = BUCKET_BYTES) -> None:
@@ -156,6 +157,15 @@ def room_for(model: PreTrainedModel, other: Path) -> Path:
     needed = 2 * SENT.itemsize * model.num_parameters()
     fits = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > needed
     return SHARED_MEMORY if fits else other
+
+
+def named_as_saved(model: PreTrainedModel) -> bool:
+    """Tell whether checkpoints of `model` name its weights as `state_dict` does. An engine skips unknown names.
+
+    Experts of a mixture are one tensor in memory and many in a checkpoint; multimodal models have other prefixes there.
+    """
+    weights = {name: weight.to("meta") for name, weight in model.state_dict().items()}
+    return revert_weight_conversion(model, weights).keys() == weights.keys()
 
 
 def buckets(weights: Iterable[tuple[str, Tensor]], most: int) -> Generator[list[tuple[str, Tensor]]]:
