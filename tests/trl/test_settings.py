@@ -5,6 +5,7 @@ from typing import Any
 
 import orl_trl.tracking
 import pytest
+import torch
 import wandb
 from msgspec import structs
 from orl_core.errors import ConfigError
@@ -45,6 +46,12 @@ def test_save_interval_counts_steps(tmp_path: Path, rows: dict[str, Any]):
     made = settings(tmp_path, save_interval=3, num_rollout=9, **rows)
     assert (made.save_steps, made.max_steps) == (3 * updates_per_step(made), 9 * updates_per_step(made))
     assert settings(tmp_path).save_strategy == "no"
+
+
+def test_one_of_several_gpus_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    made = settings(tmp_path, flags={"use_cpu": False})
+    assert (made.n_gpu, made.train_batch_size) == (1, made.per_device_train_batch_size)
 
 
 def test_default_learning_rate_fits_the_size_of_the_model(tmp_path: Path):

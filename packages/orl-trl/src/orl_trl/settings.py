@@ -102,6 +102,7 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     merged.update(_batches(config, merged))
     with boundary(ConfigError, "the settings for TRL"):
         made = GRPOConfig(**merged)
+    made._n_gpu = min(made.n_gpu, 1)  # transformers takes every GPU that it sees, and TRL refuses several
     _check_optimizer(config, made)
     return made
 
