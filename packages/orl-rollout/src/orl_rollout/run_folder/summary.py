@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
 
 
+BROKE_OFF = "it broke off; the traceback says where"  # the error of a run that a bug ended
+
+
 class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The figures of a run. None is a figure that is not known, UNSET one that this run does not have.
 
