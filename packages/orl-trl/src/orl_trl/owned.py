@@ -38,6 +38,7 @@ _GROUPS = {
     "`max_turns` of an environment sets it": "max_tool_calling_iterations",
     "orl orders the tasks": "length_column_name train_sampling_strategy",
     "the loss of GRPO has no labels": "label_names label_smoothing_factor",
+    "each micro-batch would take a quantile of its own, and not that of the pass": "top_entropy_quantile",
     "orl trains": "do_train",
 }
 OWNED = {

@@ -12,6 +12,7 @@ from orl_core.config.trainer import Flag
 from orl_core.errors import ConfigError
 
 PREFIX = "--sglang-"
+_ONE_GPU = "the engine is on the GPU that trains, and its weights come from there"
 # Options that orl sets, each with the reason why nobody else does.
 OWNED = {
     "model": "`model` sets it",
@@ -24,6 +25,9 @@ OWNED = {
     "weight-version": "it is the step",
     "skip-tokenizer-init": "rollouts are token ids",
     "enable-memory-saver": "it is on wherever torch_memory_saver is installed",
+    **dict.fromkeys(("tp", "tp-size", "tensor-parallel-size"), _ONE_GPU),
+    **dict.fromkeys(("pp", "pp-size", "pipeline-parallel-size"), _ONE_GPU),
+    **dict.fromkeys(("dp", "dp-size", "data-parallel-size"), _ONE_GPU),
 }
 
 
