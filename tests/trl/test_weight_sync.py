@@ -202,6 +202,12 @@ def test_weights_of_a_killed_run_are_removed_by_the_next(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+def test_folder_that_the_engine_does_not_read_is_named(model: Qwen3ForCausalLM, tmp_path: Path):
+    with SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path) as sync, pytest.raises(EngineError) as told:
+        sync(model, "0")
+    assert str(sync.folder) in str(told.value)
+
+
 def test_a_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):
     with pytest.raises(EngineError, match="folder"):
         SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path / "absent").__enter__()

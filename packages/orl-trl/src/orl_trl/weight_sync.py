@@ -77,7 +77,10 @@ class SharedMemorySync:
     def __call__(self, model: PreTrainedModel, version: str) -> None:
         """See `WeightSync`."""
         self.write(model)
-        self._control.update_from_disk(str(self.folder), version)
+        try:
+            self._control.update_from_disk(str(self.folder), version)
+        except EngineError as fault:
+            raise EngineError(f"{fault}. Let SGLang read {self.folder}, if it runs in a container") from fault
         self._control.flush_cache()
 
     def write(self, model: PreTrainedModel) -> None:
