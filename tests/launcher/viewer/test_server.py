@@ -69,6 +69,9 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
         slime = await (await client.get(f"/{TOKEN}/run/slime")).text()
         assert "Loss over training steps" in slime
         assert "Entropy, nats per token" in slime
+        played = await (await client.get(f"/{TOKEN}/run/rollouts")).text()
+        assert "Nothing to compare yet" not in played
+        assert "did not finish" not in played
         agent = await (await client.get(f"/{TOKEN}/run/agent/episode/4")).text()
         assert "continues turn 1 (fork)" in agent
         compared = await (await client.get(f"/{TOKEN}/compare?run=trl&run=slime")).text()
