@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,28 @@ def test_a_busy_server_is_idle_after_its_requests_are_aborted():
             pass
         control.settle()
         assert waiting.result(10).finish_reason == "abort"
+
+
+def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_path: Path):
+    flushed: list[bool] = []
+
+    def flush(plain: Callable[[], bool]) -> bool:
+        flushed.append(plain())
+        return flushed[-1]
+
+    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
+        server.flush_cache = partial(flush, server.flush_cache)
+        server.pause()
+        others = on_thread(lambda: control.sample([1, 2], 4))
+        while not server.running:
+            pass
+        syncing = on_thread(lambda: sync(model, "0"))
+        while not flushed:
+            pass
+        assert not flushed[0]
+        server.resume()
+        syncing.result(10)
+        assert len(others.result(10).token_ids) == 4
 
 
 class Ways:
