@@ -232,6 +232,14 @@ def test_folder_that_the_engine_does_not_read_is_named(model: Qwen3ForCausalLM, 
     assert str(sync.folder) in str(told.value)
 
 
+def test_tied_weights_are_written_once(model: Qwen3ForCausalLM, tmp_path: Path):
+    with SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path) as sync:
+        sync.write(model)
+        written = load_file(sync.folder / "model.safetensors")
+    assert model.config.tie_word_embeddings
+    assert written.keys() == model.state_dict().keys() - {"lm_head.weight"}
+
+
 def test_a_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):
     with pytest.raises(EngineError, match="folder"):
         SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path / "absent").__enter__()

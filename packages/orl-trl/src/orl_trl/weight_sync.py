@@ -90,7 +90,7 @@ class SharedMemorySync:
             EngineError: shared memory is full, or cannot be written.
         """
         with boundary(EngineError, f"writing weights to {self.folder}"):
-            model.save_pretrained(self.folder, state_dict=_sent(dict(policy_weights(model))))
+            model.save_pretrained(self.folder, state_dict=_sent(model))
 
 
 @contextmanager
@@ -189,10 +189,17 @@ def buckets(weights: Iterable[tuple[str, Tensor]], most: int) -> Generator[list[
         yield bucket
 
 
-def _sent(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return `weights` as they are sent. Tied weights stay one tensor."""
-    cast: dict[tuple[int, torch.Size], Tensor] = {}
-    return {name: cast.setdefault((weight.data_ptr(), weight.shape), _cast(weight)) for name, weight in weights.items()}
+def _sent(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights of `model` as they are sent, out of the GPU's memory. Tied weights stay one tensor."""
+    own = {weight.data_ptr() for weight in model.state_dict().values()}
+    tied: dict[tuple[int, torch.Size], Tensor] = {}
+    sent: dict[str, Tensor] = {}
+    for name, weight in policy_weights(model):
+        key = weight.data_ptr(), weight.shape
+        sent[name] = tied[key] if key in tied else _cast(weight).cpu()
+        if weight.data_ptr() in own:  # a merged weight is gone, and the next one may be where it was
+            tied[key] = sent[name]
+    return sent
 
 
 def _cast(weight: Tensor) -> Tensor:
