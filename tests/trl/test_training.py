@@ -56,8 +56,11 @@ def test_what_does_not_train_stays_out_of_the_baseline(checkpoint: Path, tmp_pat
     assert all(log["grad_norm"] == log["grad_norm"] for log in logs)
 
 
-def test_a_run_leaves_its_files(checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    run = make_run(tmp_path / "run", checkpoint, held_out=3)
+def test_a_run_leaves_its_files(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(checkpoint.parent)
+    run = make_run(tmp_path / "run", checkpoint.name, held_out=3)
     player = Player(run.config, by_row)
     train(run, player.open)
     kinds = [(row["kind"], row["step"]) for row in rows(run)]
