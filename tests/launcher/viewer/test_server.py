@@ -72,6 +72,7 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
         played = await (await client.get(f"/{TOKEN}/run/rollouts")).text()
         assert "Nothing to compare yet" not in played
         assert "did not finish" not in played
+        assert ("played tasks" in played, "held-out tasks" in played) == (True, False)
         agent = await (await client.get(f"/{TOKEN}/run/agent/episode/4")).text()
         assert "continues turn 1 (fork)" in agent
         assert ("Next" in agent, "Previous" in agent) == (False, True)
