@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 POLL_SECONDS = 0.2  # between two looks whether the server lives
 DEATH_SECONDS = 20.0  # from the end of its HTTP server to that of its processes
-SYNC_SECONDS, RESTARTS = "sync_seconds", "engine_restarts"  # in the metrics, beside the canary's
+SYNC_SECONDS, RESTARTS = "weight_sync_seconds", "engine_restarts"  # in the metrics, beside the canary's
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -183,7 +183,7 @@ class ServedEngine:
 
     @contextmanager
     def _timed(self) -> Generator[None]:
-        """Add the seconds of the block to `sync_seconds`."""
+        """Add the seconds of the block to `weight_sync_seconds`."""
         started = time.monotonic()
         try:
             yield
