@@ -137,7 +137,10 @@ class ServedEngine:
 
     def _give_back(self) -> None:
         self._control.settle()
-        self._control.release("kv_cache", "weights")
+        # SGLang (0.5.16) waits for its GPU only after a release. Kernels of answered requests may still read the KV
+        # cache, and none reads the weights, so the first release is the wait for the second.
+        self._control.release("weights")
+        self._control.release("kv_cache")
         self._released = True
 
     def _from_child(self, work: Callable[[], None], version: str | None) -> None:
