@@ -3,7 +3,8 @@
 The same conversations, with actions of lengths drawn once, are played by a bare HTTP client, by orl's client of SGLang
 and by the engine in the training process. Then the weights are synced, the rows are scored and trained as in a step.
 The weights are random, and no stop id ends an action. Without a GPU a stand-in takes SGLang's place and the model is
-tiny: that shows that the benchmark runs, and no more.
+tiny: that shows that the benchmark runs, and no more. The variable SGLANG_OPTIONS holds further options of SGLang, such
+as `--attention-backend triton`.
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ def stand_in() -> Generator[str]:
 
 @contextmanager
 def sglang(folder: Path) -> Generator[str]:
-    launch = Launch(model=str(folder), context_tokens=32_768, memory_share=0.4, memory_saver=False)
+    extra = tuple(os.environ.get("SGLANG_OPTIONS", "").split())
+    launch = Launch(model=str(folder), context_tokens=32_768, memory_share=0.4, memory_saver=False, extra=extra)
     with SglangProcess(launch, folder, os.environ) as process:
         yield process.url
 
@@ -242,7 +244,7 @@ def syncs_to(url: str, model: Any, *, small: bool) -> dict[str, float]:
 def run(console: Console, *, quick: bool) -> list[str]:
     """Measure and print; complain of an engine with other weights, and of memory far from the estimate."""
     small = quick or not torch.cuda.is_available()
-    rows, turns, scale = (4, 2, 16) if small else (64, 6, 1)
+    rows, turns, scale = (4, 2, 16) if small else (64, 2, 1)
     work = work_of(rows, turns, SHAPES[small]["vocab_size"], scale)
     with TemporaryDirectory() as name, quiet_trl(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*'rollout_func'", UserWarning)

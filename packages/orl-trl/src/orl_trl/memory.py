@@ -43,6 +43,7 @@ logger = logger_of("orl")
 WEIGHT_BYTES, FROZEN_BYTES = 4, 2  # as `load_model` loads; keys and values of `generate` have the type of the weights
 LORA_RANK = 32  # that is proposed
 MOMENTS = {"8bit": EIGHT_BIT_MOMENTS, "sgd": 0.0, "adafactor": 0.0}  # bytes a parameter, by a part of the name
+GIB = 2**30
 TILE_TOKENS, TILE_WIDTH = 4096, 32768  # TRL computes the logits of an update in tiles of this size
 SERVED_BYTES = 2  # of a weight in SGLang
 LEAST_CONTEXT = 512  # ids: the shortest context that is proposed
@@ -135,6 +136,15 @@ def check_memory(run: Run, settings: GRPOConfig, config: Mapping[str, Any], shar
         raise ConfigError(problem)
     for note in found.notes:
         logger.warning("%s", note)
+
+
+def peak_memory() -> float:
+    """Return the most memory, in GiB, that tensors had on the GPU since the last call, or 0 without a GPU."""
+    if not torch.cuda.is_available():
+        return 0.0
+    peak = torch.cuda.max_memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    return peak / GIB
 
 
 def _phase(name: str, memory_of: Callable[[OneGpu], Memory], sizes: OneGpu, changes: Sequence[Changes]) -> Phase:

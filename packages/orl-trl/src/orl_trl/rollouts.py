@@ -47,7 +47,7 @@ class Player(Protocol):
 class BatchEngine(Protocol):
     """The engine of a training run, which samples batch by batch, each with the weights of then.
 
-    `metrics` are numbers of the latest batch; `sync_seconds`, where it is, is no time of the rollouts.
+    `metrics` are numbers of the latest batch; `weight_sync_seconds`, where it is, is no time of the rollouts.
     """
 
     metrics: dict[str, float]

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 POLL_SECONDS = 0.2  # between two looks whether the server lives
 DEATH_SECONDS = 20.0  # from the end of its HTTP server to that of its processes
-SYNC_SECONDS, RESTARTS = "sync_seconds", "engine_restarts"  # in the metrics, beside the canary's
+SYNC_SECONDS, RESTARTS = "weight_sync_seconds", "engine_restarts"  # in the metrics, beside the canary's
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -137,7 +137,10 @@ class ServedEngine:
 
     def _give_back(self) -> None:
         self._control.settle()
-        self._control.release("kv_cache", "weights")
+        # SGLang (0.5.16) waits for its GPU only after a release. Kernels of answered requests may still read the KV
+        # cache, and none reads the weights, so the first release is the wait for the second.
+        self._control.release("weights")
+        self._control.release("kv_cache")
         self._released = True
 
     def _from_child(self, work: Callable[[], None], version: str | None) -> None:
@@ -183,7 +186,7 @@ class ServedEngine:
 
     @contextmanager
     def _timed(self) -> Generator[None]:
-        """Add the seconds of the block to `sync_seconds`."""
+        """Add the seconds of the block to `weight_sync_seconds`."""
         started = time.monotonic()
         try:
             yield

@@ -21,6 +21,7 @@ from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from orl_trl.checkpoints import WholeCheckpoints
+from orl_trl.memory import peak_memory
 from orl_trl.metrics import trl_metrics, versions
 from orl_trl.micro_batches import naming_options
 from orl_trl.rollouts import Rollouts
@@ -97,7 +98,8 @@ class Training(TrainerCallback):
         engine = dict(rollouts.engine.metrics)
         playing, trained = rollouts.seconds - engine.get(SYNC_SECONDS, 0.0), seconds - rollouts.seconds
         spent = {"rollout_seconds": playing, "train_seconds": trained, "step_seconds": seconds, **engine}
-        more = {**trl_metrics(self._logs), **spent, "out_of_memory": float(self._trainer.out_of_memory)}
+        memory = {"train_memory_gib": peak} if (peak := peak_memory()) else {}
+        more = {**trl_metrics(self._logs), **spent, **memory, "out_of_memory": float(self._trainer.out_of_memory)}
         self._trainer.out_of_memory = 0
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
         self._trainer.note_random_state()  # before the step counts: a signal may end the measurement below

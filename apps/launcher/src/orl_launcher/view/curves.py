@@ -49,6 +49,7 @@ CHARTS = (
     ("train_seconds", "Seconds of training", False),
     ("weight_sync_seconds", "Seconds of copying weights", False),
     ("step_seconds", "Seconds of a step", False),
+    ("train_memory_gib", "GPU memory of training, GiB", False),
     ("generation_seconds", "Engine seconds, all rollouts", False),
     ("environment_seconds", "Environment seconds, all rollouts", False),
 )

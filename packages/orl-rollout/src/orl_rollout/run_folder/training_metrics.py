@@ -24,6 +24,7 @@ TRAINING_METRICS = {
     "train_seconds": "seconds of training",
     "weight_sync_seconds": "seconds of copying the weights into the engine",
     "step_seconds": "seconds of the whole step",
+    "train_memory_gib": "most memory that tensors of the training process had on the GPU in a step, in GiB",
 }
 
 

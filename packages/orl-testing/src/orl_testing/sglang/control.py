@@ -91,10 +91,13 @@ class _Control:
         return web.json_response({"success": True, "message": "Success"})
 
     async def release_memory(self, http: web.Request) -> web.Response:
-        """Refuses while requests run, as there."""
+        """Refuses while requests run, as there. SGLang waits for the GPU only after it gave the memory back."""
         tags = (await _body(http)).get("tags") or MEMORY
         if self._server.running:
             return web.json_response({"error": {"message": "the server is not idle"}}, status=400)
+        if "kv_cache" in tags and self._server.gpu_busy:
+            return web.json_response({"error": {"message": "CUDA error: an illegal memory access"}}, status=500)
+        self._server.gpu_busy = False
         self._server.released |= set(tags)
         return web.Response()
 

@@ -36,6 +36,7 @@ class ServedModel:
         self.weight_version = "default"
         self.weights: list[str] = []  # folders and buckets that weights were loaded from, in order
         self.released: set[str] = set()  # tags of memory that was given back; requests fail until it is taken again
+        self.gpu_busy = False  # kernels of answered requests may still read the KV cache
         self.score: Score = logprobs_of  # of ids after a prompt; it may be set
         self.disconnected = 0  # requests whose client went away before the answer
         self.prompt_tokens = 0  # of the requests that began to run, and how many of these ids the cache held
@@ -120,6 +121,7 @@ class ServedModel:
         self.prompt_tokens += len(prompt)
         self.cached_tokens += cached
         self._cache.add(prompt + ids)
+        self.gpu_busy = True
         return ServedGeneration(
             token_ids=ids,
             logprobs=self.score(prompt, ids),
