@@ -54,6 +54,13 @@ def share_of(run: Run, choice: Choice) -> float | None:
         return SHARE  # SGLang refuses it in its own words
 
 
+def unready(url: str) -> str:
+    """Return what is wrong with the SGLang at the address `url`; "" if it is ready, or if there is no address."""
+    if not url or SglangControl(url).healthy():
+        return ""
+    return f"trainer.engine {url}: no SGLang is ready there. Start it, or give another address"
+
+
 @contextmanager
 def open_engine(run: Run, model: PreTrainedModel, choice: Choice) -> Generator[BatchEngine]:
     """Open the engine `choice` of a run, which samples for `model`.
@@ -106,9 +113,9 @@ def reached(run: Run, model: PreTrainedModel, url: str, *, bound: float = BOUND)
     Raises:
         ConfigError: it does not answer.
     """
+    if problem := unready(url):
+        raise ConfigError(problem)
     control = SglangControl(url)
-    if not control.healthy():
-        raise ConfigError(f"trainer.engine {url}: no SGLang is ready there. Start it, or give another address")
     folder = run.folder.absolute()
     with SharedMemorySync(control, room_for(model, folder) if _is_here(url) else folder) as shared:
         server = Server(url=url, context_tokens=_context_of(run.config, model))
