@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from orl_cluster.launch.probe import Findings
 from orl_cluster.launch.process import Failure, failure_of
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig
 from orl_core.errors import OrlError
+from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.record import read_record
 
 from tests.kit.saved import saved
 
@@ -64,3 +67,15 @@ def test_run_that_lost_a_node_names_it_and_its_checkpoint(monkeypatch: pytest.Mo
 
 def test_other_failure_tells_of_no_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert "lost" not in error_of(monkeypatch, tmp_path, Failure(error="ValueError: no"))
+
+
+def test_run_that_breaks_off_is_not_finished(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def full(_: Command) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(attempts, "_attempt", full)
+    command = command_in(tmp_path)
+    write_config(tmp_path, command.request.run.config)
+    with pytest.raises(OSError, match="No space"):
+        attempts.run_to_end(command, lambda _: pytest.fail("no other attempt helps"))
+    assert not read_record(tmp_path).finished

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,13 @@ import pytest
 from orl_core.messages import Action, FailureKind, Message, ParseFailure, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.trajectory import Generation, Trajectory, Turn
 from orl_launcher.export.conversations import ChatRow, rows_of
+from orl_launcher.export.files import FORMATS, write
 from orl_launcher.main import main
 from orl_rollout.journal.journal import read_journal
+from orl_rollout.signals import interrupt
 
-from tests.kit.journalled import entry_of, trajectory_of, write
+from tests.kit.journalled import entry_of, trajectory_of
+from tests.kit.journalled import write as write_journal
 from tests.launcher.synthetic import make_run
 
 
@@ -80,7 +85,7 @@ def test_failed_episode_has_no_reward() -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("export") / "demo", steps=2)
-    write(folder, trajectory_of("\ud800 lone \x00", key="odd"), name="9")
+    write_journal(folder, trajectory_of("\ud800 lone \x00", key="odd"), name="9")
     return folder
 
 
@@ -92,6 +97,25 @@ def test_jsonl_has_a_line_for_each_episode(made: Path, tmp_path: Path) -> None:
     assert not any(sum(datum["loss_mask"]) for line in lines[:6] for datum in line["data"])  # held-out
     assert sum(lines[6]["data"][0]["loss_mask"]) == 2
     assert main(["export", str(made), "--output", str(out)]) == 2
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_signal_ends_an_export_without_a_file(tmp_path: Path, form: str) -> None:
+    def endless() -> Iterator[ChatRow]:
+        while True:
+            yield from rows(trajectory_of())
+            signal.raise_signal(signal.SIGINT)
+
+    with interrupt.listening(), pytest.raises(KeyboardInterrupt):
+        write(endless(), tmp_path / "out", form, "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_remains_of_a_killed_export_are_replaced(made: Path, tmp_path: Path, form: str) -> None:
+    (tmp_path / ".out.part" / "data").mkdir(parents=True)
+    assert main(["export", str(made), "--format", form, "--output", str(tmp_path / "out")]) == 0
+    assert not (tmp_path / ".out.part").exists()
 
 
 def test_run_without_episodes_writes_nothing(tmp_path: Path) -> None:

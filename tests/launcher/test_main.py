@@ -26,6 +26,7 @@ from tests.launcher import adapters
 WHODUNIT = str(Path(__file__).parents[2] / "configs" / "whodunit.yaml")
 
 Capture = pytest.CaptureFixture[str]
+Training = Callable[[str, str], list[str]]
 
 
 def fails(capsys: Capture, code: int, *argv: str) -> str:
@@ -182,32 +183,22 @@ def test_a_dry_run_shows_the_settings_and_does_nothing(
 
 
 @pytest.fixture
-def tasks(tmp_path: Path) -> Path:
-    path = tmp_path / "given.jsonl"
-    path.write_text("", encoding="utf-8")
-    return path
+def training(fake_adapter: Callable[[str], None], tmp_path: Path) -> Training:
+    """Return the command line of a run by an adapter, under a name. It needs neither playground nor evaluation."""
+    tasks, config = tmp_path / "given.jsonl", tmp_path / "elsewhere.yaml"
+    tasks.write_text("", encoding="utf-8")
+    trainer = f"{{model: some/model, num_rollout: 3, task_data: {tasks}}}"
+    config.write_text(f"environments: {{Org/Env: {{}}}}\nsecrets: {{token: hush}}\ntrainer: {trainer}\n", "utf-8")
+
+    def words(adapter: str, name: str) -> list[str]:
+        fake_adapter(adapter)
+        return ["train", "trl", "--config", str(config), "--name", name]
+
+    return words
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
-    """A configuration that needs neither playground nor evaluation."""
-    path = tmp_path / "elsewhere.yaml"
-    path.write_text(
-        "environments: {Org/Env: {}}\nsecrets: {token: hush}\ntrainer: {model: some/model, num_rollout: 3}\n",
-        encoding="utf-8",
-    )
-    return path
-
-
-def train_in(name: str, tasks: Path, config: Path) -> list[str]:
-    return ["train", "trl", "--config", str(config), "--name", name, "--task-data", str(tasks)]
-
-
-def test_a_run_leaves_its_files_and_a_report(
-    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
-) -> None:
-    fake_adapter("train_well")
-    assert main([*train_in("one", tasks, elsewhere), "--", "--flag", "a b"]) == 0
+def test_a_run_leaves_its_files_and_a_report(capsys: Capture, training: Training) -> None:
+    assert main([*training("train_well", "one"), "--", "--flag", "a b"]) == 0
     folder = Path("runs/one")
     assert {"config.json", "metrics.jsonl", "report.html", "curve.png"} <= {path.name for path in folder.iterdir()}
     assert "hush" not in (folder / "config.json").read_text(encoding="utf-8")
@@ -218,33 +209,26 @@ def test_a_run_leaves_its_files_and_a_report(
     assert "report.html" in shown
 
 
-def test_variable_names_the_run_at_openreward(
-    fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_adapter("train_well")
+def test_variable_names_the_run_at_openreward(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENREWARD_RUN_NAME", "the-run")
-    assert main(train_in("one", tasks, elsewhere)) == 0
+    assert main(training("train_well", "one")) == 0
     assert read_object(Path("runs/one/config.json"))["openreward_run_name"] == "the-run"
 
 
 @pytest.mark.slow
 def test_rollouts_left_by_a_trainer_are_sent(
     capsys: Capture,
-    fake_adapter: Callable[[str], None],
-    tasks: Path,
-    elsewhere: Path,
+    training: Training,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     collector = Collector()
     with collector.serving():
         monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
         monkeypatch.setenv("OPENREWARD_API_URL", collector.url)
-        fake_adapter("train_and_leave_rollouts")
-        assert main(train_in("one", tasks, elsewhere)) == 0
+        assert main(training("train_and_leave_rollouts", "one")) == 0
         assert "2 rollouts sent" in capsys.readouterr().out
         assert collector.started() == ["r1", "r2"]
-        fake_adapter("train_and_leave_rollouts_interrupted")
-        assert main(train_in("two", tasks, elsewhere)) == 143
+        assert main(training("train_and_leave_rollouts_interrupted", "two")) == 143
         assert f"upload {Path('runs/two')}" in capsys.readouterr().out
         assert len(collector.started()) == 2
 
@@ -254,86 +238,64 @@ def test_rollouts_left_by_a_trainer_are_sent(
 )
 def test_secret_in_trainer_arguments_is_refused_before_writing(
     capsys: Capture,
-    fake_adapter: Callable[[str], None],
-    tasks: Path,
-    elsewhere: Path,
+    training: Training,
     monkeypatch: pytest.MonkeyPatch,
     extra: list[str],
 ) -> None:
-    fake_adapter("good")
     monkeypatch.setenv("OPENREWARD_API_KEY", "a-hidden-value")
-    told = fails(capsys, 1, *train_in("one", tasks, elsewhere), "--", *extra)
+    told = fails(capsys, 1, *training("good", "one"), "--", *extra)
     assert "OPENREWARD_API_KEY" in told
     assert "hidden" not in told
     assert not Path("runs").exists()
 
 
-def test_a_name_is_never_used_twice(
-    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
-) -> None:
-    fake_adapter("train_well")
+def test_a_name_is_never_used_twice(capsys: Capture, training: Training) -> None:
     Path("runs/one").mkdir(parents=True)
-    assert "--name" in fails(capsys, 2, *train_in("one", tasks, elsewhere))
-    assert "without a path" in fails(capsys, 2, *train_in("../one", tasks, elsewhere))
-    assert "without a path" in fails(capsys, 2, *train_in("../one", tasks, elsewhere), "--dry-run")
+    assert "--name" in fails(capsys, 2, *training("train_well", "one"))
+    assert "without a path" in fails(capsys, 2, *training("train_well", "../one"))
+    assert "without a path" in fails(capsys, 2, *training("train_well", "../one"), "--dry-run")
 
 
-def test_an_interrupted_run_is_reported_and_exits_with_130(
-    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
-) -> None:
-    fake_adapter("train_until_interrupted")
-    assert main(train_in("two", tasks, elsewhere)) == 130
+def test_an_interrupted_run_is_reported_and_exits_with_130(capsys: Capture, training: Training) -> None:
+    assert main(training("train_until_interrupted", "two")) == 130
     assert "did not finish" in Path("runs/two/report.html").read_text(encoding="utf-8")
     assert "so far" in capsys.readouterr().out
 
 
-def test_start_that_fails_leaves_no_folder(
-    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
-) -> None:
-    fake_adapter("refuse")
-    assert "no such model" in fails(capsys, 1, *train_in("four", tasks, elsewhere))
+def test_start_that_fails_leaves_no_folder(capsys: Capture, training: Training) -> None:
+    assert "no such model" in fails(capsys, 1, *training("refuse", "four"))
     assert not Path("runs/four").exists()
 
 
-def test_a_run_that_fails_is_reported_and_says_why(
-    capsys: Capture, fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
-) -> None:
-    fake_adapter("train_until_aborted")
-    assert "the engine is gone" in fails(capsys, 1, *train_in("three", tasks, elsewhere))
+def test_a_run_that_fails_is_reported_and_says_why(capsys: Capture, training: Training) -> None:
+    assert "the engine is gone" in fails(capsys, 1, *training("train_until_aborted", "three"))
     assert Path("runs/three/report.html").is_file()
 
 
 @pytest.mark.parametrize(("trainer", "code", "count"), [("train_in_error", 1, "8"), ("train_half_in_error", 0, "4")])
 def test_rollouts_in_error_are_told_and_fail_a_run_of_nothing_else(
     capsys: Capture,
-    fake_adapter: Callable[[str], None],
-    tasks: Path,
-    elsewhere: Path,
+    training: Training,
     trainer: str,
     code: int,
     count: str,
 ) -> None:
-    fake_adapter(trainer)
-    assert main(train_in("one", tasks, elsewhere)) == code
+    assert main(training(trainer, "one")) == code
     told = next(line for line in capsys.readouterr().out.splitlines() if "ERROR" in line)
     assert f"{count} of 8" in told
     assert "nobody answers" in told
 
 
-def test_a_trainers_own_exception_is_kept_and_the_run_reported(
-    fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path
-) -> None:
-    fake_adapter("train_until_broken")
+def test_a_trainers_own_exception_is_kept_and_the_run_reported(training: Training) -> None:
     with pytest.raises(MemoryError, match="the GPU is full"):
-        main(train_in("five", tasks, elsewhere))
+        main(training("train_until_broken", "five"))
     assert Path("runs/five/report.html").is_file()
 
 
-def test_tasks_that_are_not_there(
-    capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path, elsewhere: Path
-) -> None:
-    fake_adapter("train_well")
-    assert "orl prepare" in fails(capsys, 1, *train_in("four", tmp_path / "none.jsonl", elsewhere))
+def test_tasks_that_are_not_there(capsys: Capture, training: Training, tmp_path: Path) -> None:
+    assert "orl prepare" in fails(
+        capsys, 1, *training("train_well", "four"), "--task-data", str(tmp_path / "none.jsonl")
+    )
 
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -342,18 +304,15 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @pytest.mark.parametrize("number", ENDINGS)
 @pytest.mark.parametrize("trainer", ["train_until_signalled", "train_through_a_signal"])
 def test_a_signal_gives_its_exit_code_and_the_run_is_reported(
-    fake_adapter: Callable[[str], None],
-    tasks: Path,
-    elsewhere: Path,
+    training: Training,
     number: signal.Signals,
     trainer: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The signal comes inside a weakref callback. A training that finishes all the same is not called interrupted."""
     monkeypatch.setattr(adapters, "SIGNAL", number)
-    fake_adapter(trainer)
     before = [signal.getsignal(ending) for ending in ENDINGS]
-    assert main(train_in("five", tasks, elsewhere)) == 128 + number
+    assert main(training(trainer, "five")) == 128 + number
     assert [signal.getsignal(ending) for ending in ENDINGS] == before
     finished = trainer == "train_through_a_signal"
     summary = json.loads(Path("runs/five/summary.json").read_text(encoding="utf-8"))
@@ -361,12 +320,11 @@ def test_a_signal_gives_its_exit_code_and_the_run_is_reported(
     assert ("did not finish" in Path("runs/five/report.html").read_text(encoding="utf-8")) == (not finished)
 
 
-def test_what_is_ignored_stays_ignored(fake_adapter: Callable[[str], None], tasks: Path, elsewhere: Path) -> None:
+def test_what_is_ignored_stays_ignored(training: Training) -> None:
     """As `nohup` leaves it."""
-    fake_adapter("train_until_signalled")
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        assert main(train_in("six", tasks, elsewhere)) == 0
+        assert main(training("train_until_signalled", "six")) == 0
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)

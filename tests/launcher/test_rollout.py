@@ -16,6 +16,7 @@ from orl_launcher.cli import UsageError, agent, make_folder
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
 from orl_rollout.journal.journal import read_journal
+from orl_rollout.run_folder.record import read_record
 from transformers import PreTrainedTokenizerFast
 
 from tests.kit.configs import LOCAL
@@ -56,6 +57,8 @@ def test_tasks_are_played_against_an_engine_and_measured(
     assert (report["rollouts"], report["errors"]) == (1, 0)
     assert report["metrics"]["playground/GuessNumber/rollouts"] == 1
     assert json.loads((out / "config.json").read_text())["trainer"]["model"] == str(run / "checkpoint")
+    assert read_record(out).finished
+    assert read_record(out).summary["rollouts"] == 12
     assert "pass@1" in shown
     assert "pass@2" in shown
     assert (out / "tokenizer.json").is_file()

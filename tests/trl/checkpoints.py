@@ -1,11 +1,11 @@
-"""A checkpoint of a random model of three layers with a real tokenizer."""
+"""A checkpoint of a random model of three layers with a real tokenizer, and the weights of any checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
 from tests.kit.tokenizers import build, template
 
@@ -35,3 +35,8 @@ def write_checkpoint(folder: Path) -> None:
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of the checkpoint in `folder`, in fp32."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").state_dict()

@@ -63,9 +63,12 @@ def test_plan_says_the_engine(checkpoint: Path, tmp_path: Path):
 
 def test_options_of_sglang_stand_apart():
     flags = {"beta": 0.1, "sglang_mem_fraction_static": 0.4, "--sglang-disable-cuda-graph": True, "sglang-x": None}
-    extra = ["--sglang-cuda-graph-bs", "1", "2", "--max-grad-norm", "2", "--sglang-tp=1"]
+    extra = ["--sglang-cuda-graph-bs", "1", "2", "--max-grad-norm", "2", "--sglang-stream-interval=1"]
     options = options_of(flags, extra)
-    assert " ".join(options.sglang) == "--mem-fraction-static 0.4 --disable-cuda-graph --cuda-graph-bs 1 2 --tp=1"
+    assert (
+        " ".join(options.sglang)
+        == "--mem-fraction-static 0.4 --disable-cuda-graph --cuda-graph-bs 1 2 --stream-interval=1"
+    )
     assert options.flags == {"beta": 0.1}
     assert options.extra == ("--max-grad-norm", "2")
 
@@ -84,15 +87,17 @@ def test_switch_of_sglang_that_is_false_is_refused():
 
 @pytest.mark.parametrize("engine", ["transformers", URL])
 def test_option_of_an_sglang_that_is_not_started_is_refused(checkpoint: Path, tmp_path: Path, engine: str):
-    run = make_run(tmp_path / "run", checkpoint, engine=engine, flags={"sglang-tp": 1})
-    with pytest.raises(ConfigError, match="--sglang-tp"):
+    run = make_run(tmp_path / "run", checkpoint, engine=engine, flags={"sglang-stream-interval": 1})
+    with pytest.raises(ConfigError, match="--sglang-stream-interval"):
         engine_of(run, None)
 
 
 def test_sglang_starts_as_the_run_says(checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM):
-    run = with_context(make_run(tmp_path / "run", checkpoint, seed=7, flags={"sglang-tp": 1}), context_tokens=100)
+    run = with_context(
+        make_run(tmp_path / "run", checkpoint, seed=7, flags={"sglang-stream-interval": 1}), context_tokens=100
+    )
     words = command_of(launch_of(run, model), 1)
-    assert {"--model-path", str(checkpoint), "--random-seed", "7", "--tp", "1"} <= set(words)
+    assert {"--model-path", str(checkpoint), "--random-seed", "7", "--stream-interval", "1"} <= set(words)
     assert words[words.index("--context-length") + 1] == "100"
     most = model.config.max_position_embeddings
     assert launch_of(with_context(run, context_tokens=most + 1), model).context_tokens == most
@@ -105,7 +110,11 @@ def test_sglang_starts_as_the_run_says(checkpoint: Path, tmp_path: Path, model: 
         (Choice(engine="address", reason="", url=URL), (), 0.0),
         (Choice(engine="sglang", reason=""), (), SHARE),
         (Choice(engine="sglang", reason=""), ("--sglang-mem-fraction-static", "0.3"), 0.3),
-        (Choice(engine="sglang", reason=""), ("--sglang-mem-fraction-static=0.2", "--sglang-tp", "1"), 0.2),
+        (
+            Choice(engine="sglang", reason=""),
+            ("--sglang-mem-fraction-static=0.2", "--sglang-stream-interval", "1"),
+            0.2,
+        ),
         (Choice(engine="sglang", reason=""), ("--sglang-mem-fraction-static",), SHARE),
     ],
 )

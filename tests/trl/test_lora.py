@@ -15,8 +15,9 @@ from orl_trl.trainer import quiet_trl, train
 from orl_trl.weight_sync import SharedMemorySync
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
+from tests.trl.checkpoints import weights_of
 from tests.trl.fakes import Player, by_row, make_run, rows
 from tests.trl.stand_in import served
 
@@ -73,10 +74,6 @@ def test_policy_without_adapters_is_the_model_itself(model: Qwen3ForCausalLM):
     assert lora_config(None) is None
 
 
-def weights(folder: Path) -> dict[str, Tensor]:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").state_dict()
-
-
 @pytest.fixture(scope="module")
 def whole(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps, with a checkpoint after the first one."""
@@ -87,7 +84,7 @@ def whole(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_checkpoint_has_merged_weights_and_adapters_beside(checkpoint: Path, whole: Path):
     saved = whole / "checkpoint"
-    before, after = weights(checkpoint), weights(saved)
+    before, after = weights_of(checkpoint), weights_of(saved)
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {name for name in before if name.endswith("_proj.weight")}
     assert {path.name for path in (saved / ADAPTER).iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
@@ -108,7 +105,7 @@ def test_run_continues_its_adapters(checkpoint: Path, tmp_path: Path, whole: Pat
     player = Player(run.config, by_row)
     train(run, player.open)
     assert all(key.startswith("train/2/") for key in player.keys)
-    ours, theirs = weights(run.folder / "checkpoint"), weights(whole / "checkpoint")
+    ours, theirs = weights_of(run.folder / "checkpoint"), weights_of(whole / "checkpoint")
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 

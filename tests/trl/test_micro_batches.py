@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import ConfigError
 from orl_trl.engine import InProcessEngine
-from orl_trl.micro_batches import is_out_of_memory, micro_batches, rows_of
+from orl_trl.micro_batches import micro_batches, rows_of
+from orl_trl.out_of_memory import is_out_of_memory
 from orl_trl.rollouts import Rollouts
 from orl_trl.settings import grpo_config
 from orl_trl.trainer import plan_of, quiet_trl, train, trainer_of

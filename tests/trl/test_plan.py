@@ -12,6 +12,7 @@ from orl_rollout.run_folder.contract import Plan
 from orl_trl import plan
 
 from tests.trl.fakes import make_run
+from tests.trl.stand_in import served
 
 
 def planned(folder: Path, model: Path | str | None, *extra: str, **trainer: Any) -> Plan:
@@ -64,3 +65,13 @@ def test_model_is_looked_at_without_its_weights(tmp_path: Path):
     unseen = planned(tmp_path, "some/name")
     assert "some/name" in " ".join(unseen.notes)
     assert "some/name" in unseen.memory
+
+
+def test_engine_at_an_address_is_asked_whether_it_is_ready(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENREWARD_API_KEY", "or-key-0123456789")
+    with served() as (server, _):
+        assert planned(tmp_path, checkpoint, engine=server.url).problems == ()
+    (problem,) = planned(tmp_path, checkpoint, engine=server.url).problems
+    assert server.url in problem

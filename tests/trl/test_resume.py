@@ -17,6 +17,7 @@ from orl_trl.checkpoints import STATE, STATES
 from orl_trl.trainer import train
 from transformers import AutoModelForCausalLM
 
+from tests.trl.checkpoints import weights_of
 from tests.trl.fakes import make_run, rows, summary, tasks
 from tests.trl.test_several_rows import Recorded
 
@@ -68,10 +69,6 @@ def whole(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 def states_of(checkpoint: Path) -> dict[str, Any]:
     return {name: torch.load(checkpoint / name, weights_only=True) for name in ("optimizer.pt", "scheduler.pt")}
-
-
-def weights_of(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").state_dict()
 
 
 def same_end(one: Path, other: Path) -> None:

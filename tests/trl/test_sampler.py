@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,3 +91,26 @@ def test_seeded_requests_repeat_in_any_batch(model: Qwen3ForCausalLM):
     others = [SamplingRequest(token_ids=(1, 2, 3), max_new_tokens=3)]
     again = sample(model, [*others, *reversed(group)])[1:]
     assert [answer.token_ids for answer in reversed(again)] == [answer.token_ids for answer in drawn]
+
+
+@pytest.mark.parametrize("room", [2, 0])
+def test_batch_without_memory_is_halved(model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch, room: int):
+    batch = [SamplingRequest(token_ids=(number, 7), max_new_tokens=4, seed=number) for number in range(7)]
+    expected = [answer.token_ids for answer in sample(model, batch)]
+    plain = cast("Any", model).generate
+    sizes: list[int] = []
+
+    def generate(**given: Any) -> Any:
+        sizes.append(len(given["input_ids"]))
+        if sizes[-1] > room:
+            raise torch.OutOfMemoryError("scripted")
+        return plain(**given)
+
+    monkeypatch.setattr(model, "generate", generate)
+    if room:
+        assert [answer.token_ids for answer in sample(model, batch)] == expected
+        assert sizes == [7, 3, 1, 2, 4, 2, 2]
+    else:
+        with pytest.raises(torch.OutOfMemoryError):
+            sample(model, batch)
+        assert sizes == [7, 3, 1]

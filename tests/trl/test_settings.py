@@ -5,6 +5,7 @@ from typing import Any
 
 import orl_trl.tracking
 import pytest
+import torch
 import wandb
 from msgspec import structs
 from orl_core.errors import ConfigError
@@ -45,6 +46,12 @@ def test_save_interval_counts_steps(tmp_path: Path, rows: dict[str, Any]):
     made = settings(tmp_path, save_interval=3, num_rollout=9, **rows)
     assert (made.save_steps, made.max_steps) == (3 * updates_per_step(made), 9 * updates_per_step(made))
     assert settings(tmp_path).save_strategy == "no"
+
+
+def test_one_of_several_gpus_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    made = settings(tmp_path, flags={"use_cpu": False})
+    assert (made.n_gpu, made.train_batch_size) == (1, made.per_device_train_batch_size)
 
 
 def test_default_learning_rate_fits_the_size_of_the_model(tmp_path: Path):
@@ -106,14 +113,14 @@ def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
         ({}, ("--epsilon-hihg", "0.3"), "no `epsilon_hihg`; did you mean epsilon_high?"),
         ({}, ("stray",), "no `stray`"),
         ({"flags": {"beta": "much"}}, (), "beta: invalid float value: 'much'"),
-        ({"flags": {"max_steps": 3}}, (), "`max_steps` is orl's own; what sets it is `num_rollout`"),
-        ({"flags": {"top_k": 20}}, (), "`top_k` is orl's own; what sets it is nothing: the engine samples by"),
-        ({}, ("--repetition-penalty", "1.1"), "`repetition_penalty` is orl's own"),
-        ({}, ("--max-completion-length", "64"), "what sets it is `rollout.turn_tokens`"),
-        ({}, ("--resume-from-checkpoint", "runs/x"), "what sets it is `load`"),
+        ({"flags": {"max_steps": 3}}, (), "`max_steps` is refused: `num_rollout`"),
+        ({"flags": {"top_k": 20}}, (), "`top_k` is refused: the engine samples by"),
+        ({}, ("--repetition-penalty", "1.1"), "`repetition_penalty` is refused"),
+        ({}, ("--max-completion-length", "64"), "`rollout.turn_tokens`"),
+        ({}, ("--resume-from-checkpoint", "runs/x"), "`load`"),
         ({}, ("--temperature", "0"), "`temperature` is 0.0"),
         ({"advantage_estimator": "ppo"}, (), "--advantage-estimator ppo"),
-        ({}, ("--optim", "sgd"), "what sets it is `optimizer`"),
+        ({}, ("--optim", "sgd"), "`optimizer`"),
         ({"optimizer": "adamw_8bit"}, (), "--optimizer adamw_8bit: ImportError: You need to install `bitsandbytes`"),
         ({"optimizer": "adam"}, (), "adam is not a valid OptimizerNames"),
         ({"optimizer": "sgd", "adam_beta2": 0.9}, (), "--optimizer sgd does not take `adam_beta2`"),

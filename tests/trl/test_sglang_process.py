@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -41,7 +42,11 @@ def gone(process: int | None) -> bool:
 
 
 def members(group: int | None) -> list[int]:
-    return [process for process in psutil.pids() if psutil.pid_exists(process) and os.getpgid(process) == group]
+    found: list[int] = []
+    for process in psutil.pids():
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            found += [process] if os.getpgid(process) == group else []
+    return found
 
 
 def test_the_command_has_every_option():

@@ -27,11 +27,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.kit.tokenizers import template
+from tests.trl.checkpoints import weights_of
 from tests.trl.fakes import End, Player, by_row, make_run, rows, summary
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32").state_dict()
 
 
 @pytest.mark.slow
@@ -59,8 +56,11 @@ def test_what_does_not_train_stays_out_of_the_baseline(checkpoint: Path, tmp_pat
     assert all(log["grad_norm"] == log["grad_norm"] for log in logs)
 
 
-def test_a_run_leaves_its_files(checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    run = make_run(tmp_path / "run", checkpoint, held_out=3)
+def test_a_run_leaves_its_files(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(checkpoint.parent)
+    run = make_run(tmp_path / "run", checkpoint.name, held_out=3)
     player = Player(run.config, by_row)
     train(run, player.open)
     kinds = [(row["kind"], row["step"]) for row in rows(run)]
@@ -77,7 +77,7 @@ def test_a_run_leaves_its_files(checkpoint: Path, tmp_path: Path, caplog: pytest
     assert told["seconds_warm_start"] == 1.5
     assert {"python", "torch", "transformers", "trl", "openreward", "orl-trl"} <= told["versions"].keys()
     assert "interrupted" not in told
-    before, after = weights(checkpoint), weights(run.folder / "checkpoint")
+    before, after = weights_of(checkpoint), weights_of(run.folder / "checkpoint")
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert (run.folder / "checkpoint" / "tokenizer.json").is_file()
     noted = checkpoint_in(run.folder / "checkpoint")
@@ -103,7 +103,7 @@ def test_tensorboard_has_the_metrics(checkpoint: Path, tmp_path: Path):
 def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
     train(run, Player(run.config, lambda _: 1.0).open)
-    before, after = weights(checkpoint), weights(run.folder / "checkpoint")
+    before, after = weights_of(checkpoint), weights_of(run.folder / "checkpoint")
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 

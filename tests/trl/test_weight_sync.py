@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +17,20 @@ from orl_rollout.signals.interrupt import on_thread
 from orl_testing import Fault, FaultKind
 from orl_trl.canary import canary_prompt, check_canary, logprobs_under
 from orl_trl.sglang_control import SglangControl
-from orl_trl.weight_sync import FirstThatWorks, SharedMemorySync, buckets
+from orl_trl.weight_sync import FirstThatWorks, SharedMemorySync, buckets, named_as_saved
 from safetensors.torch import load_file
-from transformers import PreTrainedModel, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3Config,
+    PreTrainedModel,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from tests.trl.stand_in import served
+
+VOCABULARY = 100  # of the multimodal model; the stand-in samples ids from 20 to 83
 
 
 @pytest.fixture
@@ -63,6 +78,38 @@ def test_the_trainer_keeps_its_mode_and_the_prompt_is_fixed(model: Qwen3ForCausa
     assert len(found) == len(ids) - 1
 
 
+def test_a_multimodal_model_has_a_canary(tmp_path: Path):
+    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
+        sync(multimodal(), "0")
+        server.score = lambda _prompt, ids: [-math.log(VOCABULARY)] * len(ids)  # its logits are all 0
+        assert check_canary(control, multimodal()) < 1e-6
+
+
+def multimodal() -> PreTrainedModel:
+    """Return a model whose vocabulary is named in a part of its configuration, with weights of 0."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    text = {**sizes, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": VOCABULARY}
+    config = Gemma3Config(text_config=text, vision_config={**sizes, "image_size": 28, "patch_size": 14})
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.zero_()
+    return made
+
+
+def test_weights_go_by_handle_if_checkpoints_name_them_so(model: Qwen3ForCausalLM):
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "moe_intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    experts = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, num_key_value_heads=1, num_experts=2))
+    assert named_as_saved(model)
+    assert not named_as_saved(experts)
+    assert not named_as_saved(multimodal())
+
+
 def test_memory_is_released_and_taken_back():
     with served() as (server, control):
         control.release("weights", "kv_cache")
@@ -99,6 +146,28 @@ def test_a_busy_server_is_idle_after_its_requests_are_aborted():
         assert waiting.result(10).finish_reason == "abort"
 
 
+def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_path: Path):
+    flushed: list[bool] = []
+
+    def flush(plain: Callable[[], bool]) -> bool:
+        flushed.append(plain())
+        return flushed[-1]
+
+    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
+        server.flush_cache = partial(flush, server.flush_cache)
+        server.pause()
+        others = on_thread(lambda: control.sample([1, 2], 4))
+        while not server.running:
+            pass
+        syncing = on_thread(lambda: sync(model, "0"))
+        while not flushed:
+            pass
+        assert not flushed[0]
+        server.resume()
+        syncing.result(10)
+        assert len(others.result(10).token_ids) == 4
+
+
 class Ways:
     """A way to send weights that works as long as `fault` is None; it keeps the versions that it sent."""
 
@@ -131,6 +200,44 @@ def test_an_engine_that_died_leaves_the_first_way_in_place(model: Qwen3ForCausal
     first.fault = second.fault = None
     sync(model, "1")
     assert (first.sent[-1], "1" in second.sent) == ("1", False)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from typing import Any
+from orl_trl.sglang_control import SglangControl
+from orl_trl.weight_sync import SharedMemorySync
+with SharedMemorySync(SglangControl("http://127.0.0.1:9"), Path(sys.argv[1])) as sync:
+    (sync.folder / "model.safetensors").touch()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_weights_of_a_killed_run_are_removed_by_the_next(tmp_path: Path):
+    control = SglangControl("http://127.0.0.1:9")
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    (left,) = tmp_path.iterdir()
+    with SharedMemorySync(control, tmp_path) as first:
+        assert not left.exists()
+        (first.folder / "model.safetensors").touch()
+        with SharedMemorySync(control, tmp_path) as second:
+            assert {first.folder, second.folder} == set(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+def test_folder_that_the_engine_does_not_read_is_named(model: Qwen3ForCausalLM, tmp_path: Path):
+    with SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path) as sync, pytest.raises(EngineError) as told:
+        sync(model, "0")
+    assert str(sync.folder) in str(told.value)
+
+
+def test_tied_weights_are_written_once(model: Qwen3ForCausalLM, tmp_path: Path):
+    with SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path) as sync:
+        sync.write(model)
+        written = load_file(sync.folder / "model.safetensors")
+    assert model.config.tie_word_embeddings
+    assert written.keys() == model.state_dict().keys() - {"lm_head.weight"}
 
 
 def test_a_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):

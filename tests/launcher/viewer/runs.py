@@ -38,10 +38,11 @@ def make_cluster_run(folder: Path) -> Path:
 
 
 def make_rollouts(folder: Path) -> Path:
-    """Write the folder of `orl rollout`: a journal, and one evaluation."""
+    """Write the folder of `orl rollout`: a journal, one evaluation, and a summary."""
     folder.mkdir(parents=True)
     write(folder, *(trajectory_of(key=f"r{number}") for number in range(3)))
     metrics_log.append(folder / "metrics.jsonl", "eval", 0, {"a/b/success": 0.5, "a/b/rollouts": 3.0}, seconds=0)
+    (folder / "summary.json").write_text('{"rollouts": 3}', encoding="utf-8")
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,13 @@ def test_cut_journal_is_an_error(index: Index, folder: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(OrlError):
         index.entry(1)
+
+
+def test_index_that_is_taken_away_is_an_error(index: Index, folder: Path, tmp_path: Path) -> None:
+    write(folder, trajectory_of(key="a"))
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(OrlError):
+        grown(index)
 
 
 def test_index_of_another_version_is_made_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 from orl_core.errors import ConfigError
 from orl_launcher.main import main
+from orl_launcher.viewer.catalog import Catalog
 from orl_launcher.viewer.server import HEADERS, Viewer
 
 from tests.kit.journalled import trajectory_of
@@ -67,12 +69,32 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
         slime = await (await client.get(f"/{TOKEN}/run/slime")).text()
         assert "Loss over training steps" in slime
         assert "Entropy, nats per token" in slime
+        played = await (await client.get(f"/{TOKEN}/run/rollouts")).text()
+        assert "Nothing to compare yet" not in played
+        assert "did not finish" not in played
+        assert ("played tasks" in played, "held-out tasks" in played) == (True, False)
         agent = await (await client.get(f"/{TOKEN}/run/agent/episode/4")).text()
         assert "continues turn 1 (fork)" in agent
+        assert ("Next" in agent, "Previous" in agent) == (False, True)
+        first = await (await client.get(f"/{TOKEN}/run/agent/episode/1")).text()
+        assert ("Next" in first, "Previous" in first) == (True, False)
         compared = await (await client.get(f"/{TOKEN}/compare?run=trl&run=slime")).text()
         assert outline_of(compared).classes["run-1"] > 1
         assert "trainer.backend" in compared
     assert files_in(runs) == before
+
+
+def test_state_of_a_run_tells_what_became_of_it(tmp_path: Path) -> None:
+    folders = {name: make_run(tmp_path / name, steps=2, finished=False) for name in ("begun", "starting", "killed")}
+    first, *_ = (folders["begun"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folders["begun"] / "metrics.jsonl").write_text(first, encoding="utf-8")  # the evaluation before training
+    folders["played"] = make_rollouts(tmp_path / "played")
+    for name in ("starting", "killed", "played"):
+        for file in folders[name].iterdir():
+            os.utime(file, (0, 0))
+    (folders["starting"] / "engine.log").write_text("loading weights", encoding="utf-8")
+    states = {line.name: line.state for line in Catalog(tmp_path).lines()}
+    assert states == {"begun": "running", "starting": "running", "killed": "stopped", "played": "finished"}
 
 
 async def test_page_follows_a_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from orl_rollout.run_folder.checkpoint import (
     Checkpoint,
     checkpoint_in,
     default_output,
+    lasting_name,
     note_saved,
     weights_in,
     write_note,
@@ -82,6 +83,13 @@ def test_nothing_is_noted_of_a_run_that_saved_nothing(tmp_path: Path) -> None:
     note_saved(tmp_path, "slime", "/models/m")
     note_saved(tmp_path / "none", "slime", "/models/m")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_model_of_a_note_holds_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models" / "m").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert lasting_name("models/m") == str(tmp_path / "models" / "m")
+    assert (lasting_name("Org/Model"), lasting_name("")) == ("Org/Model", "")
 
 
 def test_unreadable_note_is_refused(tmp_path: Path) -> None:

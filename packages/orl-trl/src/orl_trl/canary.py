@@ -49,7 +49,7 @@ def check_canary(control: SglangControl, model: PreTrainedModel, *, ids: int = I
     Raises:
         EngineError: it is above `bound` or not finite, or the engine does not answer.
     """
-    prompt = canary_prompt(model.config.vocab_size)
+    prompt = canary_prompt(model.config.get_text_config().vocab_size)
     sampled = control.sample(prompt, ids)
     trainer = logprobs_under(model, [*prompt, *sampled.token_ids])[PROMPT_IDS - 1 :]
     mean = sum(abs(one - other) for one, other in zip(sampled.logprobs, trainer, strict=True)) / max(len(trainer), 1)

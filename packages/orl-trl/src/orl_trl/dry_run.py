@@ -21,7 +21,7 @@ from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.checkpoints import check_start, order_of, start_of
-from orl_trl.engines import engine_of, share_of
+from orl_trl.engines import engine_of, share_of, unready
 from orl_trl.local import TINY
 from orl_trl.lora import check_rank
 from orl_trl.memory import report
@@ -69,7 +69,9 @@ def plan_run(run: Run) -> Plan:
     notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes)
     return Plan(
         command="\n".join(filter(None, lines)),
-        problems=tuple(dict.fromkeys([*_missing_keys(run.config), *memory.problems])),
+        problems=tuple(
+            dict.fromkeys(filter(None, [unready(engine.url), *_missing_keys(run.config), *memory.problems]))
+        ),
         notes=tuple(filter(None, notes)),
         memory=memory.table,
         engine=str(engine),

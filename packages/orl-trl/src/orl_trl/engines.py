@@ -25,7 +25,7 @@ from orl_trl.served_engine import Child, ServedEngine, Server
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_options import PREFIX, options_of
 from orl_trl.sglang_process import MEMORY_SHARE, SHARE, Launch, SglangProcess, environment_for
-from orl_trl.weight_sync import CudaIpcSync, FirstThatWorks, SharedMemorySync, room_for
+from orl_trl.weight_sync import CudaIpcSync, FirstThatWorks, SharedMemorySync, named_as_saved, room_for
 
 
 def engine_of(run: Run, parameters: int | None) -> Choice:
@@ -52,6 +52,13 @@ def share_of(run: Run, choice: Choice) -> float | None:
         return float(given[-1]) if given else SHARE
     except ValueError:
         return SHARE  # SGLang refuses it in its own words
+
+
+def unready(url: str) -> str:
+    """Return what is wrong with the SGLang at the address `url`; "" if it is ready, or if there is no address."""
+    if not url or SglangControl(url).healthy():
+        return ""
+    return f"trainer.engine {url}: no SGLang is ready there. Start it, or give another address"
 
 
 @contextmanager
@@ -93,7 +100,8 @@ def started(run: Run, model: PreTrainedModel, launch: Launch, *, bound: float = 
     process = SglangProcess(launch, run.folder, environment_for(run.config))
     control = SglangControl(process.url)
     with SharedMemorySync(control, room_for(model, run.folder.absolute())) as shared, process:
-        sync = FirstThatWorks(CudaIpcSync(control), shared) if model.device.type == "cuda" else shared
+        by_handle = model.device.type == "cuda" and named_as_saved(model)
+        sync = FirstThatWorks(CudaIpcSync(control), shared) if by_handle else shared
         server = Server(url=process.url, context_tokens=launch.context_tokens, releases=launch.memory_saver)
         yield ServedEngine(model, server, sync, Child(process, shared), bound=bound)
 
@@ -105,9 +113,9 @@ def reached(run: Run, model: PreTrainedModel, url: str, *, bound: float = BOUND)
     Raises:
         ConfigError: it does not answer.
     """
+    if problem := unready(url):
+        raise ConfigError(problem)
     control = SglangControl(url)
-    if not control.healthy():
-        raise ConfigError(f"trainer.engine {url}: no SGLang is ready there. Start it, or give another address")
     folder = run.folder.absolute()
     with SharedMemorySync(control, room_for(model, folder) if _is_here(url) else folder) as shared:
         server = Server(url=url, context_tokens=_context_of(run.config, model))

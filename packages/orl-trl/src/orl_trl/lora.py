@@ -37,7 +37,7 @@ def base_of(model: Any) -> PreTrainedModel:
 def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the name and the tensor of each weight, as an engine must see it: with its adapter, where it has one.
 
-    Names and types are those of the checkpoint that training began with. `model` is not changed. One merged weight is
+    Names and types are those of `state_dict` before there were adapters. `model` is not changed. One merged weight is
     made at a time; weights without an adapter are the model's own.
     """
     base = base_of(model)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+from accelerate.utils.memory import clear_device_cache
 from msgspec import Struct
 from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError
@@ -21,6 +21,7 @@ from orl_rollout.logs import logger_of
 from torch import Tensor
 from transformers import Trainer
 
+from orl_trl.out_of_memory import is_out_of_memory
 from orl_trl.settings import MEANS_OVER_IDS
 from orl_trl.several_rows import SeveralRows
 
@@ -72,11 +73,6 @@ def rows_of(batch: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
         elif value.dim() == 2 and value.size(1) == width:
             part[name] = part[name][:, :response]
     return part
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell whether the memory of the device ran out."""
-    return isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)
 
 
 @contextmanager

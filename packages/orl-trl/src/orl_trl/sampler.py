@@ -15,7 +15,9 @@ from random import Random
 from typing import cast
 
 import torch
+from accelerate.utils.memory import clear_device_cache
 from msgspec import Struct
+from orl_rollout.logs import logger_of
 from orl_rollout.signals import interrupt
 from torch import Tensor
 from transformers import (
@@ -27,6 +29,10 @@ from transformers import (
     StoppingCriteriaList,
     TopPLogitsWarper,
 )
+
+from orl_trl.out_of_memory import is_out_of_memory
+
+logger = logger_of("orl")
 
 BATCH_TOKENS = 65_536  # of padded prompts in one batch: bounds the memory of its prefill, not of what it then samples
 
@@ -54,11 +60,25 @@ class SampledTokens(Struct, frozen=True, kw_only=True):
 
 
 def sample(model: PreTrainedModel, requests: Sequence[SamplingRequest]) -> list[SampledTokens]:
-    """Answer `requests`, in their order; rows of like sampling and like length share a batch."""
+    """Answer `requests`, in their order; rows of like sampling and like length share a batch.
+
+    A batch that the memory of the device does not hold is halved.
+    """
     answers: dict[int, SampledTokens] = {}
+    todo = list(_batches(requests))
     with torch.no_grad(), _neutral(model):
-        for rows in _batches(requests):
-            answers.update(zip(rows, _sample_batch(model, [requests[row] for row in rows]), strict=True))
+        while todo:
+            rows, half = todo.pop(0), 0
+            try:
+                answers.update(zip(rows, _sample_batch(model, [requests[row] for row in rows]), strict=True))
+            except RuntimeError as error:
+                half = len(rows) // 2
+                if not half or not is_out_of_memory(error):
+                    raise
+            if half:  # the error, which holds tensors, is gone
+                logger.warning("sampling ran out of memory at %d rows, which are halved", len(rows))
+                clear_device_cache(garbage_collection=True)
+                todo[:0] = [rows[:half], rows[half:]]
     return [answers[row] for row in range(len(requests))]
 
 

@@ -115,8 +115,7 @@ class ServedEngine:
     def _prepare(self, version: str) -> None:
         if version == self._version and not self._released and not self._died():
             return
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what the optimizer step needed, the engine can have
+        _empty_cache()  # what the optimizer step needed, the engine can have
         if self._died():
             self._restart(version)
         else:
@@ -127,6 +126,7 @@ class ServedEngine:
             self._control.resume("weights")
         self._sync(self._model, version)
         if self._released:
+            _empty_cache()  # and what the sync needed
             self._control.resume("kv_cache")
         self._released, self._version = False, version
         self._look()
@@ -192,3 +192,9 @@ class ServedEngine:
             yield
         finally:
             self.metrics[SYNC_SECONDS] += time.monotonic() - started
+
+
+def _empty_cache() -> None:
+    """Give memory of the GPU that torch keeps for later back, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

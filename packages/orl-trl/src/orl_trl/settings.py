@@ -102,6 +102,7 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     merged.update(_batches(config, merged))
     with boundary(ConfigError, "the settings for TRL"):
         made = GRPOConfig(**merged)
+    made._n_gpu = min(made.n_gpu, 1)  # transformers takes every GPU that it sees, and TRL refuses several
     _check_optimizer(config, made)
     return made
 
@@ -145,7 +146,7 @@ def _flags(flags: Mapping[str, str | float | bool | None], extra: Sequence[str])
     parser = _Parser([cast("DataClassType", GRPOConfig)], allow_abbrev=False, add_help=False)
     named = vars(parser.parse_args([*argv, *extra]))
     for name in sorted(named.keys() & OWNED.keys()):
-        raise ConfigError(f"the flag `{name}` is orl's own; what sets it is {OWNED[name]}")
+        raise ConfigError(f"the flag `{name}` is refused: {OWNED[name]}. Leave it out")
     if "gradient_checkpointing" in named:
         named[CHECKPOINTING] = named.pop("gradient_checkpointing")
     return named

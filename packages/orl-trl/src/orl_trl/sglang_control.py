@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import aiohttp
 import msgspec
-from orl_core.errors import EngineAnswerError, EngineError, boundary
+from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, boundary
 from orl_core.trajectory import Generation
 from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, read, read_error
@@ -55,8 +55,20 @@ class SglangControl:
         self._post("/update_weights_from_tensor", {**body, "weight_version": version})
 
     def flush_cache(self) -> None:
-        """Empty the prefix cache: its keys and values are those of older weights."""
-        self._post("/flush_cache", {})
+        """Empty the prefix cache, whose keys and values are those of older weights, once no request runs.
+
+        Raises:
+            EngineError: requests still run after IDLE_SECONDS.
+        """
+        ends = time.monotonic() + IDLE_SECONDS
+        while True:
+            try:
+                return self._post("/flush_cache", {})
+            except EngineRefused:  # requests run, also those that a client has just left
+                if time.monotonic() > ends:
+                    raise
+            interrupt.check()
+            time.sleep(IDLE_POLL_SECONDS)
 
     def release(self, *memory: Memory) -> None:
         """Give GPU memory back. What was in it is lost."""
@@ -67,21 +79,9 @@ class SglangControl:
         self._post("/resume_memory_occupation", {"tags": list(memory)})
 
     def settle(self) -> None:
-        """Abort what runs, wait until the server is idle, and empty the prefix cache: SGLang dies of a release before.
-
-        Raises:
-            EngineError: it is not idle within IDLE_SECONDS.
-        """
+        """Abort what runs, and empty the prefix cache of the idle server. SGLang dies of a release before that."""
         self._post("/abort_request", {"abort_all": True})
-        ends = time.monotonic() + IDLE_SECONDS
-        while True:
-            try:
-                return self.flush_cache()
-            except EngineError:
-                if time.monotonic() > ends:
-                    raise
-            interrupt.check()
-            time.sleep(IDLE_POLL_SECONDS)
+        self.flush_cache()
 
     def sample(self, ids: Sequence[int], count: int) -> Generation:
         """Return `count` ids that go on after `ids`, at temperature 1, past any end of sequence.
@@ -116,5 +116,6 @@ class SglangControl:
                 async with http.request(method, path, headers=headers, data=data) as answer:
                     if answer.status != 200:
                         said = (await read_error(answer)).decode("utf-8", "replace")
-                        raise EngineError(f"SGLang: {method} {path}: HTTP {answer.status}: {said}")
+                        error = EngineRefused if answer.status == 400 else EngineError
+                        raise error(f"SGLang: {method} {path}: HTTP {answer.status}: {said}")
                     return await read(answer, ANSWER_BYTES)

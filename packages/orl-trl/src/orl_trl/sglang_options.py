@@ -12,18 +12,22 @@ from orl_core.config.trainer import Flag
 from orl_core.errors import ConfigError
 
 PREFIX = "--sglang-"
-# Options that orl sets, and what sets them.
+_ONE_GPU = "the engine is on the GPU that trains, and its weights come from there"
+# Options that orl sets, each with the reason why nobody else does.
 OWNED = {
-    "model": "`model`",
-    "model-path": "`model`",
-    "host": "orl: it listens on this machine alone",
-    "port": "orl: a free one",
-    "context-length": "`rollout.context_tokens`",
-    "dtype": "orl: weights arrive in bfloat16",
-    "random-seed": "`seed`",
-    "weight-version": "orl: the step",
-    "skip-tokenizer-init": "orl: rollouts are token ids",
-    "enable-memory-saver": "orl: wherever torch_memory_saver is installed",
+    "model": "`model` sets it",
+    "model-path": "`model` sets it",
+    "host": "SGLang listens on this machine alone",
+    "port": "orl takes a free one",
+    "context-length": "`rollout.context_tokens` sets it",
+    "dtype": "weights arrive in bfloat16",
+    "random-seed": "`seed` sets it",
+    "weight-version": "it is the step",
+    "skip-tokenizer-init": "rollouts are token ids",
+    "enable-memory-saver": "it is on wherever torch_memory_saver is installed",
+    **dict.fromkeys(("tp", "tp-size", "tensor-parallel-size"), _ONE_GPU),
+    **dict.fromkeys(("pp", "pp-size", "pipeline-parallel-size"), _ONE_GPU),
+    **dict.fromkeys(("dp", "dp-size", "data-parallel-size"), _ONE_GPU),
 }
 
 
@@ -50,7 +54,7 @@ def options_of(flags: Mapping[str, Flag], extra: Sequence[str]) -> Options:
         target.append(f"--{word.removeprefix(PREFIX)}" if target is words and word.startswith("--") else word)
     for name in (word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")):
         if name in OWNED:
-            raise ConfigError(f"the option {PREFIX}{name} is orl's own; what sets it is {OWNED[name]}")
+            raise ConfigError(f"the option {PREFIX}{name} is refused: {OWNED[name]}. Leave it out")
     own = {name: value for name, value in flags.items() if not _is_sglangs(name)}
     return Options(sglang=tuple(words), flags=own, extra=tuple(rest))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import EngineError
 from orl_rollout.logs import logger_of, say
-from orl_rollout.run_folder.process import guarded, running
+from orl_rollout.run_folder.process import free_port, guarded, running
 from orl_rollout.secrets.entries import all_entries
 from orl_rollout.secrets.secrets import PLATFORM_KEY
 from orl_rollout.signals import interrupt
@@ -91,7 +90,7 @@ class SglangProcess:
         self._launch = launch
         self._environment = environment
         self._log = folder / LOG
-        self._port = _free_port()
+        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._life = ExitStack()
         self._restarts = 0
@@ -163,9 +162,3 @@ class SglangProcess:
             file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
             lines = re.split("[\n\r\u240d]", file.read().decode("utf-8", "replace"))
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

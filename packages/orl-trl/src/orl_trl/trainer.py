@@ -22,6 +22,7 @@ from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import open_runtime
@@ -153,7 +154,7 @@ def trainer_of(
             peft_config=lora_config(lora_rank),
         )
     correct_ratios(trainer)
-    trainer.begins_with, trainer.order = name, order_of(settings, list(rollouts.plan.tasks))
+    trainer.begins_with, trainer.order = lasting_name(name), order_of(settings, list(rollouts.plan.tasks))
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
 

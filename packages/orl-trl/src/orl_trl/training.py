@@ -16,7 +16,7 @@ from orl_rollout.results.metrics import evaluation_metrics, metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import Run
-from orl_rollout.run_folder.summary import Summary, SummaryFile
+from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -51,7 +51,7 @@ class Training(TrainerCallback):
         trainer.add_callback(self)
         start = trainer.start
         self._steps = self._begun = start.step if start else 0
-        ending: dict[str, Any] = {"error": "it broke off; the traceback says where"}
+        ending: dict[str, Any] = {"error": BROKE_OFF}
         with interrupt.notified(self._summary.interrupted):
             try:
                 with interrupt.patient(), naming_options():

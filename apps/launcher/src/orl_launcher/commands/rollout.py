@@ -20,6 +20,7 @@ from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.record import is_run
+from orl_rollout.run_folder.summary import note_end
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.signals import interrupt
 
@@ -230,6 +231,7 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
     if (told := agents_table([MetricsRow(step=0, kind="eval", metrics=metrics)])).row_count:
         console.print(told)
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
+    note_end(config, folder)
     errors = [one.error for one in played if one.error]
     latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split()))) if errors else ""
     if errors:

@@ -25,16 +25,8 @@ from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_js
 from orl_launcher.trainers import RUNS
 from orl_launcher.view.curves import charts_of
 from orl_launcher.view.episode import EpisodeRows, episode_rows, verdict
-from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.pieces import load_decoder
-from orl_launcher.view.tables import (
-    agents_table,
-    closing_table,
-    curves_table,
-    episode_view,
-    episodes_table,
-    results_table,
-)
+from orl_launcher.view.tables import curves_table, episode_view, episodes_table, overview
 from orl_launcher.view.wording import MAIN_METRICS
 
 ROWS = 20  # episodes that the terminal lists
@@ -197,13 +189,8 @@ def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, En
     for recovery in record.recoveries if record else ():
         console.print(recovery.text, soft_wrap=True, markup=False, highlight=False)
     if record and record.points:
-        if (told := closing_table(record)).row_count:
-            console.print(told)
-        if (told := agents_table(record.of_kind("train") or record.points)).row_count:
-            console.print(told)
-        if results := results_of(record):
-            console.print(results_table(results))
-        console.print(curves_table(record))
+        for table in (*overview(record), curves_table(record)):
+            console.print(table)
     if not chosen:
         console.print("no episode matches")
         return

@@ -218,9 +218,8 @@ def _conclude(folder: Path) -> None:
     """Write the report and print the closing table."""
     from orl_rollout.run_folder.record import read_record
 
-    from orl_launcher.view.evaluations import results_of
     from orl_launcher.view.report import write_report
-    from orl_launcher.view.tables import agents_table, closing_table, results_table
+    from orl_launcher.view.tables import overview
     from orl_launcher.view.wording import count, duration
 
     if not (folder / "config.json").is_file():
@@ -230,12 +229,8 @@ def _conclude(folder: Path) -> None:
         return
     page = write_report(folder)
     console = cli.console()
-    if (told := closing_table(record)).row_count:
-        console.print(told)
-    if (told := agents_table(record.of_kind("train") or record.points)).row_count:
-        console.print(told)
-    if results := results_of(record):
-        console.print(results_table(results))
+    for table in overview(record):
+        console.print(table)
     if errors := _errors_told(folder):
         console.print(errors, soft_wrap=True)
     seconds = record.summary.get("seconds_total")

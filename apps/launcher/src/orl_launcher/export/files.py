@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 from orl_core.errors import ConfigError
+from orl_rollout.signals import interrupt
 
 from orl_launcher.export.conversations import ChatRow
 
@@ -57,16 +58,20 @@ def check_format(form: str) -> None:
 def write(rows: Iterable[ChatRow], output: Path, form: str, name: str) -> int:
     """Write `rows` to `output`, a file, or a folder if `form` is hf. Return their number; none writes no file.
 
-    `output` does not exist yet. `name` is that of the run. What was written so far is removed on an error.
+    `output` does not exist yet. `name` is that of the run. A partial file is removed: on an error, on a signal, and
+    before the first row, if a killed process left one.
 
     Raises:
+        Interrupted: a signal came.
         OSError: it cannot be written.
     """
     part = output.with_name(f".{output.name}.part")
     count = 0
     try:
+        _remove(part)
         with _opened(part, form, name) as writer:
             for row in rows:
+                interrupt.check()
                 writer.add(row)
                 count += 1
         if count:

@@ -35,8 +35,9 @@ def results_of(record: Record) -> ResultRows | None:
         (name, *(cell for point in ends for cell in _cells(point, name)), *(_pass_at(last, name, k) for k in rungs))
         for name in names_in(last)
     ]
+    evaluated = "held-out tasks" if record.steps or not record.finished else "played tasks"  # of rollouts alone
     return ResultRows(
-        kind="held-out tasks" if ends[-1].kind == "eval" else "training tasks",
+        kind=evaluated if ends[-1].kind == "eval" else "training tasks",
         columns=("environment", *columns, *(f"pass@{k}" for k in rungs)),
         rows=tuple(rows),
     )

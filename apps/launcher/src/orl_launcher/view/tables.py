@@ -5,7 +5,7 @@ Text of episodes becomes rich Text (never markup) and has passed `visible`, so t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from orl_core.text import visible
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orl_launcher.view.episode import Act, EpisodeRows, verdict
-from orl_launcher.view.evaluations import ResultRows
+from orl_launcher.view.evaluations import ResultRows, results_of
 from orl_launcher.view.pieces import Role
 from orl_launcher.view.wording import MAIN_METRICS, number, percent, rate
 
@@ -132,6 +132,13 @@ def agents_table(points: Sequence[MetricsRow]) -> Table:
         if "rows" in found and value is not None:
             table.add_row(label, percent(value) if name in ("single_rows", "cache_hits") else number(value))
     return table
+
+
+def overview(record: Record) -> Iterator[Table]:
+    """Yield the tables of a run that have rows: before and after, rollouts of agents, results by environment."""
+    results = results_of(record)
+    made = (closing_table(record), agents_table(record.of_kind("train") or record.points))
+    yield from (table for table in (*made, *([results_table(results)] if results else [])) if table.row_count)
 
 
 def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:

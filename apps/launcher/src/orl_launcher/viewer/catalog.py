@@ -9,12 +9,11 @@ from typing import Any, Literal
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.bounded_files import MOST_BYTES
-from orl_rollout.journal.journal import journal_files
-from orl_rollout.run_folder.record import Record, has_journal, is_run, read_record
+from orl_rollout.run_folder.record import Record, is_run, read_record
 
 from orl_launcher.view.svg import Line
 
-ALIVE_SECONDS = 120.0  # a run whose files did not change for so long and that has no summary has stopped
+ALIVE_SECONDS = 300.0  # a run whose files did not change for so long and that has no summary has stopped
 READ = ("config.json", "metrics.jsonl", "summary.json", "recoveries.jsonl")
 State = Literal["running", "finished", "interrupted", "failed", "stopped", "unreadable"]
 
@@ -103,15 +102,15 @@ def state_of(record: Record, changed: float) -> State:
         return "failed"
     if record.summary.get("interrupted"):
         return "interrupted"
-    if record.summary or (record.points and all(point.kind == "eval" for point in record.points)):
+    if record.summary:
         return "finished"
     return "running" if time.time() - changed < ALIVE_SECONDS else "stopped"
 
 
 def last_change(record: Record) -> float:
-    """Return when a file of the run was written last, in seconds since the epoch."""
-    files = [record.folder / name for name in READ] if record.folder.is_dir() else []
-    files += journal_files(record.journal) if has_journal(record.journal) else []
+    """Return when a file of the run, such as the log of its engine, was written last, in seconds since the epoch."""
+    places = {record.folder, record.journal}
+    files = (file for place in places for file in (place.iterdir() if place.is_dir() else (place,)))
     return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
 
 

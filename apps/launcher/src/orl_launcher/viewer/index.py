@@ -100,9 +100,9 @@ class Index:
         """Read what the journal has gained. Yield the number of new records after each batch.
 
         Raises:
-            OrlError: a file of the journal cannot be read.
+            OrlError: a file of the journal or the index cannot be read.
         """
-        with self.opened() as database:
+        with boundary(OrlError, f"reading the journal {self.journal}"), self.opened() as database:
             for file in journal_files(self.journal):
                 with boundary(OrlError, f"reading the journal {file}"), open_regular(file) as records:
                     yield from _read(database, file.name, records)

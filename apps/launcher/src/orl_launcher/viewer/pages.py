@@ -26,6 +26,7 @@ from orl_launcher.viewer.queries import (
     attempts_of,
     filter_of,
     group_of,
+    last_number,
     line_of,
     page_of,
 )
@@ -120,9 +121,10 @@ class Pages:
         index = self._index(record)
         line, group = self._line(index, number)
         rows = self._rows(record, index, [line])
-        return self._page(
-            "one_episode", f"Episode {number} of {name}", run=name, line=line, rows=rows[0], group=len(group)
-        )
+        with index.opened() as database:
+            last = last_number(database)
+        title = f"Episode {number} of {name}"
+        return self._page("one_episode", title, run=name, line=line, last=last, rows=rows[0], group=len(group))
 
     def group(self, name: str, number: int) -> str:
         """Return the rollouts of one task in one step side by side."""

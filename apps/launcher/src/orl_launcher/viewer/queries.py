@@ -145,6 +145,11 @@ def line_of(database: sqlite3.Connection, number: int) -> EpisodeLine | None:
     return next(map(_line, rows), None)
 
 
+def last_number(database: sqlite3.Connection) -> int:
+    """Return the number of the last episode; 0 if there is none."""
+    return database.execute("SELECT coalesce(max(id), 0) FROM episodes").fetchone()[0]
+
+
 def group_of(database: sqlite3.Connection, line: EpisodeLine) -> tuple[EpisodeLine, ...]:
     """Return the rollouts of the same task in the same step, the first GROUP."""
     return _same_task(database, line, "AND step IS ? AND held_out = ?", (line.step, line.held_out))

@@ -17,7 +17,7 @@ from orl_rollout.run_folder import metrics_log, recoveries
 from orl_rollout.run_folder.checkpoint import note_saved
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.recoveries import Recovery
-from orl_rollout.run_folder.summary import Summary, SummaryFile
+from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.signals import interrupt
 
 from orl_cluster.launch import process, recovery
@@ -46,12 +46,13 @@ def run_to_end(command: Command, remake: Remake) -> None:
     for note in command.notes:
         logger.warning("%s", note)
     attempts = _Attempts(command, remake)
-    ending: dict[str, Any] = {}
+    ending: dict[str, Any] = {"error": BROKE_OFF}
     summary = SummaryFile(command.request.run.folder, lambda: _summary_of(attempts.command))
     try:
         with interrupt.listening(), interrupt.notified(summary.interrupted):
             while (failure := _attempt(attempts.command)) is not None:
                 attempts.next(failure)
+        ending = {}
     except KeyboardInterrupt:
         ending = {"interrupted": True}
         raise

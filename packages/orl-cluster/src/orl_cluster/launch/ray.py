@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orl_core.errors import ConfigError, OrlError
-from orl_rollout.run_folder.process import running
+from orl_rollout.run_folder.process import free_port, running
 from orl_rollout.signals import interrupt
 
 from orl_cluster.launch import nodes
@@ -52,7 +52,7 @@ def ray_cluster(
         yield joined
         return
     own = {**environment, **OWN, TOKEN: secrets.token_hex(32)}
-    port = _free_port()
+    port = free_port()
     with (
         tempfile.TemporaryDirectory(prefix=OWN_FOLDER, ignore_cleanup_errors=True) as folder,
         running(_command(python, port, gpus, folder), own, log=log, hidden=needs.names) as process,
@@ -116,7 +116,7 @@ def _command(python: str, port: int, gpus: int, folder: str) -> list[str]:
     return [
         *(python, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
         *("--node-ip-address", "127.0.0.1", "--port", str(port), "--num-gpus", str(gpus)),
-        *("--ray-client-server-port", str(_free_port()), "--dashboard-agent-listen-port", str(_free_port())),
+        *("--ray-client-server-port", str(free_port()), "--dashboard-agent-listen-port", str(free_port())),
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--include-dashboard", "false", "--disable-usage-stats", "--temp-dir", folder),
     ]
@@ -134,12 +134,6 @@ def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
                 return
         time.sleep(0.2)
     raise OrlError(f"Ray did not start within {START_SECONDS:g} s: see {log}")
-
-
-def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 def environment_for(python: str, extra: Mapping[str, str]) -> dict[str, str]:

@@ -70,8 +70,6 @@ class PerParameter(Struct, frozen=True, kw_only=True):
 MEGATRON = PerParameter(weights=2, gradients=4, optimizer=12)
 # fp32 weights, gradients and moments of torch's AdamW; bf16 copies for the computation.
 FP32_ADAMW = PerParameter(weights=4, gradients=4, optimizer=8, cast=2)
-# bf16 weights, gradients and moments of torch's AdamW.
-BF16_ADAMW = PerParameter(weights=2, gradients=2, optimizer=4)
 # Moments of one byte each, with an fp32 scale for a block of 256 (bitsandbytes).
 EIGHT_BIT_MOMENTS = 2 * (1 + 4 / 256)
 

@@ -53,12 +53,18 @@ def write_note(folder: Path, checkpoint: Checkpoint) -> None:
     replace(folder / NOTE, msgspec.json.format(msgspec.json.encode(noted), indent=2) + b"\n")
 
 
+def lasting_name(model: str) -> str:
+    """Return the name of `model` that holds in every working folder: that of a folder becomes absolute."""
+    folder = Path(model).expanduser()
+    return str(folder.absolute()) if model and folder.is_dir() else model
+
+
 def note_saved(folder: Path, trainer: str, model: str, *, critic: bool = False) -> None:
     """Write the note of the checkpoint that `trainer` saved into `folder`, of a training that began with `model`.
 
     Nothing is written if it saved none.
     """
-    found = _layout_of(folder)
+    found, model = _layout_of(folder), lasting_name(model)
     if found is not None and found.format != "hf":
         write_note(folder, structs.replace(found, trainer=trainer, model=model, tokenizer=model, critic=critic))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -50,6 +51,13 @@ def running(
 def guarded(command: Sequence[str]) -> list[str]:
     """Return a command that runs `command` and ends its process group when this process dies, also by SIGKILL."""
     return [sys.executable, "-m", "orl_rollout.run_folder.guard", str(os.getpid()), *command]
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on now."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
 
 @contextmanager

@@ -11,10 +11,13 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from orl_rollout.bounded_files import replace, write_new
-from orl_rollout.run_folder.metrics_log import MetricsRow, mean
+from orl_rollout.run_folder.metrics_log import MetricsRow, mean, read
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
+
+
+BROKE_OFF = "it broke off; the traceback says where"  # the error of a run that a bug ended
 
 
 class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +101,11 @@ class SummaryFile:
 
     def _write(self, ending: dict[str, Any]) -> None:
         replace(self._path, structs.replace(self._summary_of(), **ending).encode())
+
+
+def note_end(config: RunConfig, folder: Path) -> None:
+    """Write that rollouts without training came to their end."""
+    replace(folder / "summary.json", Summary.of(config, read(folder / "metrics.jsonl")).encode())
 
 
 def note_interruption(config: RunConfig, folder: Path) -> None:
