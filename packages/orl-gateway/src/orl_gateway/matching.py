@@ -21,6 +21,7 @@ from orl_core.messages import Message, ToolSpec
 from orl_gateway.dialects import ModelRequest
 
 LINES = 16  # conversations whose keys are remembered
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _DIGIT = re.compile("[0-9]")
 
 
@@ -76,7 +77,7 @@ def canonical(arguments: Mapping[str, Any]) -> str:
         text = msgspec.json.encode(arguments, order="sorted").decode()
     except (OverflowError, ValueError):  # an integer of more than 64 bits, or a lone surrogate
         text = json.dumps(arguments, sort_keys=True)
-    if _DIGIT.search(text) is None:
+    if _DIGIT.search(_STRING.sub("", text)) is None:
         return text
     return json.dumps(json.loads(text, parse_int=_number, parse_float=_number))
 
