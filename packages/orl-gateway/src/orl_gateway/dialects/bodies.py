@@ -26,30 +26,29 @@ LINES = 16  # bodies that are remembered: sub-agents speak side by side
 _KNOWN = b'"%s"' % secrets.token_hex(16).encode()  # stands for the messages that are known
 
 
-class _Beginning(Struct, frozen=True):
-    """A body up to its last message: its text in `pieces`, the first of them up to the list, and its messages.
+class _Beginning(Struct):
+    """A body up to its last message: the first `end` bytes of `text`, of which the messages begin at `start`.
 
-    Bodies share pieces. `hashed` is the SHA-256 of the text, which can go on.
+    `hashed` is the SHA-256 of these bytes, which can go on. `text` is a later body where one begins with them.
     """
 
-    pieces: tuple[bytes, ...]
+    text: bytes
+    start: int
+    end: int
     parts: list[bytes]
     hashed: Any
 
-    def end_in(self, body: bytes) -> int:
-        """Return where this text ends in a body that begins with it; 0 where it does not."""
-        end = 0
-        for piece in self.pieces:
-            if not body.startswith(piece, end):
-                return 0
-            end += len(piece)
-        return end
+    def rest_of(self, body: bytes) -> bytes | None:
+        """Return what follows these bytes in a body that begins with them, else None."""
+        rest = body.removeprefix(memoryview(self.text)[: self.end])
+        return rest if len(rest) < len(body) else None
 
-    def longer(self, piece: bytes, parts: list[bytes]) -> _Beginning:
-        """Return the beginning that goes on with `piece`, which holds `parts`."""
+    def longer(self, body: bytes, count: int, parts: list[bytes]) -> _Beginning:
+        """Return the beginning of `body` with `count` bytes more, which hold `parts`."""
+        end = self.end + count
         hashed = self.hashed.copy()
-        hashed.update(piece)
-        return _Beginning((*self.pieces, piece), [*self.parts, *parts], hashed)
+        hashed.update(body[self.end : end])
+        return _Beginning(body, self.start, end, [*self.parts, *parts], hashed)
 
 
 class Bodies:
@@ -57,6 +56,7 @@ class Bodies:
 
     def __init__(self) -> None:
         self._known: deque[_Beginning] = deque(maxlen=LINES)
+        self._found: tuple[bytes, _Beginning | None, bytes] | None = None  # of the body that is at hand
 
     def read(self, body: bytes, name: str, read: Callable[[bytes], F]) -> tuple[F, list[bytes]]:
         """Return what `read` reads of `body`, and the members of its list `name`, as the client wrote them.
@@ -64,33 +64,42 @@ class Bodies:
         Raises:
             RequestRefused: as `read` does, or `name` is no list.
         """
-        known, end = self._find(body)
+        _, known, rest = self._found = self._find(body)
         if known is not None:
             with suppress(RequestRefused):  # the same is found in the whole body
-                asked = read(b"".join((known.pieces[0], _KNOWN, body[end:])))
+                asked = read(b"".join((body[: known.start], _KNOWN, rest)))
                 text = bytes(getattr(asked, name))
                 first, *new = parts_of(name, text) or (b"",)
                 if first == _KNOWN:
-                    return asked, self._keep(known.longer(text[1 + len(_KNOWN) : -1], new))
+                    return asked, self._go_on(known, body, len(text) - len(_KNOWN) - 2, new)
         asked = read(body)
         text = bytes(getattr(asked, name))
         parts, start = parts_of(name, text), body.find(text) + 1
-        if not parts or not start:
-            return asked, parts
-        head = body[:start]
-        return asked, self._keep(_Beginning((head,), [], sha256(head)).longer(text[1:-1], parts))
+        if parts and start:
+            head = _Beginning(body, start, start, [], sha256(body[:start]))
+            self._known.appendleft(head.longer(body, len(text) - 2, parts))
+        return asked, parts
 
     def digest(self, body: bytes) -> bytes:
         """Return the SHA-256 of `body`."""
-        known, end = self._find(body)
+        at_hand, self._found = self._found, None
+        _, known, rest = at_hand if at_hand and at_hand[0] is body else self._find(body)
         hashed = known.hashed.copy() if known else sha256()
-        hashed.update(body[end:])
+        hashed.update(rest)
         return hashed.digest()
 
-    def _find(self, body: bytes) -> tuple[_Beginning | None, int]:
-        """Return what is known of the beginning of `body`, and where it ends."""
-        return next(((known, end) for known in self._known if (end := known.end_in(body))), (None, 0))
+    def _find(self, body: bytes) -> tuple[bytes, _Beginning | None, bytes]:
+        """Return `body`, what is known of its beginning, and the rest of it."""
+        for known in self._known:
+            if (rest := known.rest_of(body)) is not None:
+                return body, known, rest
+        return body, None, body
 
-    def _keep(self, beginning: _Beginning) -> list[bytes]:
-        self._known.appendleft(beginning)
-        return beginning.parts
+    def _go_on(self, known: _Beginning, body: bytes, count: int, parts: list[bytes]) -> list[bytes]:
+        """Keep `body`, which goes on after `known`, and no second copy of what it begins with. Return its messages."""
+        earlier = known.text
+        for one in self._known:
+            if one.text is earlier and one.end <= known.end:
+                one.text = body
+        self._known.appendleft(known.longer(body, count, parts))
+        return self._known[0].parts
