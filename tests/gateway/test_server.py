@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,9 +16,10 @@ from openai import AsyncOpenAI
 from orl_core.config import EnvironmentConfig
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
-from orl_gateway import Episode, Gateway, report_of
+from orl_gateway import Episode, Gateway
 from orl_gateway.dialects import Reply
 from orl_gateway.retries import Retries
+from orl_rollout import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
 from orl_testing import ScriptedEngine
 
@@ -263,16 +263,16 @@ async def test_same_request_without_a_retry_is_a_second_sample() -> None:
         assert branches(play.episode) == [None, "fork"]
 
 
-async def test_report_counts_rows_and_causes() -> None:
+async def test_stats_count_rows_and_causes() -> None:
     async with served(Model(("text",))) as play, play.openai() as client:
         for text in ("Begin.", "Begin.", "Help."):
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
         await play.episode.finish()
-    report = report_of([outcome_of(play.episode.trajectory(), EnvironmentConfig())])
-    assert (report.rollouts, report.rows, report.single_rows, report.turns) == (1, 3, 0, 3)
-    assert report.branches == {"fork": 1, "sub_agent": 1}
-    assert report.sampled == report.trained > 0
-    assert json.loads(json.dumps(report.branches)) == report.branches
+    stats = stats_of(outcome_of(play.episode.trajectory(), EnvironmentConfig()))
+    assert (stats.rows, stats.turns, stats.branches) == (3, 3, {"fork": 1, "sub_agent": 1})
+    assert stats.action_tokens == stats.trained_tokens > 0
+    metrics = metrics_of([stats])
+    assert [metrics[f"{stats.environment}/{name}"] for name in ("rows", "single_rows", "branches/fork")] == [3, 0, 1]
 
 
 def replied(name: str, calls: list[str]) -> Callable[[], Any]:
