@@ -89,6 +89,7 @@ def test_known_messages_are_not_scanned_again(beside: dict[str, object]) -> None
         assert [json.loads(part) for part in parts] == messages
     assert len(sizes) == 50
     assert len(set(sizes[1:])) == 1
+    assert len({id(one.text) for one in memory._known}) == 1  # pyright: ignore[reportPrivateUsage]
 
 
 def test_conversations_side_by_side_are_known() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -16,7 +18,7 @@ from openai import AsyncOpenAI
 from orl_core.config import EnvironmentConfig
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
-from orl_gateway import Episode, Gateway
+from orl_gateway import Episode, Gateway, server
 from orl_gateway.dialects import Reply
 from orl_gateway.retries import Retries
 from orl_rollout import metrics_of, stats_of
@@ -186,6 +188,15 @@ async def test_refusal_is_raised_by_the_sdks_once() -> None:
             await client.chat.completions.create(model="m", messages=[picture])
         with pytest.raises(openai.BadRequestError, match="previous_response_id"):
             await client.responses.create(model="m", input="Hi.", previous_response_id="resp_1")
+
+
+async def test_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LARGEST_REQUEST", 1 << 20)
+    async with served(Model(("text",))) as play, aiohttp.ClientSession() as http:
+        for size, status in (((1 << 20) - 100, 200), (1 << 20, 413)):
+            body = BytesIO(json.dumps({**HELLO, "user": "x" * size}).encode())
+            async with http.post(f"{play.url}/v1/chat/completions", data=body) as answer:
+                assert answer.status == status
 
 
 async def test_engine_fault_is_a_server_error_that_is_not_retried() -> None:
