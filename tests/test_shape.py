@@ -99,7 +99,7 @@ PUBLIC = {
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
     "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking wire_format",
-    "orl_gateway": "AgentEpisode Episode Gateway Report report_of",
+    "orl_gateway": "AgentEpisode Episode Gateway",
     "orl_gateway.dialects": "ANTHROPIC CHAT ClientApi History ModelRequest RESPONSES Reply RequestRefused SentCall",
     "orl_miles": "generate hooks launch",
     "orl_playground": "server warm_start",

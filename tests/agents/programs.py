@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 from orl_core.config import AgentCommand
-from orl_gateway import report_of
+from orl_rollout import stats_of
 from orl_rollout.results.outcome import Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -57,9 +57,9 @@ PROGRAMS = [
 
 def row_of(program: Program, outcome: Outcome) -> str:
     """Return the row of the table for what was played."""
-    report = report_of([outcome])
-    causes = ", ".join(f"{count} {cause}" for cause, count in sorted(report.branches.items())) or "none"
-    return f"| {program.title} | {program.version} | {program.api} | {report.turns} | {report.rows} | {causes} |"
+    stats = stats_of(outcome)
+    causes = ", ".join(f"{count} {cause}" for cause, count in sorted(stats.branches.items())) or "none"
+    return f"| {program.title} | {program.version} | {program.api} | {stats.turns} | {stats.rows} | {causes} |"
 
 
 def write(rows: list[str]) -> None:

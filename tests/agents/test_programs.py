@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from orl_core.trajectory import StopReason
-from orl_gateway import report_of
+from orl_rollout import stats_of
 
 from tests.agents.programs import HEAD, PAGE, PROGRAMS, Program, row_of, write
 from tests.kit.guessing import GUESSES, Guesser, play
@@ -27,12 +27,12 @@ async def test_program_wins_and_linear_stretches_are_one_row(
     engine = Guesser()
     outcome = await play(guess_number, program.agent, engine, context_tokens=CONTEXT_TOKENS)
     rows[program.title] = row_of(program, outcome)
-    report, trajectory = report_of([outcome]), outcome.trajectory
+    stats, trajectory = stats_of(outcome), outcome.trajectory
     assert (trajectory.error, trajectory.stop_reason, outcome.reward) == ("", StopReason.FINISHED, 1.0)
-    assert report.branches == program.branches
-    assert report.rows == 1 + sum(program.branches.values())
-    assert report.turns == GUESSES + sum(program.branches.values())
-    assert report.sampled == report.trained == engine.sampled
+    assert stats.branches == program.branches
+    assert stats.rows == 1 + sum(program.branches.values())
+    assert stats.turns == GUESSES + sum(program.branches.values())
+    assert stats.action_tokens == stats.trained_tokens == engine.sampled
 
 
 def test_table_of_the_page_is_what_was_played(rows: dict[str, str], request: pytest.FixtureRequest) -> None:

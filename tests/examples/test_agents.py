@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
-from orl_gateway import report_of
 from orl_gateway.player import player_of
+from orl_rollout import stats_of
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
@@ -37,10 +37,10 @@ async def play_long(agent: str, **limits: int) -> Trajectory:
 async def test_agent_wins_in_one_row(agent: str, guess_number: str) -> None:
     engine = Guesser()
     outcome = await play(guess_number, f"examples.agents.{agent}:agent", engine)
-    report = report_of([outcome])
+    stats = stats_of(outcome)
     assert (outcome.reward, outcome.trajectory.stop_reason) == (1.0, StopReason.FINISHED)
-    assert (report.turns, report.rows, report.branches) == (GUESSES, 1, {})
-    assert report.sampled == report.trained == engine.sampled
+    assert (stats.turns, stats.rows, stats.branches) == (GUESSES, 1, {})
+    assert stats.action_tokens == stats.trained_tokens == engine.sampled
 
 
 async def test_model_reads_the_same_as_in_the_loop(agent: str, guess_number: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orl_core.trajectory import StopReason
-from orl_gateway import report_of
+from orl_rollout import stats_of
 
 from tests.kit.guessing import GUESSES, Guesser, play
 
@@ -19,9 +19,9 @@ async def test_loop_cannot_win(guess_number: str) -> None:
 async def test_agent_that_compacts_wins_in_two_rows_that_train_all_ids(guess_number: str) -> None:
     engine = Guesser()
     outcome = await play(guess_number, "examples.agents.compacting:agent", engine, context_tokens=CONTEXT_TOKENS)
-    report = report_of([outcome])
+    stats = stats_of(outcome)
     assert (outcome.reward, outcome.trajectory.stop_reason) == (1.0, StopReason.FINISHED)
-    assert (report.turns, report.rows, report.branches) == (GUESSES, 2, {"compaction": 1})
-    assert report.sampled == report.trained == engine.sampled
+    assert (stats.turns, stats.rows, stats.branches) == (GUESSES, 2, {"compaction": 1})
+    assert stats.action_tokens == stats.trained_tokens == engine.sampled
     assert {datum.rollout_id for datum in outcome.datums} == {"one"}
     assert {datum.reward for datum in outcome.datums} == {1.0}

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -17,9 +18,10 @@ from openai import AsyncOpenAI
 from orl_core.config import EnvironmentConfig
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
-from orl_gateway import Episode, Gateway, report_of
+from orl_gateway import Episode, Gateway, server
 from orl_gateway.dialects import Reply
 from orl_gateway.retries import Retries
+from orl_rollout import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
 from orl_testing import ScriptedEngine
 
@@ -188,6 +190,15 @@ async def test_refusal_is_raised_by_the_sdks_once() -> None:
             await client.responses.create(model="m", input="Hi.", previous_response_id="resp_1")
 
 
+async def test_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LARGEST_REQUEST", 1 << 20)
+    async with served(Model(("text",))) as play, aiohttp.ClientSession() as http:
+        for size, status in (((1 << 20) - 100, 200), (1 << 20, 413)):
+            body = BytesIO(json.dumps({**HELLO, "user": "x" * size}).encode())
+            async with http.post(f"{play.url}/v1/chat/completions", data=body) as answer:
+                assert answer.status == status
+
+
 async def test_engine_fault_is_a_server_error_that_is_not_retried() -> None:
     engine = ScriptedEngine([EngineError("the engine is gone"), generation_of("Well.")])
     async with served(engine) as play, play.openai(max_retries=3) as client, play.anthropic(max_retries=3) as other:
@@ -263,16 +274,16 @@ async def test_same_request_without_a_retry_is_a_second_sample() -> None:
         assert branches(play.episode) == [None, "fork"]
 
 
-async def test_report_counts_rows_and_causes() -> None:
+async def test_stats_count_rows_and_causes() -> None:
     async with served(Model(("text",))) as play, play.openai() as client:
         for text in ("Begin.", "Begin.", "Help."):
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
         await play.episode.finish()
-    report = report_of([outcome_of(play.episode.trajectory(), EnvironmentConfig())])
-    assert (report.rollouts, report.rows, report.single_rows, report.turns) == (1, 3, 0, 3)
-    assert report.branches == {"fork": 1, "sub_agent": 1}
-    assert report.sampled == report.trained > 0
-    assert json.loads(json.dumps(report.branches)) == report.branches
+    stats = stats_of(outcome_of(play.episode.trajectory(), EnvironmentConfig()))
+    assert (stats.rows, stats.turns, stats.branches) == (3, 3, {"fork": 1, "sub_agent": 1})
+    assert stats.action_tokens == stats.trained_tokens > 0
+    metrics = metrics_of([stats])
+    assert [metrics[f"{stats.environment}/{name}"] for name in ("rows", "single_rows", "branches/fork")] == [3, 0, 1]
 
 
 def replied(name: str, calls: list[str]) -> Callable[[], Any]:

@@ -17,13 +17,11 @@ causes    why an agent began another conversation
 retries   a repeated request gets the same answer
 allowance turns, time and ids of one episode; state: its ending and its fault
 tool_side the environment's tools, and their results
-report    rows, ids and branches of a trajectory
 dialects  the APIs that agents speak
 """
 
 from orl_gateway.episode import Episode
 from orl_gateway.player import AgentEpisode
-from orl_gateway.report import Report, report_of
 from orl_gateway.server import Gateway
 
-__all__ = ["AgentEpisode", "Episode", "Gateway", "Report", "report_of"]
+__all__ = ["AgentEpisode", "Episode", "Gateway"]

@@ -24,7 +24,7 @@ class Allowance:
         self._ends = time.monotonic() + limits.rollout_timeout
         self._turns = 0  # those under way included
         self._reserved = 0
-        self._freed = asyncio.Condition()
+        self._freed = asyncio.Event()
 
     @asynccontextmanager
     async def time(self) -> AsyncGenerator[None]:
@@ -71,20 +71,20 @@ class Allowance:
         Raises:
             RequestRefused: the episode's ids are used.
         """
-        async with self._freed:
-            await self._freed.wait_for(lambda: self._left() > 0 or not self._reserved)
-            if self._left() < 1:
-                self._state.end(StopReason.MAX_TOKENS)
-                text = f"the episode's {self._limits.rollout_tokens} tokens (`rollout_tokens`) are used"
-                raise RequestRefused(text, code="budget_exhausted")
-            budget = min(most, self._left())
-            self._reserved += budget
+        while self._left() < 1 and self._reserved:
+            self._freed.clear()
+            await self._freed.wait()
+        if self._left() < 1:
+            self._state.end(StopReason.MAX_TOKENS)
+            text = f"the episode's {self._limits.rollout_tokens} tokens (`rollout_tokens`) are used"
+            raise RequestRefused(text, code="budget_exhausted")
+        budget = min(most, self._left())
+        self._reserved += budget
         try:
             yield budget
         finally:
             self._reserved -= budget
-            async with self._freed:
-                self._freed.notify_all()
+            self._freed.set()
 
     def _left(self) -> int:
         return self._limits.rollout_tokens - self.sampled - self._reserved

@@ -199,9 +199,9 @@ class Episode:
         """
         place, limit = self.tree.place(request), self.job.limits.context_tokens
         try:
-            if self.tree.too_long(place, limit):
-                raise _too_long(None, limit)
             if place.node is None or self.tree.size(place) > INLINE_CHARACTERS:
+                if self.tree.too_long(place, limit):
+                    raise _too_long(None, limit)
                 return await asyncio.to_thread(self.tree.observe, place)
             await fair_queue().enter()
             return self.tree.observe(place)

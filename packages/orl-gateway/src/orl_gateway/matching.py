@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from operator import is_
 from typing import Any
 
@@ -21,6 +22,7 @@ from orl_core.messages import Message, ToolSpec
 from orl_gateway.dialects import ModelRequest
 
 LINES = 16  # conversations whose keys are remembered
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _DIGIT = re.compile("[0-9]")
 
 
@@ -30,13 +32,11 @@ class Keys:
     def __init__(self) -> None:
         self._lines: deque[tuple[tuple[ToolSpec, ...], tuple[Message, ...], list[bytes]]] = deque(maxlen=LINES)
 
-    def of(self, request: ModelRequest) -> list[bytes]:
-        """Return the key of the conversation up to each message of `request`."""
-        known = next((line for line in self._lines if _begins(request, *line[:2])), None)
-        keys = [*known[2]] if known else list[bytes]()
-        before = keys[-1] if keys else root_key(request.tools)
-        for message in request.messages[len(keys) :]:
-            keys.append(before := next_key(before, message))
+    def of(self, request: ModelRequest, known: Sequence[bytes] = ()) -> list[bytes]:
+        """Return the key of the conversation up to each message of `request`. `known` are the first of them."""
+        keys = [*(known or next((line[2] for line in self._lines if _begins(request, *line[:2])), ()))]
+        before, new = keys[-1] if keys else root_key(request.tools), request.messages[len(keys) :]
+        keys += [*accumulate(new, next_key, initial=before)][1:]
         self._lines.appendleft((request.tools, request.messages, keys))
         return keys
 
@@ -76,7 +76,7 @@ def canonical(arguments: Mapping[str, Any]) -> str:
         text = msgspec.json.encode(arguments, order="sorted").decode()
     except (OverflowError, ValueError):  # an integer of more than 64 bits, or a lone surrogate
         text = json.dumps(arguments, sort_keys=True)
-    if _DIGIT.search(text) is None:
+    if _DIGIT.search(_STRING.sub("", text)) is None:
         return text
     return json.dumps(json.loads(text, parse_int=_number, parse_float=_number))
 

@@ -84,6 +84,7 @@ class _Walk(Struct, frozen=True):
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
     call_ids: tuple[tuple[str, ...], ...]
+    keys: list[bytes]
     alive: Sequence[Node]
     last: Node | None
     changed: bool
@@ -108,9 +109,9 @@ class Tree:
 
     def place(self, request: ModelRequest) -> Place:
         """Return where `request` continues. Nothing is rendered or changed."""
-        keys = self._keys.of(request)
-        key = keys[-1]
         walked = next((walk for walk in self._walks if _begins(request, walk)), None)
+        keys = self._keys.of(request, walked.keys if walked else ())
+        key = keys[-1]
         alive: Sequence[Node] = walked.alive if walked else ()  # the turns that said the request's last action so far
         last, changed, start = (walked.last, walked.changed, walked.start) if walked else (None, False, 0)
         for index in range(len(walked.messages) if walked else 0, len(request.messages)):
@@ -123,7 +124,8 @@ class Tree:
             alive = [node for node in alive if node.reply.call_ids == request.call_ids[index]] or alive
             if alive:
                 last, start = alive[-1], index + 1
-        self._walks.appendleft(_Walk(request.messages, request.tools, request.call_ids, alive, last, changed, start))
+        walked = _Walk(request.messages, request.tools, request.call_ids, keys, alive, last, changed, start)
+        self._walks.appendleft(walked)
         new = request.messages[start:]
         if last is not None and all(message.role != "assistant" for message in new):
             messages = _with_refused(last, new)

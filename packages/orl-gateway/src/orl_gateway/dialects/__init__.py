@@ -2,6 +2,7 @@
 
 exchange      ModelRequest, Reply, RequestRefused: what a request and its reply are
 reading       fields and contents, shared by the readers
+bodies        beginnings of bodies that were read before
 conversation  messages in the form of ModelRequest, and the memory of what an episode's client sent before
 client_api    ClientApi: the functions of one API
 openai        shared by OpenAI's two APIs

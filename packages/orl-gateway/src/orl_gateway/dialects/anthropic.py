@@ -19,7 +19,6 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     arguments_of,
-    parts_of,
     read_body,
     read_field,
     text_blocks,
@@ -65,11 +64,11 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
     Raises:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
-    asked = read_body(body, _Body)
-    _refuse(asked)
     history = history or History()
+    asked, members = history.bodies.read(body, "messages", _read)
+    _refuse(asked)
     system = [block.text for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
-    parts = [msgspec.json.encode(system), *parts_of("messages", asked.messages)]
+    parts = [msgspec.json.encode(system), *members]
     messages, call_ids = history.conversation("anthropic", parts, _add).messages()
     if asked.tool_choice.type not in ("auto", "none"):
         raise unsupported(f"`tool_choice`: `{asked.tool_choice.type}`, a call that the model must make,")
@@ -85,6 +84,10 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         stream=asked.stream,
         stream_usage=True,
     )
+
+
+def _read(body: bytes) -> _Body:
+    return read_body(body, _Body)
 
 
 def _refuse(asked: _Body) -> None:

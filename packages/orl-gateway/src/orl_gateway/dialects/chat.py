@@ -21,7 +21,6 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     arguments_of,
-    parts_of,
     read_body,
     read_field,
     text_blocks,
@@ -80,15 +79,15 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
     Raises:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
-    asked = read_body(body, _Body, taken=("modalities",))
+    history = history or History()
+    asked, parts = history.bodies.read(body, "messages", _read)
     if asked.n != 1:
         raise unsupported(f"`n`: {asked.n}, several answers to one request,")
     if asked.logprobs:
         raise unsupported("`logprobs`")
     if asked.response_format.get("type", "text") != "text":
         raise unsupported(f"`response_format` of type `{asked.response_format['type']}`")
-    history = history or History()
-    messages, call_ids = history.conversation("chat", parts_of("messages", asked.messages), _add).messages()
+    messages, call_ids = history.conversation("chat", parts, _add).messages()
     return ModelRequest(
         messages=messages,
         call_ids=call_ids,
@@ -101,6 +100,10 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         stream=asked.stream,
         stream_usage=asked.stream_options.include_usage,
     )
+
+
+def _read(body: bytes) -> _Body:
+    return read_body(body, _Body, taken=("modalities",))
 
 
 def _add(conversation: Conversation, index: int, part: bytes) -> None:

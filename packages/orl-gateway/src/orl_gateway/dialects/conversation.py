@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs
 from orl_core.messages import Message, TextBlock, ToolCall
 
+from orl_gateway.dialects.bodies import Bodies
 from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.dialects.reading import unsupported
 
@@ -134,6 +135,7 @@ class History:
     """Requests of one episode that were read before. Equal bytes are not read a second time."""
 
     def __init__(self) -> None:
+        self.bodies = Bodies()
         self._lines: deque[_Line] = deque(maxlen=LINES)
         self._tools: dict[tuple[str, bytes], Any] = {}
 

@@ -19,7 +19,6 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     arguments_of,
-    parts_of,
     read_body,
     read_field,
     text_blocks,
@@ -58,11 +57,9 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
     Raises:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
-    asked = read_body(body, _Body, taken=("stream_options",))
-    _refuse(asked)
     history = history or History()
-    given = bytes(asked.input)
-    items = [given] if given.startswith(b'"') else parts_of("input", given)
+    asked, items = history.bodies.read(body, "input", _read)
+    _refuse(asked)
     parts = [msgspec.json.encode(asked.instructions), *items]
     messages, call_ids = history.conversation("responses", parts, _add).messages()
     listed = history.tools("responses", bytes(asked.tools), _tools)
@@ -78,6 +75,13 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         stream=asked.stream,
         stream_usage=True,
     )
+
+
+def _read(body: bytes) -> _Body:
+    """Read a body. An input of text becomes a list of one item."""
+    asked = read_body(body, _Body, taken=("stream_options",))
+    text = bytes(asked.input)
+    return structs.replace(asked, input=Raw(b"[%s]" % text)) if text.startswith(b'"') else asked
 
 
 def _refuse(asked: _Body) -> None:
