@@ -203,7 +203,9 @@ def test_context_holds_four_times_the_opening(characters: int, context: int, tmp
     )
     output = tmp_path / "c.yaml"
     write_config(output, config_text(found, command="", output=output, schema="s", backend="trl", model="a/b"))
-    assert load_config(output).rollout.context_tokens == context
+    config = load_config(output)
+    assert config.rollout.context_tokens == context
+    assert config.trainer.rollout_batch_size == 1  # there is no other task
 
 
 def test_schema_in_a_checkout_is_that_of_configs(tmp_path: Path) -> None:

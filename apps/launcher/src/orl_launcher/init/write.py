@@ -78,7 +78,7 @@ def config_text(found: Survey, *, command: str, output: Path, schema: str, backe
         _behind(f"  backend: {backend}", "trl on this machine; slime or miles on a cluster"),
         _behind(f"  model: {_word(model)}", "a Hugging Face checkpoint, its folder, or the folder of a run"),
         _behind(f"  num_rollout: {start.num_rollout}", "steps"),
-        _behind("  rollout_batch_size: 8", "tasks of a step"),
+        _behind(f"  rollout_batch_size: {min(8, found.splits[training])}", "tasks of a step"),
         _behind(f"  n_samples: {start.n_samples}", "rollouts of each task: the group that a rollout is compared with"),
         _behind(f"  lr: {start.lr}", "lower it if the share of valid calls falls"),
     ]
