@@ -91,14 +91,16 @@ def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfi
 
 def _trainer(page: Report, config: RunConfig, arguments: argparse.Namespace) -> None:
     """Find the adapter and let it plan a run, which starts nothing."""
-    backend = config.trainer.backend
+    backend, python = config.trainer.backend, arguments.python
     if missing := missing_tasks(config):
         page.say(Verdict.FAILED, missing)
-    plan = page.attempt(backend, lambda: plan_run(config, RUNS / config.openreward_run_name, python=arguments.python))
+    plan = page.attempt(backend, lambda: plan_run(config, RUNS / config.openreward_run_name, python=python))
     if plan is None:
         return
-    plan_it = f"{invocation()} train {backend} --config {shlex.quote(arguments.config)} --dry-run"
-    page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {plan_it}")
+    given = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}
+    words = shlex.join(word for option, value in given.items() if value for word in (option, value))
+    asked = f"{invocation()} train {backend} {words} --dry-run"
+    page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {asked}")
     if plan.engine:
         page.say(Verdict.OK, f"{backend}: {plan.engine}")
     if config.reward:
