@@ -23,7 +23,7 @@ RUN, TRAIN_PY, KEYS = "Options of run.sh", "Options that run.sh gives to train.p
 PREPARE, VARIABLES, RAY = "Options of prepare_tasks.py", "Environment variables", "Ray"
 TINKER = "Keys of tinker-config.yaml"
 
-# Names of the cookbook at commit f9580a3, training/slime, training/miles and training/tinker, by the section of the page.
+# Names of the cookbook at commit f9580a3 (training/slime, miles and tinker), by the section of the page.
 THEIRS: dict[str, list[str]] = json.loads((ROOT / "tests" / "golden" / "cookbook.json").read_text("utf-8"))
 
 COMMANDS = {
