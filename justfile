@@ -10,6 +10,10 @@ parallel := "-n auto --dist worksteal"
 default:
     @just --list --unsorted
 
+# write a configuration for an environment, and check it: just init http://127.0.0.1:8080 --output my.yaml
+init *arguments:
+    uv run --extra trl orl init "$@"
+
 # list tasks, mix, shuffle, write tasks.jsonl: just prepare --config configs/local.yaml --output tasks.jsonl
 prepare *arguments:
     uv run orl prepare "$@"
@@ -37,6 +41,10 @@ rollout *arguments:
 # look at a run or a journal: just show runs/NAME
 show *arguments:
     uv run orl show "$@"
+
+# look at runs in a browser, also while they train
+view *arguments:
+    uv run orl view "$@"
 
 # look at all that a run rests on: just doctor --config configs/local.yaml
 doctor *arguments:

@@ -21,8 +21,9 @@ PAGE = ROOT / "docs" / "cookbook.md"
 SECTIONS = rows_of(PAGE)
 RUN, TRAIN_PY, KEYS = "Options of run.sh", "Options that run.sh gives to train.py", "Keys of train_config.yaml"
 PREPARE, VARIABLES, RAY = "Options of prepare_tasks.py", "Environment variables", "Ray"
+TINKER = "Keys of tinker-config.yaml"
 
-# Names of the cookbook at commit f9580a3, training/slime and training/miles, by the section of the page.
+# Names of the cookbook at commit f9580a3 (training/slime, miles and tinker), by the section of the page.
 THEIRS: dict[str, list[str]] = json.loads((ROOT / "tests" / "golden" / "cookbook.json").read_text("utf-8"))
 
 COMMANDS = {
@@ -71,7 +72,7 @@ PARTS: dict[str, type[Struct]] = {
 FIELDS = {key: field for prefix, section in PARTS.items() for key, field in keys_of(section, prefix)}
 
 
-@pytest.mark.parametrize("section", [RUN, TRAIN_PY, KEYS, PREPARE, VARIABLES])
+@pytest.mark.parametrize("section", [RUN, TRAIN_PY, KEYS, TINKER, PREPARE, VARIABLES])
 def test_every_name_of_the_cookbook_is_listed(section: str) -> None:
     column = "option" if section == TRAIN_PY else "cookbook"
     listed = [name for row in SECTIONS[section] for name in quoted(row[column])]

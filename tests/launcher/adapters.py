@@ -75,6 +75,13 @@ def _train_half_in_error(run: Run) -> None:
     _train_in_error(run, sound=2)
 
 
+def _train_unplayed(run: Run) -> None:
+    """Two steps of rollouts that ended before their first turn."""
+    for step in (1, 2):
+        metrics = {"Org/Env/rollouts": 4.0, "Org/Env/judged": 4.0, "Org/Env/turns": 0.0}
+        append(run.folder / "metrics.jsonl", "train", step, metrics, seconds=0.1)
+
+
 def _train_until_interrupted(run: Run) -> None:
     """As if Ctrl-C came."""
     _write_metrics(run, 2)
@@ -134,6 +141,7 @@ train_and_leave_rollouts = Adapter(_leave_rollouts)
 train_and_leave_rollouts_interrupted = Adapter(_leave_rollouts_interrupted)
 train_in_error = Adapter(_train_in_error)
 train_half_in_error = Adapter(_train_half_in_error)
+train_unplayed = Adapter(_train_unplayed)
 train_until_interrupted = Adapter(_train_until_interrupted)
 train_until_signalled = Adapter(_train_until_signalled)
 train_through_a_signal = Adapter(_train_through_a_signal)

@@ -385,8 +385,10 @@ def test_trainer_that_cannot_start_here_is_a_warning(
     python = environment.make_environment(tmp_path / "env")
     own = {"backend": backend, "num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}
     lines = doctor("--python", str(python), trainer=own)
-    assert any(line.startswith(f"{backend}: flags and sizes fit") for line in found(lines, "ok"))
-    assert any("it has 0 GPUs but the run needs 2" in line for line in found(lines, "warning"))
+    (fits,) = (line for line in found(lines, "ok") if line.startswith(f"{backend}: flags and sizes fit"))
+    assert f"train {backend} --config " in fits
+    assert f"--python {python} --dry-run" in fits
+    assert any("this machine has 0 GPUs but the run needs 2" in line for line in found(lines, "warning"))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Generator
@@ -21,11 +22,14 @@ from orl_launcher.completion import complete
 from orl_launcher.init.survey import Survey, name_at, survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
 from orl_launcher.main import COMMANDS, main
+from orl_playground.mystery import Mystery
 from orl_rollout import Opening
+from orl_rollout.run_folder.metrics_log import read
 from orl_testing.environments import Echo, Served, Terminal, serve
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tests.launcher.kinds import Exam, Files
 from tests.launcher.platform_api import platform_api
 from tests.trl.checkpoints import write_checkpoint
 
@@ -49,7 +53,7 @@ def two() -> Generator[Served]:
 
 @pytest.fixture(autouse=True)
 def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("OPENREWARD_API_KEY", "JUDGE_KEY"):
+    for name in ("OPENREWARD_API_KEY", "JUDGE_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -62,6 +66,10 @@ def test_file_for_the_only_environment_of_a_server(guess_number: str, model: str
     assert Path(SCHEMA).read_text("utf-8") == editor_schema()
     assert "# tool guess: Guess the number.\n" in text
     assert "# train (464 tasks), test (256 tasks)\n" in text
+    assert re.search(
+        r"# first prompt, 5\d characters: Find the number I picked from \d+ to \d+. Guesses left: 4\n", text
+    )
+    assert "# secrets:\n" in text
     config = load_config(Path("my.yaml"))
     (environment,) = config.environments.values()
     assert [*config.environments] == ["local/guessnumber"]
@@ -104,7 +112,7 @@ async def test_old_server_needs_the_name_of_its_environment() -> None:
 
 def test_playground_is_served_meanwhile(guess_number: str, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orl_playground.server.serving", lambda **_: nullcontext(guess_number))  # instead of a process
-    assert main(["init", "--model", model]) == 0
+    assert main(["init", "playground/GuessNumber", "--model", model]) == 0
     assert guess_number not in Path("guessnumber.yaml").read_text("utf-8")
     assert load_config(Path("guessnumber.yaml")).environment("playground/GuessNumber").base_url is None
 
@@ -131,10 +139,11 @@ def test_platform_tells_which_secrets_are_needed(model: str, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("words", "subject"),
     [
+        ([], "Organization/Environment"),
         (["nowhere"], "'nowhere'"),
         (["http://me:secret@127.0.0.1"], "login"),
         (["playground/GuessNumber", "--variant", "x"], "--variant"),
-        (["--output", "there.yaml"], "there.yaml"),
+        (["playground/GuessNumber", "--output", "there.yaml"], "there.yaml"),
         (["--model"], "--model"),
     ],
 )
@@ -183,6 +192,22 @@ def test_splits_are_chosen_by_usual_names(splits: list[str], chosen: tuple[str, 
     assert choose_splits(splits) == chosen
 
 
+@pytest.mark.parametrize(("characters", "context"), [(30, 8192), (6000, 8192), (9000, 16384), (10**7, 131072)])
+def test_context_holds_four_times_the_opening(characters: int, context: int, tmp_path: Path) -> None:
+    found = Survey(
+        name="local/env",
+        base_url=None,
+        splits={"train": 1},
+        opening=Opening(messages=(), tools=()),
+        prompt="x" * characters,
+    )
+    output = tmp_path / "c.yaml"
+    write_config(output, config_text(found, command="", output=output, schema="s", backend="trl", model="a/b"))
+    config = load_config(output)
+    assert config.rollout.context_tokens == context
+    assert config.trainer.rollout_batch_size == 1  # there is no other task
+
+
 def test_schema_in_a_checkout_is_that_of_configs(tmp_path: Path) -> None:
     configs = tmp_path / "configs"
     configs.mkdir()
@@ -194,13 +219,44 @@ def test_schema_in_a_checkout_is_that_of_configs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_written_file_trains_two_steps(guess_number: str, model: str, capsys: Capture) -> None:
-    assert main(["init", guess_number, "--model", model, "--output", "my.yaml"]) == 0
+def test_game_of_the_playground_trains_two_steps(model: str, capsys: Capture) -> None:
+    with serve(Mystery) as served:
+        assert main(["init", served.url, "--model", model, "--output", "my.yaml"]) == 0
+        assert "To train: orl train trl --config my.yaml" in capsys.readouterr().out.replace("uv run ", "")
+        trains_two_steps("local/mystery", capsys)
+
+
+@pytest.mark.slow
+def test_files_with_a_secret_train_two_steps(model: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(Files) as sessions, platform_api() as platform:
+        monkeypatch.setenv("OPENREWARD_API_URL", platform.url)
+        monkeypatch.setenv("OPENREWARD_SESSION_URL", sessions.url)
+        monkeypatch.setenv("OPENREWARD_API_KEY", "a key of OpenReward")
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        platform.needed = ["OPENAI_API_KEY"]
+        assert main(["init", "Org/Files", "--model", model, "--output", "my.yaml"]) == 0
+        trains_two_steps("Org/Files", capsys, "--set", "rollout.upload=false")
+    assert all(KEY.encode() not in path.read_bytes() for path in Path().rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+def test_questions_of_several_splits_train_two_steps(model: str, capsys: Capture) -> None:
+    with serve(Exam) as served:
+        assert main(["init", served.url, "--model", model, "--output", "my.yaml"]) == 0
+        environment = load_config(Path("my.yaml")).environment("local/exam")
+        assert (environment.splits, environment.eval_splits) == (("easy",), ("validation",))
+        trains_two_steps("local/exam", capsys)
+
+
+def trains_two_steps(name: str, capsys: Capture, *more: str) -> None:
+    """Train with the file that was written, on groups that are small."""
     small = ["--num-rollout", "2", "--rollout-batch-size", "2", "--n-samples", "2", "--set", "eval.max_tasks=2"]
-    short = ["--max-response-len", "8", "--set", "environments.local/guessnumber.max_turns=2"]
-    assert main(["train", "trl", "--config", "my.yaml", "--name", "two", *small, *short]) == 0
+    short = ["--max-response-len", "8", "--set", f"environments.{name}.max_turns=2"]
+    assert main(["train", "trl", "--config", "my.yaml", "--name", "two", *small, *short, *more]) == 0
     assert "2 steps" in capsys.readouterr().out
-    assert Path("runs/two/report.html").is_file()
+    rows = [row for row in read(Path("runs/two/metrics.jsonl")) if row.kind == "train"]
+    assert [row.overall("judged") for row in rows] == [4.0, 4.0]
+    assert all(row.overall("turns") for row in rows)
 
 
 @pytest.mark.parametrize(

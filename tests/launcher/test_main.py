@@ -17,6 +17,7 @@ import pytest
 from orl_launcher import hints, trainers
 from orl_launcher.commands import train
 from orl_launcher.main import COMMANDS, main
+from orl_playground.warm_start import checkpoint_folder
 from orl_rollout.run_folder.config_file import read_object
 
 from tests.kit.collector import Collector
@@ -170,16 +171,31 @@ def fake_adapter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[s
 
 
 def test_a_dry_run_shows_the_settings_and_does_nothing(
-    capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path
+    capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_adapter("train_well")
+    monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
     argv = ["train", "trl", "--config", LOCAL, "--dry-run", "--lr", "2e-4", "--wandb-run", "yes", "--", "--x", "1 2"]
     assert main(argv) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines() == ["would train playground/GuessNumber with trl", "--x", "1 2"]
-    for told in ("0.0002", "playground/GuessNumber", "would serve playground/GuessNumber", "\nsum [0] 9474.0\n"):
+    for told in ("0.0002", "would serve playground/GuessNumber", "would make playground/GuessNumber", "\nsum [0] 9474"):
         assert told in printed.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_finds_the_cached_model_of_the_playground(
+    capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_adapter("train_well")
+    monkeypatch.setenv("ORL_CACHE", str(tmp_path))
+    made = checkpoint_folder("guessnumber", tmp_path, seed=0)
+    made.mkdir()
+    (made / "warm_start.json").write_text('{"seconds": 1.0}', "utf-8")
+    assert main(["train", "trl", "--config", LOCAL, "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"would train {made} with trl\n"
+    assert "would make" not in printed.err
 
 
 @pytest.fixture
@@ -284,6 +300,11 @@ def test_rollouts_in_error_are_told_and_fail_a_run_of_nothing_else(
     told = next(line for line in capsys.readouterr().out.splitlines() if "ERROR" in line)
     assert f"{count} of 8" in told
     assert "nobody answers" in told
+
+
+def test_run_without_a_turn_is_told_and_fails(capsys: Capture, training: Training) -> None:
+    assert main(training("train_unplayed", "one")) == 1
+    assert "rollout.context_tokens" in capsys.readouterr().out
 
 
 def test_a_trainers_own_exception_is_kept_and_the_run_reported(training: Training) -> None:

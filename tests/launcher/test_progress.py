@@ -35,6 +35,7 @@ def test_line_has_phases_success_and_time_left() -> None:
     phases = {"rollout_seconds": 2.5, "train_seconds": 1.5}
     told = "step 3/10  4.0 s (rollouts 2.5 s, training 1.5 s)  held-out 25\u00a0% at step 0  49.0 s left"
     assert course.line(row(3, **phases)) == told
+    assert "left" not in course.line(row(10))
 
 
 def test_long_step_is_told_in_a_plain_log() -> None:

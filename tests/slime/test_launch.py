@@ -279,9 +279,9 @@ def test_divided_gpus_are_counted_together(
     monkeypatch.setenv("STAND_IN_GPUS", "8")
     divided = ["--actor-gpus", "4", "--rollout-gpus", "4"]
     assert "GPUs but the run needs" not in planned(capsys, python, *divided)
-    assert "it has 4 GPUs but the run needs 8" in planned(capsys, python, *divided, "--num-gpus", "4")
+    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided, "--num-gpus", "4")
     monkeypatch.setenv("STAND_IN_GPUS", "4")
-    assert "it has 4 GPUs but the run needs 8" in planned(capsys, python, *divided)
+    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert "GPUs but the run needs" not in planned(capsys, python, *divided)
 

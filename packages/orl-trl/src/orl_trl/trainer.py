@@ -97,7 +97,7 @@ def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
     rows = settings.generation_batch_size or 0
     groups = rows // (settings.num_generations or 1)
     if len(tasks) < groups:
-        raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups} (`rollout_batch_size`)")
+        raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups}. Lower --rollout-batch-size")
     held_out = tuple(read_tasks(run.eval_data, config)) if run.eval_data else ()
     return TrainingPlan(
         tasks=tasks,

@@ -98,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _found(source: Path) -> Found:
     if not source.is_dir():
-        raise cli.UsageError(f"{source}: no such folder. To get a checkpoint: hf download {source} --local-dir FOLDER")
+        get = "" if source.is_absolute() else f". To get a checkpoint: hf download {source} --local-dir FOLDER"
+        raise cli.UsageError(f"{source}: no such folder{get}")
     found = last_in(source)
     if found is None:
         raise cli.UsageError(f"{source}: no checkpoint here. Give the folder of a checkpoint or of a run")

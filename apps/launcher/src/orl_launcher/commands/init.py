@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -10,22 +11,24 @@ from orl_core.config import Backend
 from orl_core.errors import ConfigError
 
 from orl_launcher import cli
+from orl_launcher.hints import invocation
 from orl_launcher.playground import ORGANISATION, playground
 
 if TYPE_CHECKING:
     from orl_launcher.init.survey import Survey
 
 FIRST = f"{ORGANISATION}GuessNumber"  # an environment, and the tiny model that was made for it
+KINDS = f"http://HOST:PORT of your server, Organization/Environment of OpenReward, or {FIRST}"
 PLAYED_BY_TINY = (FIRST, f"{ORGANISATION}GuessWider")
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
 DESCRIPTION = """\
 Ask the server of an environment for splits, tasks, tools and required secrets. Write a commented configuration, and run
 orl doctor on it. No file is overwritten. The exit code is that of doctor.
 ENVIRONMENT is the address of a server of your own, or Organization/Environment at OpenReward, which needs
-OPENREWARD_API_KEY, or an environment of the playground, which is the default.
+OPENREWARD_API_KEY, or an environment of the playground.
 """
 EXAMPLES = """\
-  orl init --output first.yaml                                  the playground: a tiny model, no GPU, no key
+  orl init playground/GuessNumber --output first.yaml           the playground: a tiny model, no GPU, no key
   orl init http://127.0.0.1:8080 --output my.yaml               a server of your own
   orl init http://127.0.0.1:8080 --variant seven                one of several environments of a server
   orl init GeneralReasoning/WhoDunIt --model Qwen/Qwen3-4B --trainer slime
@@ -40,8 +43,7 @@ def parser() -> cli.Parser:
         nargs="?",
         metavar="ENVIRONMENT",
         type=_environment,
-        default=FIRST,
-        help=f"address or name of an environment (default: {FIRST})",
+        help=KINDS,
     )
     made.add_argument("--output", metavar="FILE", type=Path, help="file to write (default: NAME.yaml)")
     made.add_argument("--variant", metavar="NAME", help="environment of your server, if it serves several")
@@ -69,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_launcher.commands import doctor
     from orl_launcher.init.write import config_text, schema_for, write_config
 
+    if not arguments.environment:
+        raise cli.UsageError(f"no environment. Give {KINDS} (see {invocation()} init --help)")
     if arguments.output:
         _refuse_existing(arguments.output)
     found = interrupt.run(_asked(arguments)) if _is_address(arguments) else _named(arguments)
@@ -87,7 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
 
         (output.parent / schema).write_text(editor_schema(), encoding="utf-8")
     cli.console().print(f"wrote {output}\n", soft_wrap=True)
-    return doctor.run(doctor.parser().parse(["--config", str(output), "--timeout", str(arguments.timeout)]))
+    code = doctor.run(doctor.parser().parse(["--config", str(output), "--timeout", str(arguments.timeout)]))
+    file = shlex.quote(str(output))
+    words = f"doctor --config {file}" if code else f"train {arguments.trainer} --config {file}"
+    told = "Correct what failed. To check again" if code else "To train"
+    cli.console().print(f"\n{told}: {invocation()} {words}", soft_wrap=True)
+    return code
 
 
 def _refuse_existing(output: Path) -> None:

@@ -29,7 +29,7 @@ No package that is installed there changes its version.
 """
 EXAMPLES = """\
   orl install-into ~/slime/.venv/bin/python            the adapter of slime
-  orl install-into python3 --trainer miles           the adapter of miles, into the python3 on PATH
+  orl install-into ~/miles/.venv/bin/python --trainer miles
 """
 UV_SECONDS = 3600.0  # it may download
 _LIST = """

@@ -25,7 +25,7 @@ from orl_launcher import cli, trainer_options
 from orl_launcher.checkpoints import with_model
 from orl_launcher.commands.upload import send_rest
 from orl_launcher.hints import invocation
-from orl_launcher.playground import baseline, playground, served_here, warm_model
+from orl_launcher.playground import baseline, is_made, playground, served_here, warm_model
 from orl_launcher.trainers import (
     RUNS,
     find_trainer,
@@ -101,8 +101,10 @@ def parser() -> cli.Parser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and report also an interrupted run. A run whose every rollout ended in ERROR has failed."""
+    """Train, and report also an interrupted run. A run of which no rollout could train has failed."""
     from orl_rollout.secrets.secrets import refuse_in_words
+
+    from orl_launcher.untrained import trained_nothing
 
     if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
         raise cli.UsageError(
@@ -139,8 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
         with interrupt.held():  # a finished training keeps its report
             _conclude(folder)
         send_rest(config, folder)
-    errors, rollouts = _in_error(folder)
-    return cli.EXIT_FAILED if errors and errors == rollouts else 0
+    return cli.EXIT_FAILED if trained_nothing(folder) else 0
 
 
 def _remove_unstarted(folder: Path) -> None:
@@ -218,6 +219,7 @@ def _conclude(folder: Path) -> None:
     """Write the report and print the closing table."""
     from orl_rollout.run_folder.record import read_record
 
+    from orl_launcher.untrained import untrained
     from orl_launcher.view.report import write_report
     from orl_launcher.view.tables import overview
     from orl_launcher.view.wording import count, duration
@@ -231,37 +233,12 @@ def _conclude(folder: Path) -> None:
     console = cli.console()
     for table in overview(record):
         console.print(table)
-    if errors := _errors_told(folder):
-        console.print(errors, soft_wrap=True)
+    for line in untrained(record):
+        console.print(line, soft_wrap=True)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
     console.print(f"{count(record.steps)}{took}. The report: {page}", soft_wrap=True)
     console.print(f"To show the episodes: {invocation()} show {folder}", style="dim", soft_wrap=True)
-
-
-def _in_error(folder: Path) -> tuple[int, int]:
-    """Return how many rollouts of training ended in ERROR, and how many there were."""
-    from orl_rollout.run_folder.metrics_log import read
-
-    steps = [row for row in read(folder / "metrics.jsonl") if row.kind == "train"]
-    counts = [(row.overall("rollouts") or 0.0, row.overall("judged")) for row in steps]
-    errors = sum(rollouts - judged for rollouts, judged in counts if judged is not None)
-    return int(errors), int(sum(rollouts for rollouts, _ in counts))
-
-
-def _errors_told(folder: Path) -> str:
-    """Return a line on the rollouts of training that ended in ERROR, with the latest error; empty if there are none."""
-    from orl_rollout.journal.journal import read_journal
-    from orl_rollout.run_folder.record import read_record
-
-    errors, rollouts = _in_error(folder)
-    if not errors:
-        return ""
-    latest = ""
-    for entry in read_journal(read_record(folder).journal):
-        latest = entry.trajectory.error or latest
-    because = f" The latest error: {' '.join(latest.split())}" if latest else ""
-    return f"{errors} of {rollouts} rollouts of training ended in ERROR and trained nothing.{because}"
 
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:
@@ -272,7 +249,8 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
     from orl_launcher.view.html import flat
     from orl_launcher.view.tables import plain_table
 
-    plan = plan_run(config, folder, arguments.extra, arguments.python)
+    made = is_made(config)
+    plan = plan_run(warm_model(config)[0] if made else config, folder, arguments.extra, arguments.python)
     table = plain_table("setting", "value")
     table.columns[1].justify = "left"
     public: dict[str, Any] = config.public()
@@ -282,6 +260,8 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
     console.print(table)
     if served := ", ".join(served_here(config)):
         console.print(f"would serve {served}", soft_wrap=True)
+    if not made:
+        console.print(f"would make {config.trainer.model} first: the plan cannot look into it yet", soft_wrap=True)
     if plan.memory:
         console.print(visible(plan.memory), markup=False, highlight=False, soft_wrap=True)
     print_plan(plan)

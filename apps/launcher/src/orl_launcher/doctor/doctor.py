@@ -6,6 +6,7 @@ Nothing is written or trained. An agent alone is played, for one turn.
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError
@@ -50,7 +51,7 @@ def check_up(arguments: argparse.Namespace) -> DoctorReport:
         page.group("agent")
         check_agent(page, config, reader.renderer if opened and reader else None, arguments.engine)
     page.group("trainer")
-    _trainer(page, config, arguments.python)
+    _trainer(page, config, arguments)
     return page.conclude()
 
 
@@ -88,15 +89,18 @@ def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfi
     return (check_tokenizer(page, made), made) if made else (None, config)
 
 
-def _trainer(page: Report, config: RunConfig, python: str | None) -> None:
+def _trainer(page: Report, config: RunConfig, arguments: argparse.Namespace) -> None:
     """Find the adapter and let it plan a run, which starts nothing."""
-    backend = config.trainer.backend
+    backend, python = config.trainer.backend, arguments.python
     if missing := missing_tasks(config):
         page.say(Verdict.FAILED, missing)
     plan = page.attempt(backend, lambda: plan_run(config, RUNS / config.openreward_run_name, python=python))
     if plan is None:
         return
-    page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {invocation()} train {backend} --dry-run")
+    given = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}
+    words = shlex.join(word for option, value in given.items() if value for word in (option, value))
+    asked = f"{invocation()} train {backend} {words} --dry-run"
+    page.say(Verdict.OK, f"{backend}: flags and sizes fit. To show the plan: {asked}")
     if plan.engine:
         page.say(Verdict.OK, f"{backend}: {plan.engine}")
     if config.reward:

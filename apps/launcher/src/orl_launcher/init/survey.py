@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError, SessionError
+from orl_core.messages import text_of
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
@@ -26,13 +27,15 @@ ORGANISATION = "local"  # of environments at an address, whose servers know no o
 class Survey(Struct, frozen=True, kw_only=True):
     """One environment. `splits` are its splits with the number of their tasks, without empty ones.
 
-    `opening` is the beginning of an episode; without one, `fault` says why. `secrets` are those that it needs.
+    `opening` is the beginning of an episode; without one, `fault` says why. `prompt` is its text, without values of
+    secrets. `secrets` are those that it needs.
     """
 
     name: str
     base_url: str | None
     splits: dict[str, int]
     opening: Opening | None = None
+    prompt: str = ""
     fault: str = ""
     secrets: tuple[str, ...] = ()
 
@@ -83,11 +86,14 @@ async def survey(name: str, base_url: str | None, *, on_platform: bool, seconds:
         opening, fault = None, f"not asked, because these secrets are not set: {', '.join(unset)}"
         if not unset:
             opening, fault = await _opening(client, full[0], seconds)
+        shown = [text_of(message.content) for message in opening.messages] if opening else []
+        prompt = client.scrubber.scrub("\n".join(shown))
     return Survey(
         name=name,
         base_url=None if base_url is None else base_url.rstrip("/"),
         splits={listing.split: listing.size for listing in full},
         opening=opening,
+        prompt=prompt,
         fault=fault,
         secrets=tuple(needed),
     )

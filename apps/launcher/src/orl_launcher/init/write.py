@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.json import encode
 from orl_core.config import Backend, load_config
 from orl_core.config.editor import editor_schema
 from orl_core.errors import ConfigError
 from orl_core.text import visible
 
+from orl_launcher.hints import invocation
 from orl_launcher.init.survey import Survey
 from orl_launcher.playground import ORGANISATION
 
@@ -26,6 +28,8 @@ LONGEST = 100  # characters of a remark in a comment
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 MEANINGS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # words that YAML reads as no text
 COLUMN = 34  # where comments begin behind a value
+CHARACTERS = 3  # of a prompt that are one token id or less
+WIDEST = 131_072  # ids of the longest context that is proposed
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -46,23 +50,25 @@ def config_text(found: Survey, *, command: str, output: Path, schema: str, backe
     """Return the text of the configuration for `found`. `command` made it, `schema` is the path of its schema."""
     training, held_out = choose_splits(found.splits)
     start = TINY if model.startswith(ORGANISATION) else REAL
-    file = _word(str(output))
+    file, orl = _word(str(output)), invocation()
+    size = _opening_ids(found)
+    about = f"; tools and the first prompt take about {size:,}" if size and start is REAL else ""
     lines = [
         f"# yaml-language-server: $schema={schema}",
         f"# Written by `{_line(command)}`. docs/configuration.md lists every key.",
         "#",
-        f"#   orl doctor --config {file}",
-        f"#   orl train {backend} --config {file}",
+        f"#   {orl} doctor --config {file}",
+        f"#   {orl} train {backend} --config {file}",
         "",
         "environments:",
         *_environment(found, training, held_out),
         "",
-        *_secrets(found.secrets),
+        *_secrets(found),
         _behind(f"openreward_run_name: {_word(found.name.rpartition('/')[2])}", "folders of runs begin with it"),
         "",
         "rollout:",
         _behind(f"  turn_tokens: {start.turn_tokens}", "most tokens of one answer"),
-        _behind(f"  context_tokens: {start.context_tokens}", "most tokens of an episode"),
+        _behind(f"  context_tokens: {_context(start, size)}", f"most tokens of an episode{about}"),
         "",
         "eval:",
         _behind("  interval: 10", "steps between evaluations on the held-out tasks"),
@@ -72,7 +78,7 @@ def config_text(found: Survey, *, command: str, output: Path, schema: str, backe
         _behind(f"  backend: {backend}", "trl on this machine; slime or miles on a cluster"),
         _behind(f"  model: {_word(model)}", "a Hugging Face checkpoint, its folder, or the folder of a run"),
         _behind(f"  num_rollout: {start.num_rollout}", "steps"),
-        _behind("  rollout_batch_size: 8", "tasks of a step"),
+        _behind(f"  rollout_batch_size: {min(8, found.splits[training])}", "tasks of a step"),
         _behind(f"  n_samples: {start.n_samples}", "rollouts of each task: the group that a rollout is compared with"),
         _behind(f"  lr: {start.lr}", "lower it if the share of valid calls falls"),
     ]
@@ -136,18 +142,42 @@ def _environment(found: Survey, training: str, held_out: str | None) -> Iterator
             yield f"    # tool {_line(tool.name)}: {_line(tool.description or 'no description')}"
         if found.opening.accepts_text_answer:
             yield "    # a plain answer ends the episode"
+        yield f"    # first prompt, {len(found.prompt):,} characters: {_line(found.prompt)}"
     yield _behind("    max_turns: 20", "turns after which an episode ends")
     yield _behind("    reward_reduction: sum", "how its rewards become one number: sum, mean, max, min, last")
     yield _behind("    nonterminal_reward: 0.0", "appended if the environment did not end the episode")
     yield _behind("    success_reward: 1.0", "reward from which an episode counts as a success")
 
 
-def _secrets(names: tuple[str, ...]) -> Iterator[str]:
-    if names:
-        yield "secrets:"
-        yield "  # null: from the variable of this name, or of its capitals. To name the hosts that may receive one:"
-        yield "  # {value: null, hosts: [api.example.com]}"
-        yield from (f"  {_word(name)}: null" for name in names)
+def _opening_ids(found: Survey) -> int:
+    """Return about how many ids the tools and the first prompt have; 0 without an opening."""
+    if found.opening is None:
+        return 0
+    return (len(found.prompt) + len(encode(found.opening.tools))) // CHARACTERS
+
+
+def _context(start: Settings, opening: int) -> int:
+    """Return the context of an episode: at least four times its opening. A tiny model knows the words of its game."""
+    context = start.context_tokens
+    while start is REAL and context < min(4 * opening, WIDEST):
+        context *= 2
+    return context
+
+
+def _secrets(found: Survey) -> Iterator[str]:
+    """Yield the secrets of OpenReward's environment. A server of one's own tells none, so there is a place for them."""
+    lines = [
+        "secrets:",
+        "  # null: from the variable of this name, or of its capitals. To name the hosts that may receive one:",
+        "  # {value: null, hosts: [api.example.com]}",
+        *(f"  {_word(name)}: null" for name in found.secrets),
+        "",
+    ]
+    if found.secrets:
+        yield from lines
+    elif found.base_url:
+        yield "# secrets:"
+        yield _behind("#   openai_api_key: null", "a secret that your environment reads; null: from the variable")
         yield ""
 
 

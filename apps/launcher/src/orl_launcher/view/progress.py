@@ -67,7 +67,7 @@ class Course:
         self.step = row.step
         left = self._pace.left(row.step, self._steps)
         words += [self._success] if self._success else []
-        words += [f"{duration(left)} left"] if left is not None else []
+        words += [f"{duration(left)} left"] if left else []
         return "  ".join(words)
 
     def quiet(self) -> str:

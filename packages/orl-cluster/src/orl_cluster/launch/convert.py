@@ -129,7 +129,7 @@ def _judged(command: Command) -> Command:
         raise ConfigError(f"{Path(tool.script).name} has no option {name}{hint}")
     gpus = installation.found.gpus
     advice = ": lower --num-gpus" if gpus else ""
-    lacking = [f"it has {gpus} GPUs but the conversion needs {tool.gpus}{advice}"] if gpus < tool.gpus else []
+    lacking = [f"this machine has {gpus} GPUs but the conversion needs {tool.gpus}{advice}"] if gpus < tool.gpus else []
     if found.complete:
         return structs.replace(command, problems=(*lacking, *([found.why] if found.why else [])))
     unseen = f"not checked by its own parser: {found.why}"
