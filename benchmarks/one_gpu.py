@@ -112,7 +112,9 @@ async def bare(work: Work, url: str) -> list[list[int]]:
         async def sample(ids: Sequence[int], length: int, _: str) -> list[int]:
             sampling = {"max_new_tokens": length, "temperature": 1.0, "ignore_eos": True}
             body = {"input_ids": ids, "return_logprob": True, "sampling_params": sampling}
-            async with http.post(f"{url}/generate", data=msgspec.json.encode(body)) as answer:
+            headers = {"Content-Type": "application/json"}
+            async with http.post(f"{url}/generate", data=msgspec.json.encode(body), headers=headers) as answer:
+                answer.raise_for_status()
                 told = msgspec.json.decode(await answer.read())
             return [token for _, token, *_ in told["meta_info"]["output_token_logprobs"]]
 

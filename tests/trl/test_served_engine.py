@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def pid_of(engine: ServedEngine) -> int:
 
 
 @pytest.mark.slow
-def test_an_engine_killed_in_mid_rollout_is_restarted_once(checkpoint: Path, tmp_path: Path):
+def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, num_rollout=2)
     engines: list[ServedEngine] = []
     killed: list[int] = []
@@ -176,13 +177,18 @@ class Before(Player):
         return await super().play(request, engine)
 
 
+def kill_and_serve(engine: ServedEngine) -> None:
+    os.killpg(pid_of(engine), signal.SIGKILL)
+    engine.serve(until=Future[None]())
+
+
 @pytest.mark.slow
-def test_a_second_death_stops_the_run(model: Qwen3ForCausalLM, checkpoint: Path, tmp_path: Path):
+def test_deaths_without_a_batch_between_stop_the_run(model: Qwen3ForCausalLM, checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint)
     with child_of(run, model) as engine:
-        for version in ("0", "1"):
+        for version in ("0", "1"):  # each death follows a batch that was served
             with engine.batch(version):
                 pass
             os.killpg(pid_of(engine), signal.SIGKILL)
-        with pytest.raises(EngineError, match="twice"), engine.batch("2"):
-            pass
+        with engine.batch("2"), pytest.raises(EngineError, match="twice"):
+            kill_and_serve(engine)

@@ -1,4 +1,4 @@
-"""An SGLang as the engine of a training run: the weights of each batch, the memory beside training, one restart.
+"""An SGLang as the engine of a training run: the weights of each batch, the memory beside training, restarts.
 
 Before a batch, SGLang takes its memory back and gets the weights, and the canary looks at them. After the batch it
 releases its memory, if it can. Rollouts ask it through `orl_rollout.sglang.client` on their own event loop, and retry
@@ -84,12 +84,14 @@ class ServedEngine:
         """Let the block sample with the weights of `model` as they are, under the name `version`.
 
         Raises:
-            EngineError: the weights do not arrive, the canary fails, or the server died for the second time.
+            EngineError: the weights do not arrive, the canary fails, or the server died again before it served a batch.
         """
         self.metrics = {SYNC_SECONDS: 0.0}
         with self._timed():
             self._prepare(version)
         yield
+        if self._child is not None:
+            self._child.process.served()
         with self._timed():
             self._release()
 
@@ -98,7 +100,7 @@ class ServedEngine:
 
         Raises:
             Interrupted: a signal came.
-            EngineError: the server died for the second time.
+            EngineError: the server died again before it served a batch.
             Exception: whatever `until` raises.
         """
         awake = threading.Event()
@@ -137,8 +139,8 @@ class ServedEngine:
 
     def _give_back(self) -> None:
         self._control.settle()
-        # SGLang (0.5.16) waits for its GPU only after a release. Kernels of answered requests may still read the KV
-        # cache, and none reads the weights, so the first release is the wait for the second.
+        # SGLang waits for its GPU only after a release (its pull request 31073). Kernels of answered requests may still
+        # read the KV cache, so the release of the weights is the wait before that of the cache.
         self._control.release("weights")
         self._control.release("kv_cache")
         self._released = True
@@ -170,7 +172,7 @@ class ServedEngine:
         """Start the server again with the weights as they are.
 
         Raises:
-            EngineError: it died for the second time, does not start, or the canary fails.
+            EngineError: it died again before it served a batch, does not start, or the canary fails.
         """
         if self._child is None:
             return

@@ -1,4 +1,4 @@
-"""SGLang as a child process on this machine: started, waited for, restarted once, ended on every path.
+"""SGLang as a child process on this machine: started, waited for, restarted, ended on every path.
 
 It knows the command and the life of the process, and neither weights nor rollouts. The process ends with this one, also
 by SIGKILL (`guard`). Its log is in the run's folder, without secrets.
@@ -93,7 +93,7 @@ class SglangProcess:
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._life = ExitStack()
-        self._restarts = 0
+        self._restarted = False  # since the last batch that it served
         self.url = f"http://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
@@ -113,16 +113,22 @@ class SglangProcess:
         """Return whether the server died."""
         return self._process is None or self._process.poll() is not None
 
+    def served(self) -> None:
+        """Note that it served a whole batch: it may be started again when it dies."""
+        self._restarted = False
+
     def restart(self, model: str, version: str) -> None:
         """Start the server again, with the weights in the folder `model` as `version`. Wait until it is healthy.
 
         Raises:
-            EngineError: it died for the second time, or does not start.
+            EngineError: it died twice without a whole batch in between, or does not start.
         """
         self._life.close()
-        if self._restarts:
-            raise EngineError(f"SGLang died twice in this run: {self._last_line()}. Read {self._log}")
-        self._restarts += 1
+        if self._restarted:
+            raise EngineError(
+                f"SGLang died twice, and served no batch in between: {self._last_line()}. Read {self._log}"
+            )
+        self._restarted = True
         logger.warning("SGLang died and is started again: %s", self._last_line())
         self._start(structs.replace(self._launch, model=model, weight_version=version))
 

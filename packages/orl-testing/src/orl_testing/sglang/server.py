@@ -119,6 +119,8 @@ class SglangServer(ServedModel):
             return web.json_response(refused.body, status=refused.status)
 
     async def _serve(self, http: web.Request) -> web.StreamResponse:
+        if http.content_type != "application/json":  # as FastAPI, which reads no other body
+            raise Refused(422, "the body is not application/json")
         try:
             body: dict[str, Any] = msgspec.json.decode(await http.read(), type=dict[str, Any])
         except msgspec.DecodeError as exc:
