@@ -88,3 +88,17 @@ def test_staleness_counts_batches(
 ) -> None:
     samples = [SimpleNamespace(weight_versions=one) for one in versions]
     assert staleness_of(samples, trained, interval) == expected
+
+
+@pytest.mark.parametrize(
+    ("log", "loss", "seconds"),
+    [("slime_h200.log", -0.00034701, 14.5457), ("miles_h200.log", 0.00152795, 21.9302)],
+)
+def test_log_of_a_gpu_run_has_the_common_names(log: str, loss: float, seconds: float) -> None:
+    ((step, metrics),) = updates_of(log)
+    assert step == 1
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
+    assert metrics["step_seconds"] == pytest.approx(seconds, rel=1e-4)
+    assert metrics["entropy"] > 0.1
+    assert metrics["learning_rate"] == 0.0004
+    assert set(NAMES.values()) - {"kl"} <= metrics.keys()

@@ -24,6 +24,7 @@ NAMES = {
     "train/kl_loss": "kl",
     "train/ppo_kl": "policy_kl",
     "train/entropy_loss": "entropy",
+    "rollout/entropy": "entropy",  # of miles, which logs 0 as train/entropy_loss where no loss needs it
     "train/grad_norm": "grad_norm",
     "train/lr-pg_0": "learning_rate",
     "train/pg_clipfrac": "clip_fraction",
