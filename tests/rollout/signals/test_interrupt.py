@@ -221,14 +221,15 @@ def test_a_process_that_comes_to_no_check_ends_by_force(stage: str, needed: int)
     started = subprocess.Popen([sys.executable, "-c", FORCED.format(stage=stage)], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     assert started.stdout.readline() == "ready\n"
-    for _ in range(needed):
-        assert started.poll() is None
+    for _ in range(needed - 1):
         started.send_signal(signal.SIGTERM)
         assert started.stdout.readline() == "told\n"
         time.sleep(0.4)  # longer than signals that count as one
-    assert started.wait(20) == 143
-    assert "released" in started.stdout.read()
-    started.stdout.close()
+        assert started.poll() is None
+    started.send_signal(signal.SIGTERM)
+    told, _ = started.communicate(timeout=20)
+    assert started.returncode == 143
+    assert sorted(told.split()) == ["released", "told"]  # on a busy machine in either order
 
 
 FORKING = """
