@@ -117,6 +117,7 @@ test-miles *arguments:
     @just _test-megatron miles
 
 # Megatron's own parser, where MEGATRON_PATH is a checkout: NVIDIA/Megatron-LM for slime, radixark/Megatron-LM for miles
+# Versions above core_v0.17.0 need Python 3.12.
 _test-megatron trainer:
     [ -z "${MEGATRON_PATH:-}" ] || uv pip install --quiet --no-deps --target .sglang sglang==0.5.23 six
     [ -z "${MEGATRON_PATH:-}" ] || PYTHONPATH="$PYTHONPATH:$MEGATRON_PATH:$PWD/.sglang" uv run --extra trl --group dev --group {{trainer}} pytest -m "{{trainer}} and megatron"
