@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from orl_cluster.launch.ray_address import OWN_FOLDER, ray_address
 from orl_core.errors import ConfigError
 
 PORTS = 61001, 61002, 61003
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Generator[None]:
+    """Let one test at a time have raylets: every process of this machine sees them."""
+    with Path(__file__).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
