@@ -29,6 +29,7 @@ from orl_core.memory import (
     token_bytes,
     training_memory,
 )
+from orl_core.memory.report import GIB
 from orl_core.memory.training import EAGER_AUTOCAST, EAGER_FP32, EIGHT_BIT_MOMENTS, FP32_ADAMW, PerParameter
 from orl_rollout.gpus import gpu_memory
 from orl_rollout.logs import logger_of
@@ -43,7 +44,6 @@ logger = logger_of("orl")
 WEIGHT_BYTES, FROZEN_BYTES = 4, 2  # as `load_model` loads; keys and values of `generate` have the type of the weights
 LORA_RANK = 32  # that is proposed
 MOMENTS = {"8bit": EIGHT_BIT_MOMENTS, "sgd": 0.0, "adafactor": 0.0}  # bytes a parameter, by a part of the name
-GIB = 2**30
 TILE_TOKENS, TILE_WIDTH = 4096, 32768  # TRL computes the logits of an update in tiles of this size
 SERVED_BYTES = 2  # of a weight in SGLang
 LEAST_CONTEXT = 512  # ids: the shortest context that is proposed

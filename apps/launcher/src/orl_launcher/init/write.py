@@ -28,7 +28,7 @@ LONGEST = 100  # characters of a remark in a comment
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 MEANINGS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # words that YAML reads as no text
 COLUMN = 34  # where comments begin behind a value
-CHARACTERS = 3  # of a prompt that are one token id or less
+CHARACTERS = 3  # of a prompt for each token id; most tokenizers need more
 WIDEST = 131_072  # ids of the longest context that is proposed
 
 

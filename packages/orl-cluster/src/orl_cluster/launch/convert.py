@@ -128,7 +128,7 @@ def _judged(command: Command) -> Command:
     for name, hint in found.unknown.items():
         raise ConfigError(f"{Path(tool.script).name} has no option {name}{hint}")
     gpus = installation.found.gpus
-    advice = ": lower --num-gpus" if gpus else ""
+    advice = ". Lower --num-gpus" if gpus else ""
     lacking = [f"this machine has {gpus} GPUs but the conversion needs {tool.gpus}{advice}"] if gpus < tool.gpus else []
     if found.complete:
         return structs.replace(command, problems=(*lacking, *([found.why] if found.why else [])))

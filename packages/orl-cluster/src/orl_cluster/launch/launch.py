@@ -139,7 +139,7 @@ def _lacking(command: Command, found: Findings) -> list[str]:
     if layout.nodes > 1:
         return [several_nodes(layout.nodes, layout.per_node, needs)]
     there, asked = min(found.gpus, layout.per_node), max(layout.total, layout.per_node)
-    advice = ": lower --num-gpus" if there else ". Without a GPU, train with trl"
+    advice = ". Lower --num-gpus" if there else ". Without a GPU, train with trl"
     lacking = [f"this machine has {there} GPUs but the run needs {asked}{advice}"] if there < asked else []
     if missing := needs.missing({name for name, value in environment_of(command).items() if value}):
         lacking.append(f"not set in the environment: {', '.join(missing)}")
