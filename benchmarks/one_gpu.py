@@ -38,7 +38,7 @@ from orl_trl.local import load_model
 from orl_trl.loop_thread import LoopThread
 from orl_trl.memory import sizes_of, training
 from orl_trl.rollouts import Rollouts, TrainingPlan
-from orl_trl.settings import grpo_config
+from orl_trl.settings import CHECKPOINTING, grpo_config
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_process import Launch, SglangProcess
 from orl_trl.trainer import quiet_trl, trainer_of
@@ -192,6 +192,8 @@ def trainer_for(folder: Path, model: Any, rows: int) -> tuple[Any, Run]:
     made = trainer_of(model, str(folder), settings, rollouts)
     made.create_optimizer()
     made.current_gradient_accumulation_steps = 1
+    if getattr(settings, CHECKPOINTING):  # a run's train() does this
+        getattr(model, f"{CHECKPOINTING}_enable")()
     return made, run
 
 
