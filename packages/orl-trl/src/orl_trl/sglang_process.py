@@ -129,7 +129,7 @@ class SglangProcess:
                 f"SGLang died twice, and served no batch in between: {self._last_line()}. Read {self._log}"
             )
         self._restarted = True
-        logger.warning("SGLang died and is started again: %s", self._last_line())
+        logger.warning("SGLang died and is started again: %s. Read %s", self._last_line(), self._log)
         self._start(structs.replace(self._launch, model=model, weight_version=version))
 
     def _start(self, launch: Launch) -> None:

@@ -81,7 +81,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
             trainer.micro_batch_tokens = run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU
             if start is not None:
                 trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
-                logger.info("continuing %s after step %d", start.folder, start.step)
+                say(f"continues {start.folder} after step {start.step}")
             write_tensorboard(trainer, run)
             Training(run, rollouts, updates=updates_per_step(settings)).train(trainer)
 
