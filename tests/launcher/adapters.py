@@ -23,12 +23,13 @@ SIGNAL = signal.SIGTERM  # what a trainer below sends to itself
 class Adapter:
     """An adapter, as an entry point of `orl.trainers` names it."""
 
-    def __init__(self, train: Callable[[Run], None]) -> None:
+    def __init__(self, train: Callable[[Run], None], problems: tuple[str, ...] = ()) -> None:
         self.train = train
+        self._problems = problems
 
     def plan(self, run: Run) -> Plan:
         command = "\n".join([f"would train {run.config.trainer.model} with trl", *run.extra])
-        return Plan(command=command, memory="GiB on each GPU\nsum [0] 9474.0")
+        return Plan(command=command, memory="GiB on each GPU\nsum [0] 9474.0", problems=self._problems)
 
 
 def _write_metrics(run: Run, steps: int) -> None:
@@ -137,6 +138,7 @@ def _refuse(_: Run) -> None:
 
 refuse = Adapter(_refuse)
 train_well = Adapter(_train_well)
+without_gpus = Adapter(_refuse, problems=("this machine has 0 GPUs",))
 train_and_leave_rollouts = Adapter(_leave_rollouts)
 train_and_leave_rollouts_interrupted = Adapter(_leave_rollouts_interrupted)
 train_in_error = Adapter(_train_in_error)

@@ -198,6 +198,15 @@ def test_dry_run_finds_the_cached_model_of_the_playground(
     assert "would make" not in printed.err
 
 
+def test_run_that_cannot_start_makes_no_model(
+    capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_adapter("without_gpus")
+    monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
+    assert "0 GPUs" in fails(capsys, 1, "train", "trl", "--config", LOCAL)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def training(fake_adapter: Callable[[str], None], tmp_path: Path) -> Training:
     """Return the command line of a run by an adapter, under a name. It needs neither playground nor evaluation."""

@@ -28,6 +28,7 @@ from orl_launcher.hints import invocation
 from orl_launcher.playground import baseline, is_made, playground, served_here, warm_model
 from orl_launcher.trainers import (
     RUNS,
+    WOULD_NOT_START,
     find_trainer,
     holds_out,
     missing_tasks,
@@ -122,6 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_plan(config, arguments, folder)
         return 0
+    if not is_made(config):  # its making takes minutes
+        for problem in plan_run(config, folder, arguments.extra, arguments.python).problems:
+            raise ConfigError(f"{WOULD_NOT_START}: {problem}")
     cli.make_folder(folder, "--name")
 
     def note() -> None:

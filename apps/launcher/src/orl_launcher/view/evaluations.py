@@ -30,6 +30,8 @@ def results_of(record: Record) -> ResultRows | None:
     rungs = sorted(
         {int(k) for k in (name.rpartition("/pass@")[2] for name in last if "/pass@" in name) if k.isdecimal()}
     )
+    if rungs == [1]:  # one rollout of each task: pass@1 is the success
+        rungs = []
     columns = [f"{figure}, step {point.step}" for point in ends for figure in ("success", "reward")]
     rows = [
         (name, *(cell for point in ends for cell in _cells(point, name)), *(_pass_at(last, name, k) for k in rungs))
