@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orl_core.config import load_config
+from orl_core.config import Secret, load_config
 from orl_core.config.editor import editor_schema
 from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
@@ -128,12 +128,29 @@ def test_platform_tells_which_secrets_are_needed(model: str, monkeypatch: pytest
         platform.needed = ["JUDGE_KEY"]
         assert main(["init", "Org/Echo", "--model", model]) == 1  # doctor: the secret has no value
         text = Path("echo.yaml").read_text("utf-8")
-        assert "these secrets are not set: judge_key" in text
-        assert load_config(Path("echo.yaml")).secrets == {"judge_key": None}
+        assert "no value or no hosts: judge_key" in text
+        assert load_config(Path("echo.yaml")).secrets == {"judge_key": Secret()}
         platform.needed = []
         assert main(["init", "Org/Echo", "--model", model, "--output", "open.yaml"]) == 0
         assert load_config(Path("open.yaml")).environment("Org/Echo").base_url is None
         assert KEY not in text + Path("open.yaml").read_text("utf-8") + capsys.readouterr().out
+
+
+def test_secret_without_a_known_host_has_a_place_for_hosts(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    with serve(Echo) as sessions, platform_api() as platform:
+        monkeypatch.setenv("OPENREWARD_API_URL", platform.url)
+        monkeypatch.setenv("OPENREWARD_SESSION_URL", sessions.url)
+        for name in ("OPENREWARD_API_KEY", "JUDGE_KEY", "OPENAI_API_KEY"):
+            monkeypatch.setenv(name, KEY + name)
+        platform.needed = ["JUDGE_KEY", "OPENAI_API_KEY"]
+        assert main(["init", "Org/Echo", "--model", model]) == 1  # doctor asks for hosts
+        assert "judge_key" in capsys.readouterr().out
+        assert load_config(Path("echo.yaml")).secrets == {"judge_key": Secret(), "openai_api_key": None}
+        text = Path("echo.yaml").read_text("utf-8").replace("hosts: []", "hosts: [judge.example.com]")
+        Path("echo.yaml").write_text(text, "utf-8")
+        assert main(["doctor", "--config", "echo.yaml"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
-from orl_rollout.openreward.required_secrets import required_secrets
+from orl_rollout.openreward.required_secrets import required_secrets, usual_hosts
 from orl_rollout.openreward.served import served_at
 from orl_rollout.secrets.entries import all_entries
 from orl_rollout.secrets.secrets import PLATFORM_KEY, Scrubber, api_key
@@ -28,7 +28,7 @@ class Survey(Struct, frozen=True, kw_only=True):
     """One environment. `splits` are its splits with the number of their tasks, without empty ones.
 
     `opening` is the beginning of an episode; without one, `fault` says why. `prompt` is its text, without values of
-    secrets. `secrets` are those that it needs.
+    secrets. `secrets` are those that it needs, `hostless` those of them for which OpenReward knows no host.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Survey(Struct, frozen=True, kw_only=True):
     prompt: str = ""
     fault: str = ""
     secrets: tuple[str, ...] = ()
+    hostless: tuple[str, ...] = ()
 
 
 async def name_at(url: str, variant: str | None, *, seconds: float) -> str:
@@ -73,8 +74,10 @@ async def survey(name: str, base_url: str | None, *, on_platform: bool, seconds:
         raise ConfigError(f"{name}: OpenReward serves it. Set {PLATFORM_KEY}, or give the address of a server")
     if on_platform:
         needed = [secret.lower() for secret in await required_secrets(name, seconds=seconds) if secret != PLATFORM_KEY]
-    unset = [entry.name for entry in all_entries(_config(name, base_url, needed)) if not entry.value]
-    config = _config(name, base_url, [secret for secret in needed if secret not in unset])
+    hostless = [secret for secret in needed if not usual_hosts(secret)]
+    entries = all_entries(_config(name, base_url, needed))
+    kept_back = [entry.name for entry in entries if not entry.value or entry.name in hostless]
+    config = _config(name, base_url, [secret for secret in needed if secret not in kept_back])
     async with OpenRewardClient(config) as client:
         with as_session_error(f"asking {name} what it serves", client.scrubber):
             async with asyncio.timeout(seconds):
@@ -83,8 +86,8 @@ async def survey(name: str, base_url: str | None, *, on_platform: bool, seconds:
         full = [listing for listing in listings if listing.size]
         if not full:
             raise ConfigError(f"{name}: none of its splits ({', '.join(splits) or 'none'}) has a task")
-        opening, fault = None, f"not asked, because these secrets are not set: {', '.join(unset)}"
-        if not unset:
+        opening, fault = None, f"not asked, because these secrets have no value or no hosts: {', '.join(kept_back)}"
+        if not kept_back:
             opening, fault = await _opening(client, full[0], seconds)
         shown = [text_of(message.content) for message in opening.messages] if opening else []
         prompt = client.scrubber.scrub("\n".join(shown))
@@ -96,6 +99,7 @@ async def survey(name: str, base_url: str | None, *, on_platform: bool, seconds:
         prompt=prompt,
         fault=fault,
         secrets=tuple(needed),
+        hostless=tuple(hostless),
     )
 
 

@@ -29,6 +29,7 @@ WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 MEANINGS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # words that YAML reads as no text
 COLUMN = 34  # where comments begin behind a value
 CHARACTERS = 3  # of a prompt for each token id; most tokenizers need more
+NO_HOSTS = "{value: null, hosts: []}  # OpenReward knows no host for it: name one"
 WIDEST = 131_072  # ids of the longest context that is proposed
 
 
@@ -168,9 +169,8 @@ def _secrets(found: Survey) -> Iterator[str]:
     """Yield the secrets of OpenReward's environment. A server of one's own tells none, so there is a place for them."""
     lines = [
         "secrets:",
-        "  # null: from the variable of this name, or of its capitals. To name the hosts that may receive one:",
-        "  # {value: null, hosts: [api.example.com]}",
-        *(f"  {_word(name)}: null" for name in found.secrets),
+        "  # null: from the variable of this name, or of its capitals. `hosts` may receive it: [api.example.com]",
+        *(f"  {_word(name)}: {NO_HOSTS if name in found.hostless else 'null'}" for name in found.secrets),
         "",
     ]
     if found.secrets:

@@ -20,7 +20,7 @@ from orl_core.task import Task
 
 from orl_rollout.http.client import HttpClient
 from orl_rollout.openreward.environment import RemoteEnvironment
-from orl_rollout.openreward.required_secrets import required_secrets
+from orl_rollout.openreward.required_secrets import required_secrets, usual_hosts
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.secrets_body import reads_secrets_in_body
 from orl_rollout.openreward.served import list_served
@@ -171,16 +171,12 @@ class OpenRewardClient:
 
         It also holds the platform's key, which toolsets need, or an empty one if the server may not see it.
         """
-        from openreward.api.sandboxes.secrets import (
-            WELL_KNOWN_SECRETS,
-            augment_secrets_with_api_key,
-            build_secrets_header,
-        )
+        from openreward.api.sandboxes.secrets import augment_secrets_with_api_key, build_secrets_header
 
         secrets: dict[str, str | tuple[str, list[str]]] = {}
         for secret, entry in resolve_secrets(self.config, name).items():
             value = entry.value or ""
-            hosts = list(entry.hosts) or WELL_KNOWN_SECRETS.get(secret, [])
+            hosts = list(entry.hosts) or usual_hosts(secret)
             if not hosts and environment.base_url is None:
                 raise ConfigError(
                     f"environment `{name}`: OpenReward releases the secret `{secret}` to named hosts only: write "

@@ -22,3 +22,10 @@ async def required_secrets(name: str, *, seconds: float = SECONDS) -> list[str]:
     """
     path = f"/v1/environments/{name}/required-secrets"
     return (await ask_platform(path, _Needed, most=ANSWER_BYTES, seconds=seconds)).secrets
+
+
+def usual_hosts(secret: str) -> list[str]:
+    """Return the hosts to which OpenReward releases the secret of this name if none are given; [] if it knows none."""
+    from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
+
+    return WELL_KNOWN_SECRETS.get(secret, [])
