@@ -95,11 +95,12 @@ def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
 
 
 def test_a_server_that_ends_at_once_is_an_error_with_its_last_line(tmp_path: Path):
-    says = r"print('loading: 10 %\rno GPU here'); raise SystemExit(3)"
+    says = r"print('loading: 10 %\r\x1b[1;33mno GPU here\x1b[0m'); raise SystemExit(3)"
     launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", says))
     with pytest.raises(EngineError, match="no GPU here") as found:
         SglangProcess(launch, tmp_path, ENVIRONMENT).__enter__()
     assert "loading" not in str(found.value)
+    assert "[0m" not in str(found.value)
 
 
 def killed(parent: str, *words: str) -> int:

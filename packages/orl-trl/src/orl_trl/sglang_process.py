@@ -36,6 +36,7 @@ START_SECONDS = 900.0  # a first start compiles kernels
 SAID_SECONDS = 15.0  # between two lines about the wait
 POLL_SECONDS = 0.1
 TAIL_BYTES = 4096
+COLOUR = re.compile("[\x1b\u241b]\\[[0-9;]*m")  # the log shows an escape character as U+241B
 # Settings of the trainer's own allocator: expandable segments clash with the engine's memory saver.
 ALLOCATOR = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
 
@@ -166,5 +167,5 @@ class SglangProcess:
         """Return the last line of the log. A carriage return, which the log shows as U+240D, ends a line."""
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
-            lines = re.split("[\n\r\u240d]", file.read().decode("utf-8", "replace"))
+            lines = re.split("[\n\r\u240d]", COLOUR.sub("", file.read().decode("utf-8", "replace")))
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
