@@ -26,6 +26,6 @@ async def required_secrets(name: str, *, seconds: float = SECONDS) -> list[str]:
 
 def usual_hosts(secret: str) -> list[str]:
     """Return the hosts to which OpenReward releases the secret of this name if none are given; [] if it knows none."""
-    from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS
+    from openreward.api.sandboxes.secrets import WELL_KNOWN_SECRETS  # pyright: ignore[reportMissingTypeStubs]
 
     return WELL_KNOWN_SECRETS.get(secret, [])
