@@ -28,7 +28,7 @@ class Sessions:
     """An environment whose every episode ends after one call."""
 
     def session(self, task: Task) -> Session:
-        said = (TextBlock(text=str(task.task_spec.get("says", ""))),)
+        said = (TextBlock(text=str(task.task_spec.get("says", "")) * task.task_spec.get("times", 1)),)
         return ScriptedSession([ToolResult(name="act", content=said, reward=0.25, finished=True)])
 
 
@@ -82,7 +82,7 @@ async def test_a_rollout_that_echoes_a_secret_does_not_train():
 async def test_long_result_of_few_ids_is_searched_off_the_event_loop() -> None:
     """A profile function of this thread sees every call that runs on it."""
     playing = runtime(config_of(secrets={"pass": "correct horse"}))
-    task = structs.replace(TASK, task_spec={"says": "a horse " * 100_000})
+    task = structs.replace(TASK, task_spec={"says": "a horse ", "times": 100_000})
     seen: set[str] = set()
     before = sys.getprofile()
     sys.setprofile(lambda frame, event, _: seen.add(frame.f_code.co_qualname) if event == "call" else None)

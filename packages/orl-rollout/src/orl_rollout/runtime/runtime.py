@@ -123,7 +123,8 @@ class Runtime:
             evaluation=request.evaluation,
         )
         trajectory = await self._play(job, engine, stopped, pause)
-        outcome = _with_short_error(await self._clear(await self._judge(trajectory, environment)))
+        judged = await self._judge(trajectory, environment)
+        outcome = _with_short_error(await self._clear(judged))
         if self._journal is not None:
             try:
                 await self._journal.record(outcome, step=request.step)
@@ -183,10 +184,13 @@ class Runtime:
 
 
 def _is_long(trajectory: Trajectory) -> bool:
-    """Return whether messages, task and tools hold more than INLINE_CHARACTERS, each text counted as one more."""
-    blocks = (block for message in trajectory.messages for block in message.content)
-    texts = (block.text if isinstance(block, TextBlock) else block.data for block in blocks)
-    trees = chain((trajectory.job.task.task_spec,), map(plain, trajectory.tools))
+    """Return whether the texts of a trajectory hold more than INLINE_CHARACTERS, each counted as one more."""
+    results = [result for turn in trajectory.turns for result in turn.results]
+    contents = [each.content for each in (*trajectory.messages, *results)]
+    texts = (block.text if isinstance(block, TextBlock) else block.data for content in contents for block in content)
+    actions = (turn.action for turn in trajectory.turns)
+    trees = chain((trajectory.job.task.task_spec,), (each.metadata for each in results))
+    trees = chain(trees, map(plain, chain(trajectory.tools, actions)))
     left = INLINE_CHARACTERS
     for text in chain(texts, (text for tree in trees for _, text in leaves_in(tree))):
         left -= len(text) + 1
