@@ -209,19 +209,23 @@ class _Episode:
         return None, tuple(Message(role="tool", name=result.name, content=result.content) for result in results)
 
     async def _call_side_by_side(self, calls: Sequence[ToolCall | ParseFailure], results: list[ToolResult]) -> None:
-        """Run the valid calls at once, a result for each. A fault counts unless a sibling ended the episode."""
-        faults: dict[int, SessionError] = {}
+        """Run the valid calls at once, a result for each. A fault counts unless a sibling ended the episode.
 
-        async def attempt(place: int, call: ToolCall | ParseFailure) -> ToolResult:
+        A deadline or a cancellation leaves the results that were there by then.
+        """
+        faults: dict[int, SessionError] = {}
+        results.extend(failed(call.name, SessionError("the call did not end")) for call in calls)
+
+        async def attempt(place: int, call: ToolCall | ParseFailure) -> None:
             try:
-                return refused(call) if isinstance(call, ParseFailure) else await self._call(call)
+                results[place] = refused(call) if isinstance(call, ParseFailure) else await self._call(call)
             except SessionError as fault:
                 faults[place] = fault
-                return failed(call.name, fault)
+                results[place] = failed(call.name, fault)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(attempt(place, call)) for place, call in enumerate(calls)]
-        results.extend(task.result() for task in tasks)
+            for place, call in enumerate(calls):
+                group.create_task(attempt(place, call))
         if faults and not any(result.finished for result in results):
             raise faults[min(faults)]
 
