@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -99,6 +100,7 @@ class Runtime:
                 logger.warning("%s: %s", name, unset(entry))
         check_renderer(config, renderer)
         self._reward = load_reward(config)
+        self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
         self._player = load_player(config)
         self._limiters = {
             name: AdaptiveLimiter(config.environment(name).max_concurrency) for name in (*config.environments, PLAIN)
@@ -134,10 +136,11 @@ class Runtime:
         return outcome
 
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
-        """Judge the trajectory; a reward function of the user's may take its time, so it runs on a thread."""
+        """Judge the trajectory. A reward function may take its time, so it has threads that no other rollout needs."""
         if self._reward is None:
             return outcome_of(trajectory, environment)
-        return await asyncio.to_thread(outcome_of, trajectory, environment, self._reward)
+        running = asyncio.get_running_loop()
+        return await running.run_in_executor(self._judges, outcome_of, trajectory, environment, self._reward)
 
     async def _clear(self, outcome: Outcome) -> Outcome:
         """Take out of `outcome` what echoes a secret, before anybody sees it; a long text is searched on a thread.
