@@ -99,7 +99,7 @@ class _Episode:
         self.context = TokenBuffer()
         self.sampled = 0
         self.mistakes = Mistakes(job.limits, user_turns=renderer.certificate.user_turns)
-        self.calls = 0
+        self.answered = 0  # results that were rendered, those of the opening too
         self.after: Role = "user"  # who spoke last before the action
 
     async def play(self) -> Ending:
@@ -113,7 +113,7 @@ class _Episode:
         observation = await self._render(self._open, opening.messages, long=long)
         if observation is None:
             return StopReason.MAX_TOKENS
-        self.after = opening.messages[-1].role
+        self._heard(opening.messages)
         for number in range(1, limits.max_turns + 1):
             if await self.clock.ends():
                 return StopReason.ABORTED
@@ -244,14 +244,18 @@ class _Episode:
             self._strip()
         nudge = messages[-1].text if messages[-1].role == "user" else ""
         self.turns[-1] = turn = structs.replace(self.turns[-1], nudge=nudge)
-        before = self.calls
-        self.calls += sum(message.role == "tool" for message in messages)
-        self.after = messages[-1].role
+        before = self.answered
+        self._heard(messages)
 
         def extend(messages: tuple[Message, ...]) -> tuple[int, ...]:
             return self.renderer.extend(turn.action_ids, [self._cut(each) for each in messages], calls_before=before)
 
         return await self._render(extend, messages)
+
+    def _heard(self, messages: Sequence[Message]) -> None:
+        """Note what the next action follows."""
+        self.answered += sum(message.role == "tool" for message in messages)
+        self.after = messages[-1].role
 
     def _strip(self) -> None:
         """Take the reasoning of the last turn out of what the engine will be shown."""
