@@ -9,8 +9,10 @@ import pytest
 from orl_core.datum import to_data
 from orl_core.errors import EngineError
 from orl_core.messages import ImageBlock, ToolCall, ToolResult, ToolSpec, text_of
+from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason
 from orl_rollout.loop import loop
+from orl_rollout.loop.session import Opening
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_testing.scripted import Hang
 
@@ -122,6 +124,19 @@ async def test_9_late_rollout_is_a_timeout_with_its_turns(train: bool):
     assert trajectory.stop_reason is StopReason.TIMEOUT
     assert len(trajectory.turns) == 1
     assert trajectory.trainable is train
+
+
+async def test_9_late_opening_is_a_fault():
+    """The model had no turn: an evaluation must not count it as a failure, and the circuit breaker must see it."""
+
+    class Slow(ScriptedSession):
+        async def open(self, task: Task) -> Opening:
+            await asyncio.Event().wait()
+            return await super().open(task)
+
+    trajectory = await play(ScriptedEngine([]), Slow(tools=TOOLS), rollout_timeout=0.05)
+    assert (trajectory.stop_reason, trajectory.turns) == (StopReason.ERROR, ())
+    assert trajectory.error == "the episode did not begin within the 0.05 s of `rollout_timeout`"
 
 
 async def test_9_late_rollout_keeps_rewards_of_parallel_calls():

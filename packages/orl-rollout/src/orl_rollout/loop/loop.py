@@ -60,6 +60,9 @@ async def rollout(
         if not clock.whole.expired():
             raise
         ending = StopReason.TIMEOUT
+        if not episode.turns:  # the model had no say
+            limit = f"the {job.limits.rollout_timeout:g} s of `rollout_timeout`"
+            ending, error = StopReason.ERROR, f"the episode did not begin within {limit}"
     except (EngineError, SessionError, RenderError) as exc:
         ending, error = StopReason.ERROR, str(exc)
     finally:
