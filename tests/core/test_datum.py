@@ -31,6 +31,17 @@ def mask(policy: TrainOn, *turns: Turn) -> str:
     return "".join(map(str, datum.loss_mask))
 
 
+def test_answers_without_ids_have_no_weight_version():
+    """A full context ends a rollout with such an answer, and no weights have sampled it."""
+    (first,) = turn().generations
+    empty = Generation(token_ids=(), logprobs=(), finish_reason="length")
+    first = structs.replace(first, weight_version="7")
+    turns = (structs.replace(turn(), generations=(first,)), structs.replace(turn(), generations=(empty,)))
+    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
+    (datum,) = to_data(Trajectory(job=job, turns=turns, stop_reason=StopReason.MAX_TOKENS), reward=0.0)
+    assert datum.weight_versions == ("7",)
+
+
 @pytest.mark.parametrize(
     ("off", "expected"),
     [

@@ -139,9 +139,9 @@ class Expected:
             raise Over(StopReason.ERROR)
 
     def _wait(self, seconds: float, most: float) -> None:
-        """9: the deadline of this wait is a fault, the rollout's own an ending; the earlier one wins."""
+        """9: the deadline of this wait is a fault, the rollout's own an ending with turns; the earlier one wins."""
         if self.seconds + min(seconds, most) > ROLLOUT_SECONDS:
             self.seconds = ROLLOUT_SECONDS
-            raise Over(StopReason.TIMEOUT)
+            raise Over(StopReason.TIMEOUT if self.turns else StopReason.ERROR)
         self.seconds += min(seconds, most)
         self._fail(seconds > most)

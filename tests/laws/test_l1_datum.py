@@ -62,7 +62,7 @@ def test_a_datum_carries_what_names_it(trajectory: Trajectory):
     if data:
         carried = sum(len(datum.weight_versions) for datum in data)
         answered = [turn for turn in trajectory.turns if turn.action_ids]
-        assert carried >= sum(len(turn.generations) for turn in answered)
+        assert carried == sum(bool(made.token_ids) for turn in answered for made in turn.generations)
         paid = [turn.reward for turn in answered if turn.reward is not None]
         assert [reward for datum in data for _, reward in datum.rewards] == paid
         for datum in data:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,3 +75,20 @@ def test_run_with_pipes_for_files_is_read_without(tmp_path: Path) -> None:
 def test_history_that_is_a_pipe_is_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics.jsonl")
     assert not metrics_log.read(tmp_path / "metrics.jsonl")
+
+
+def test_forked_processes_replace_the_same_file(tmp_path: Path) -> None:
+    """The threads of a fork have the same idents as those of its parent."""
+    program = """
+import os, sys
+from pathlib import Path
+from orl_rollout.bounded_files import replace
+child = os.fork()
+for _ in range(1_000):
+    replace(Path(sys.argv[1]), b"x" * 5_000)
+if child:
+    sys.exit(os.waitpid(child, 0)[1] != 0)
+"""
+    path = tmp_path / "summary.json"
+    assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == 0
+    assert list(tmp_path.iterdir()) == [path]

@@ -12,7 +12,8 @@ Those of 7 to 10, how a rollout ends before its time, stand in test_loop_endings
  6. `finished` keeps that turn's reward. A null reward is not 0.
  7. An engine's abort while the host's flag is set: ABORTED. The flag is read before every turn and call.
  8. Faults end in ERROR with the turns so far, never repeating a tool call, never trained.
- 9. Deadlines nest: a call past its own is a fault, a rollout past its own is TIMEOUT with its turns.
+ 9. Deadlines nest: a call past its own is a fault, a rollout past its own is TIMEOUT with its turns, a fault if it has
+    none.
 10. Cancellation propagates after the session is closed.
 11. A tool result over its budget is cut with a visible marker; an image is refused loudly.
 12. Evaluation uses the sampling parameters it is given.

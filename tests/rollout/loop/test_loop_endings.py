@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from orl_core.datum import to_data
 from orl_core.errors import EngineError
-from orl_core.messages import ImageBlock, ToolResult, ToolSpec
+from orl_core.messages import ImageBlock, ToolCall, ToolResult, ToolSpec, text_of
+from orl_core.task import Task
 from orl_core.trajectory import Generation, StopReason
 from orl_rollout.loop import loop
+from orl_rollout.loop.session import Opening
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_testing.scripted import Hang
 
@@ -112,7 +114,7 @@ async def test_9_late_turn_is_a_fault_of_whom_it_waits_for(engine: float, sessio
             ScriptedEngine([say(call())], pause=engine), session_of(result(), pause=session), turn_timeout=0.05
         )
     assert trajectory.stop_reason is StopReason.ERROR
-    assert words in trajectory.error
+    assert trajectory.error == f"{words}: no answer within the 0.05 s of its turn"
 
 
 @pytest.mark.parametrize("train", [False, True])
@@ -122,6 +124,36 @@ async def test_9_late_rollout_is_a_timeout_with_its_turns(train: bool):
     assert trajectory.stop_reason is StopReason.TIMEOUT
     assert len(trajectory.turns) == 1
     assert trajectory.trainable is train
+
+
+async def test_9_late_opening_is_a_fault():
+    """The model had no turn: an evaluation must not count it as a failure, and the circuit breaker must see it."""
+
+    class Slow(ScriptedSession):
+        async def open(self, task: Task) -> Opening:
+            await asyncio.Event().wait()
+            return await super().open(task)
+
+    trajectory = await play(ScriptedEngine([]), Slow(tools=TOOLS), rollout_timeout=0.05)
+    assert (trajectory.stop_reason, trajectory.turns) == (StopReason.ERROR, ())
+    assert trajectory.error == "the episode did not begin within the 0.05 s of `rollout_timeout`"
+
+
+async def test_9_late_rollout_keeps_rewards_of_parallel_calls():
+    """Results stay with their calls, also that of a call which was still running."""
+
+    class Slow(ScriptedSession):
+        async def call(self, call: ToolCall) -> ToolResult:
+            if call.arguments["x"] == 1:
+                await asyncio.Event().wait()
+            return result(str(call.arguments["x"]), reward=0.5)
+
+    engine = ScriptedEngine([say(call(1) + call(2))])
+    trajectory = await play(engine, Slow(tools=TOOLS), parallel_calls=True, rollout_timeout=0.5, train_timeouts=True)
+    assert (trajectory.stop_reason, trajectory.trainable) == (StopReason.TIMEOUT, True)
+    lost, paid = trajectory.turns[0].results
+    assert "did not end" in text_of(lost.content)
+    assert (paid.reward, trajectory.rewards) == (0.5, (0.5,))
 
 
 @pytest.mark.parametrize("where", ["engine", "call"])

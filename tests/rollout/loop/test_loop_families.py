@@ -6,7 +6,7 @@ from typing import Any
 
 from orl_core.datum import to_data
 from orl_core.limits import Limits
-from orl_core.messages import FailureKind, TextBlock, ToolResult, ToolSpec
+from orl_core.messages import FailureKind, Message, TextBlock, ToolCall, ToolResult, ToolSpec, text_message
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopDetail, StopReason, Trajectory
 from orl_rollout.loop.loop import rollout
@@ -32,6 +32,24 @@ async def play(
     session = ScriptedSession([RESULT] * results, tools=(ToolSpec(name="act"),))
     job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(**limits))
     return await rollout(job, session=session, renderer=renderer(name), engine=engine), engine, session
+
+
+async def test_call_ids_count_the_results_of_the_opening():
+    """Kimi repeats the id of a call beside its result. The opening may hold calls, as examples."""
+    example = (
+        text_message("user", "Play."),
+        Message(role="assistant", calls=(ToolCall(name="act", arguments={}),)),
+        text_message("tool", "ok", name="act"),
+        text_message("user", "Again."),
+    )
+    call = "<|tool_call_begin|>functions.act:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    said = f"<|tool_calls_section_begin|>{call}<|tool_calls_section_end|><|im_end|>"
+    engine = ScriptedEngine([say("kimi_k2", said)] * 2)
+    session = ScriptedSession([RESULT] * 2, messages=example, tools=(ToolSpec(name="act"),))
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(max_turns=2))
+    await rollout(job, session=session, renderer=renderer("kimi_k2"), engine=engine)
+    shown = tokenizer("kimi_k2").decode(engine.requests[1].token_ids)
+    assert [shown.count(f"Return of functions.act:{number}") for number in (0, 1)] == [1, 1]
 
 
 async def test_no_nudge_where_a_user_message_cannot_follow():

@@ -6,7 +6,7 @@ An episode calls `step` twice and then `finish`; in the column "second" both ste
     played N   the episode went as it should: FINISHED, reward 1, every sampled turn trains
     ended N    the environment ended it at the fault: FINISHED with the reward of that call, every sampled turn trains
     lost N     ERROR, and nothing trains; the turns are kept as they were sampled
-    late N     TIMEOUT of the rollout, and nothing trains
+    late N     ERROR at the deadline of the rollout, which has not begun by then
 
 where N is how often the environment ran `step`: never twice for one call. A `+` after it means that the session is
 still alive on the server, because the fault hit the way to delete it; otherwise none is. "-" is no case.
@@ -73,7 +73,7 @@ REASONS = {
     "played": StopReason.FINISHED,
     "ended": StopReason.FINISHED,
     "lost": StopReason.ERROR,
-    "late": StopReason.TIMEOUT,
+    "late": StopReason.ERROR,
 }
 NUMBERS = itertools.count()
 
@@ -124,7 +124,7 @@ def check(trajectory: Trajectory, engine: ScriptedEngine, name: str, expected: s
     word, ran = expected.rstrip("+").split()
     assert trajectory.stop_reason is REASONS[word], trajectory.error
     assert envs.Trouble.ran[name] == int(ran)
-    assert bool(trajectory.error) is (word == "lost")
+    assert bool(trajectory.error) is (word in {"lost", "late"})
     sampled = [request.generation.token_ids for request in engine.requests]
     assert [turn.action_ids for turn in trajectory.turns] == sampled
     (datum,) = to_data(trajectory, reward=0.0) or (None,)

@@ -75,6 +75,14 @@ def test_faults_are_excluded_and_environments_are_totalled():
     assert not {"A/B/reward", "A/B/success", "A/B/turns"} & metrics_of([failed]).keys()
 
 
+def test_aborted_rollouts_are_no_failures():
+    """The host stopped them: nobody judged them, the user's reward function neither."""
+    won, aborted = measured(played([1.0])), measured(played([], StopReason.ABORTED))
+    metrics = evaluation_metrics([won, aborted])
+    assert (metrics["A/B/reward"], metrics["A/B/success"], metrics["A/B/pass@1"]) == (1.0, 1.0, 1.0)
+    assert (metrics["A/B/rollouts"], metrics["A/B/judged"], metrics["A/B/stop/aborted"]) == (2.0, 1.0, 0.5)
+
+
 def test_evaluation_has_pass_at_k_by_set_and_in_all():
     won, lost = measured(played([1.0])), measured(played([0.0]))
     broken = measured(played([1.0], StopReason.ERROR))

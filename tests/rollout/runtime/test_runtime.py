@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -28,7 +31,7 @@ class Sessions:
     """An environment whose every episode ends after one call."""
 
     def session(self, task: Task) -> Session:
-        said = (TextBlock(text=str(task.task_spec.get("says", ""))),)
+        said = (TextBlock(text=str(task.task_spec.get("says", "")) * task.task_spec.get("times", 1)),)
         return ScriptedSession([ToolResult(name="act", content=said, reward=0.25, finished=True)])
 
 
@@ -49,6 +52,14 @@ def on_a_thread(trajectory: Trajectory) -> float:
     return 0.5 + len(trajectory.turns)
 
 
+JUDGING, RENDERED = threading.Event(), threading.Event()
+
+
+def slow(_: Trajectory) -> float:
+    JUDGING.set()
+    return float(RENDERED.wait(20))
+
+
 def broken(_: Trajectory) -> float:
     raise RuntimeError("no judge")
 
@@ -57,6 +68,17 @@ async def test_the_users_reward_function_judges():
     config = config_of(reward="tests.rollout.runtime.test_runtime:on_a_thread")
     outcome = await runtime(config).play(RolloutRequest(task=TASK, rollout_id="k"), engine(1))
     assert (outcome.reward, outcome.success) == (1.5, True)
+
+
+async def test_slow_reward_functions_leave_the_threads_of_rollouts_free():
+    """Long results are rendered on the threads of the event loop, under the deadline of their rollout."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    playing = runtime(config_of(reward="tests.rollout.runtime.test_runtime:slow"))
+    async with asyncio.TaskGroup() as group:
+        judged = group.create_task(playing.play(RolloutRequest(task=TASK, rollout_id="k"), engine(1)))
+        await asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), JUDGING.wait, 20)
+        await asyncio.to_thread(RENDERED.set)
+    assert judged.result().reward == 1.0
 
 
 async def test_broken_reward_function_is_an_error_and_ends_the_run():
@@ -82,7 +104,7 @@ async def test_a_rollout_that_echoes_a_secret_does_not_train():
 async def test_long_result_of_few_ids_is_searched_off_the_event_loop() -> None:
     """A profile function of this thread sees every call that runs on it."""
     playing = runtime(config_of(secrets={"pass": "correct horse"}))
-    task = structs.replace(TASK, task_spec={"says": "a horse " * 100_000})
+    task = structs.replace(TASK, task_spec={"says": "a horse ", "times": 100_000})
     seen: set[str] = set()
     before = sys.getprofile()
     sys.setprofile(lambda frame, event, _: seen.add(frame.f_code.co_qualname) if event == "call" else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -236,3 +237,14 @@ def test_template_prints_what_it_prints_without_limits() -> None:
 def test_refusal_of_a_template_is_its_own() -> None:
     with pytest.raises(jinja2.TemplateError, match="no such role"):
         BoundedTemplate("{{ raise_exception('no such role') }}").render(messages=[])
+
+
+def test_render_that_waits_for_other_threads_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of rollouts renders its openings at once, and each thread waits for the interpreter most of the time."""
+    monkeypatch.setattr(template_meter, "MOST_SECONDS", 0.1)
+
+    def waits(_: str) -> str:
+        time.sleep(0.2)
+        return "today"
+
+    assert BoundedTemplate("{{ strftime_now('%d') }}.").render(strftime_now=waits) == "today."

@@ -48,8 +48,8 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def weight_versions(self) -> tuple[str, ...]:
-        """Return the version of the weights behind each generation."""
-        return tuple(generation.weight_version for generation in self.generations)
+        """Return the version of the weights behind each generation that has ids."""
+        return tuple(generation.weight_version for generation in self.generations if generation.token_ids)
 
 
 def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:

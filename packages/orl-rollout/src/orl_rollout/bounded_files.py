@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
+import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,7 +87,7 @@ def write_new(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _beside(path: Path, content: bytes) -> Generator[Path]:
-    fresh = path.with_name(f".{path.name}.{threading.get_ident()}")
+    fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         fresh.write_bytes(content)
         yield fresh

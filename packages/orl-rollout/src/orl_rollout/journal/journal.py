@@ -21,12 +21,14 @@ import msgspec
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError, boundary
+from orl_core.messages import TextBlock, ToolResult, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.trajectory import Trajectory
 
 from orl_rollout.bounded_files import open_regular
+from orl_rollout.http import safe_json
 from orl_rollout.journal.arrays import pack_ids, pack_logprobs, unpack
-from orl_rollout.journal.frames import frame, read_frames
+from orl_rollout.journal.frames import MOST_CONTENT, frame, read_frames
 from orl_rollout.logs import logger_of
 from orl_rollout.results.outcome import Outcome, cleared
 from orl_rollout.secrets.secrets import Scrubber, without_ids
@@ -36,6 +38,7 @@ logger = logger_of(__name__)
 VERSION = 1  # of a record's schema
 FILES = "journal-*.jsonl.zst"
 MOST_VALUES = 4_000_000  # of a record: what JSON makes of them takes 300 MB at most
+CUT = "\n[… cut here: the record is too large]"
 FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
 
 
@@ -108,7 +111,7 @@ class Journal:
             step=step,
             trajectory=trajectory,
         )
-        self._append(frame(encode_entry(entry)))
+        self._append(frame(_line_of(entry)))
         return outcome
 
     def _append(self, record: bytes) -> None:
@@ -175,6 +178,25 @@ def _warn_of_gap(file: Path, start: int, end: int) -> None:
         logger.warning("%s: %d bytes at byte %d are no whole record: skipped", file, end - start, start)
 
 
+def _line_of(entry: Entry) -> bytes:
+    """Return one line of JSON. Where no reader would take it, results are cut and lose images and metadata."""
+    line = encode_entry(entry)
+    if len(line) <= MOST_CONTENT:
+        return line
+    most = MOST_CONTENT // (16 * sum(len(turn.results) for turn in entry.trajectory.turns) or 1)
+    turns = [
+        structs.replace(turn, results=tuple(_shortened(result, most) for result in turn.results))
+        for turn in entry.trajectory.turns
+    ]
+    return encode_entry(structs.replace(entry, trajectory=structs.replace(entry.trajectory, turns=tuple(turns))))
+
+
+def _shortened(result: ToolResult, most: int) -> ToolResult:
+    text = text_of(result.content)
+    text = text if len(text) <= most else text[:most] + CUT
+    return structs.replace(result, content=(TextBlock(text=text),), metadata={})
+
+
 def encode_entry(entry: Entry) -> bytes:
     """Return one line of JSON with its end. Ids and logprobs are packed; the engine's `extras` are left out."""
     tree = plain(structs.replace(entry, trajectory=without_ids(entry.trajectory)))
@@ -196,8 +218,8 @@ def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
         OrlError: the line is of another schema.
     """
     with boundary(OrlError, "no entry of this schema"):
-        if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:
-            raise ValueError(f"more than {MOST_VALUES:,} values")
+        if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:  # its texts may hold them
+            safe_json.check(line, values=MOST_VALUES)
         tree: Any = msgspec.json.decode(line)
         for turn in tree["trajectory"]["turns"]:
             turn["observation"] = unpack(turn["observation"]) if ids else ()

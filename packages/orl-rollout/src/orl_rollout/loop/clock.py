@@ -54,7 +54,10 @@ class Clock:
 
     def within(self, seconds: float, error: type[OrlError], what: str) -> AbstractAsyncContextManager[None]:
         """Open the deadline of one wait, nested in that of its turn."""
-        return within(max(0.0, min(seconds, self._turn_ends - time.monotonic())), error, what)
+        left = self._turn_ends - time.monotonic()
+        if left < seconds:
+            return within(max(0.0, left), error, what, limit=f"the {self._turn_timeout:g} s of its turn")
+        return within(seconds, error, what)
 
     async def ends(self) -> bool:
         """Tell whether the host's abort ends the rollout. Wait, if the host goes on with it later."""

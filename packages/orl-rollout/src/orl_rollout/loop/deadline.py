@@ -12,14 +12,15 @@ _EXPIRY: dict[type[OrlError], type[OrlError]] = {EngineError: EngineTimeout, Ses
 
 
 @asynccontextmanager
-async def within(seconds: float, error: type[OrlError], what: str) -> AsyncGenerator[None]:
+async def within(seconds: float, error: type[OrlError], what: str, *, limit: str = "") -> AsyncGenerator[None]:
     """Open a boundary with a deadline: foreign exceptions become `error`, expiry its subclass for that.
 
-    An outer deadline and a cancellation pass through unchanged.
+    `limit` names the deadline in the message, if it is not that of this wait. An outer deadline and a cancellation
+    pass through unchanged.
     """
     try:
         async with asyncio.timeout(seconds):
             with boundary(error, what):
                 yield
     except TimeoutError as exc:
-        raise _EXPIRY.get(error, error)(f"{what}: no answer within {seconds:g} s") from exc
+        raise _EXPIRY.get(error, error)(f"{what}: no answer within {limit or f'{seconds:g} s'}") from exc

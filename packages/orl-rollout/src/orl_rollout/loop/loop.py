@@ -60,6 +60,9 @@ async def rollout(
         if not clock.whole.expired():
             raise
         ending = StopReason.TIMEOUT
+        if not episode.turns:  # the model had no say
+            limit = f"the {job.limits.rollout_timeout:g} s of `rollout_timeout`"
+            ending, error = StopReason.ERROR, f"the episode did not begin within {limit}"
     except (EngineError, SessionError, RenderError) as exc:
         ending, error = StopReason.ERROR, str(exc)
     finally:
@@ -99,7 +102,7 @@ class _Episode:
         self.context = TokenBuffer()
         self.sampled = 0
         self.mistakes = Mistakes(job.limits, user_turns=renderer.certificate.user_turns)
-        self.calls = 0
+        self.answered = 0  # results that were rendered, those of the opening too
         self.after: Role = "user"  # who spoke last before the action
 
     async def play(self) -> Ending:
@@ -113,7 +116,7 @@ class _Episode:
         observation = await self._render(self._open, opening.messages, long=long)
         if observation is None:
             return StopReason.MAX_TOKENS
-        self.after = opening.messages[-1].role
+        self._heard(opening.messages)
         for number in range(1, limits.max_turns + 1):
             if await self.clock.ends():
                 return StopReason.ABORTED
@@ -209,19 +212,23 @@ class _Episode:
         return None, tuple(Message(role="tool", name=result.name, content=result.content) for result in results)
 
     async def _call_side_by_side(self, calls: Sequence[ToolCall | ParseFailure], results: list[ToolResult]) -> None:
-        """Run the valid calls at once, a result for each. A fault counts unless a sibling ended the episode."""
-        faults: dict[int, SessionError] = {}
+        """Run the valid calls at once, a result for each. A fault counts unless a sibling ended the episode.
 
-        async def attempt(place: int, call: ToolCall | ParseFailure) -> ToolResult:
+        A deadline or a cancellation leaves the results that were there by then.
+        """
+        faults: dict[int, SessionError] = {}
+        results.extend(failed(call.name, SessionError("the call did not end")) for call in calls)
+
+        async def attempt(place: int, call: ToolCall | ParseFailure) -> None:
             try:
-                return refused(call) if isinstance(call, ParseFailure) else await self._call(call)
+                results[place] = refused(call) if isinstance(call, ParseFailure) else await self._call(call)
             except SessionError as fault:
                 faults[place] = fault
-                return failed(call.name, fault)
+                results[place] = failed(call.name, fault)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(attempt(place, call)) for place, call in enumerate(calls)]
-        results.extend(task.result() for task in tasks)
+            for place, call in enumerate(calls):
+                group.create_task(attempt(place, call))
         if faults and not any(result.finished for result in results):
             raise faults[min(faults)]
 
@@ -240,14 +247,18 @@ class _Episode:
             self._strip()
         nudge = messages[-1].text if messages[-1].role == "user" else ""
         self.turns[-1] = turn = structs.replace(self.turns[-1], nudge=nudge)
-        before = self.calls
-        self.calls += sum(message.role == "tool" for message in messages)
-        self.after = messages[-1].role
+        before = self.answered
+        self._heard(messages)
 
         def extend(messages: tuple[Message, ...]) -> tuple[int, ...]:
             return self.renderer.extend(turn.action_ids, [self._cut(each) for each in messages], calls_before=before)
 
         return await self._render(extend, messages)
+
+    def _heard(self, messages: Sequence[Message]) -> None:
+        """Note what the next action follows."""
+        self.answered += sum(message.role == "tool" for message in messages)
+        self.after = messages[-1].role
 
     def _strip(self) -> None:
         """Take the reasoning of the last turn out of what the engine will be shown."""

@@ -13,7 +13,7 @@ from statistics import fmean
 from msgspec import Struct
 from orl_core.trajectory import StopDetail, StopReason
 
-from orl_rollout.results.outcome import Outcome
+from orl_rollout.results.outcome import UNJUDGED, Outcome
 from orl_rollout.results.pass_at_k import mean_pass_at_k
 
 
@@ -98,9 +98,9 @@ def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
     """Return metrics of a batch by environment (`GeneralReasoning/WhoDunIt/reward`), and of several as `all/...`.
 
     Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` leave out rollouts in
-    ERROR, and are missing where there are no others. `judged` counts the rollouts that they are taken over. Where an
-    agent played, or a rollout has several rows, `rows`, `trained_tokens` and `branches/CAUSE` are means of a rollout,
-    and `single_rows` is the share of those with one row.
+    ERROR or ABORTED, and are missing where there are no others. `judged` counts the rollouts that they are taken over.
+    Where an agent played, or a rollout has several rows, `rows`, `trained_tokens` and `branches/CAUSE` are means of a
+    rollout, and `single_rows` is the share of those with one row.
     """
     batch = list(measures)
     return {
@@ -123,7 +123,7 @@ def evaluation_metrics(measures: Iterable[RolloutStats]) -> dict[str, float]:
     for name, members in (_by_environment(batch) | sets).items():
         successes: dict[str, list[bool]] = {}
         for member in members:
-            if member.stop_reason is not StopReason.ERROR:
+            if member.stop_reason not in UNJUDGED:
                 successes.setdefault(member.task, []).append(member.success)
         metrics[f"{name}/tasks"] = float(len(successes))
         metrics.update({f"{name}/pass@{k}": rate for k, rate in mean_pass_at_k(successes).items()})
@@ -151,7 +151,7 @@ def _sets(batch: Sequence[RolloutStats]) -> dict[str, list[RolloutStats]]:
 
 
 def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
-    sound = [member for member in batch if member.stop_reason is not StopReason.ERROR]
+    sound = [member for member in batch if member.stop_reason not in UNJUDGED]
     calls = sum(member.calls for member in batch)
     judged = {
         "reward": _mean(member.reward for member in sound),

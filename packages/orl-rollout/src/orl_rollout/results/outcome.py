@@ -15,7 +15,7 @@ from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.results.reward_function import RewardFunction
 from orl_rollout.secrets.secrets import Scrubber
 
-_UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # what a reward function is not asked about
+UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # no reward function is asked, and no metric counts it
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ def outcome_of(trajectory: Trajectory, config: EnvironmentConfig, reward: Reward
     `reward` is the user's function; see `RewardFunction`. Total: if it raises, or does not return a finite number, the
     trajectory ends in ERROR and does not train. It is not asked about a trajectory that ended in ERROR or ABORTED.
     """
-    if reward is None or trajectory.stop_reason in _UNJUDGED:
+    if reward is None or trajectory.stop_reason in UNJUDGED:
         return _outcome(trajectory, reduce_reward(trajectory, config), config)
     try:
         with boundary(OrlError, "the reward function"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -99,6 +100,7 @@ class Runtime:
                 logger.warning("%s: %s", name, unset(entry))
         check_renderer(config, renderer)
         self._reward = load_reward(config)
+        self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
         self._player = load_player(config)
         self._limiters = {
             name: AdaptiveLimiter(config.environment(name).max_concurrency) for name in (*config.environments, PLAIN)
@@ -123,7 +125,8 @@ class Runtime:
             evaluation=request.evaluation,
         )
         trajectory = await self._play(job, engine, stopped, pause)
-        outcome = _with_short_error(await self._clear(await self._judge(trajectory, environment)))
+        judged = await self._judge(trajectory, environment)
+        outcome = _with_short_error(await self._clear(judged))
         if self._journal is not None:
             try:
                 await self._journal.record(outcome, step=request.step)
@@ -133,10 +136,11 @@ class Runtime:
         return outcome
 
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
-        """Judge the trajectory; a reward function of the user's may take its time, so it runs on a thread."""
+        """Judge the trajectory. A reward function may take its time, so it has threads that no other rollout needs."""
         if self._reward is None:
             return outcome_of(trajectory, environment)
-        return await asyncio.to_thread(outcome_of, trajectory, environment, self._reward)
+        running = asyncio.get_running_loop()
+        return await running.run_in_executor(self._judges, outcome_of, trajectory, environment, self._reward)
 
     async def _clear(self, outcome: Outcome) -> Outcome:
         """Take out of `outcome` what echoes a secret, before anybody sees it; a long text is searched on a thread.
@@ -183,10 +187,13 @@ class Runtime:
 
 
 def _is_long(trajectory: Trajectory) -> bool:
-    """Return whether messages, task and tools hold more than INLINE_CHARACTERS, each text counted as one more."""
-    blocks = (block for message in trajectory.messages for block in message.content)
-    texts = (block.text if isinstance(block, TextBlock) else block.data for block in blocks)
-    trees = chain((trajectory.job.task.task_spec,), map(plain, trajectory.tools))
+    """Return whether the texts of a trajectory hold more than INLINE_CHARACTERS, each counted as one more."""
+    results = [result for turn in trajectory.turns for result in turn.results]
+    contents = [each.content for each in (*trajectory.messages, *results)]
+    texts = (block.text if isinstance(block, TextBlock) else block.data for content in contents for block in content)
+    actions = (turn.action for turn in trajectory.turns)
+    trees = chain((trajectory.job.task.task_spec,), (each.metadata for each in results))
+    trees = chain(trees, map(plain, chain(trajectory.tools, actions)))
     left = INLINE_CHARACTERS
     for text in chain(texts, (text for tree in trees for _, text in leaves_in(tree))):
         left -= len(text) + 1

@@ -17,7 +17,7 @@ from typing import Any, cast
 from orl_core.errors import RenderError
 
 MOST_STEPS = 1_000_000  # operations of one render, and as many again as the conversation has characters
-MOST_SECONDS = 10.0  # of one render
+MOST_SECONDS = 10.0  # of one render, without those that its thread waits for others
 MOST_SIZE = 1 << 20  # of one value, and `INPUT` times the conversation
 INPUT = 16
 NODE = 16  # the cost of a value besides its characters: about the memory of a list's member
@@ -46,13 +46,13 @@ class Meter:
         self._room = MOST_SIZE + INPUT * size
         self._left = TOTAL * self._room
         self._steps = int((MOST_STEPS + size) * share)
-        self._ends = time.monotonic() + MOST_SECONDS * share
+        self._ends = time.thread_time() + MOST_SECONDS * share
 
     def tick(self, size: int = 0) -> None:
         """Take one step, and `size` from what may be made."""
         self._steps -= 1
         self._left -= size
-        if self._steps < 0 or time.monotonic() > self._ends:
+        if self._steps < 0 or time.thread_time() > self._ends:
             raise RenderError("the chat template takes too many steps or too long on a conversation: it may never end")
         if self._left < 0:
             raise RenderError(f"the chat template makes more than {TOTAL * self._room:,} characters in all")
