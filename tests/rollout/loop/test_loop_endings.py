@@ -136,7 +136,7 @@ async def test_9_late_opening_is_a_fault():
 
     trajectory = await play(ScriptedEngine([]), Slow(tools=TOOLS), rollout_timeout=0.05)
     assert (trajectory.stop_reason, trajectory.turns) == (StopReason.ERROR, ())
-    assert trajectory.error == "the episode did not begin within the 0.05 s of `rollout_timeout`"
+    assert "`rollout_timeout`" in (trajectory.error or "")
 
 
 async def test_9_late_rollout_keeps_rewards_of_parallel_calls():

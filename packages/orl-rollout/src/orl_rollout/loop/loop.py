@@ -62,7 +62,7 @@ async def rollout(
         ending = StopReason.TIMEOUT
         if not episode.turns:  # the model had no say
             limit = f"the {job.limits.rollout_timeout:g} s of `rollout_timeout`"
-            ending, error = StopReason.ERROR, f"the episode did not begin within {limit}"
+            ending, error = StopReason.ERROR, f"no turn was complete within {limit}"
     except (EngineError, SessionError, RenderError) as exc:
         ending, error = StopReason.ERROR, str(exc)
     finally:
