@@ -206,10 +206,16 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "never-shown")
     plan = planned(capsys, python, "--actor-nodes", "2", "--num-gpus", "8")
-    first = "CUDA_DEVICE_MAX_CONNECTIONS=1 OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8"
-    assert f"`{first} --head --port=6379`" in plan
+    assert "the run needs 16 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 2 nodes" in plan
+    assert "`OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8 --head --port=6379`" in plan
     assert "OPENAI_API_KEY=... ray start --num-gpus=8 --address=FIRST:6379" in plan
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
+
+
+def test_nodes_of_the_engines_are_counted(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    divided = ("--num-gpus", "8", "--actor-gpus", "8", "--rollout-gpus", "16")
+    plan = planned(capsys, python, "--async", "--actor-nodes", "2", *divided)
+    assert "the run needs 32 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 4 nodes" in plan
 
 
 @pytest.mark.slow
@@ -278,12 +284,14 @@ def test_divided_gpus_are_counted_together(
     """Ray would wait for ever for what is not there."""
     monkeypatch.setenv("STAND_IN_GPUS", "8")
     divided = ["--actor-gpus", "4", "--rollout-gpus", "4"]
-    assert "GPUs but the run needs" not in planned(capsys, python, *divided)
-    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided, "--num-gpus", "4")
+    assert "the run needs" not in planned(capsys, python, *divided)
+    few = "the run needs 8 GPUs, 4 on a node. Ask for fewer"
+    assert few in planned(capsys, python, *divided, "--num-gpus", "4")
     monkeypatch.setenv("STAND_IN_GPUS", "4")
-    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided)
+    assert few in planned(capsys, python, *divided)
+    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided, "--num-gpus", "8")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert "GPUs but the run needs" not in planned(capsys, python, *divided)
+    assert "the run needs" not in planned(capsys, python, *divided)
 
 
 def test_memory_is_compared_with_the_gpus_that_are_found(

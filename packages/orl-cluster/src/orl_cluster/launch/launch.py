@@ -136,8 +136,8 @@ def _lacking(command: Command, found: Findings) -> list[str]:
     if ray_address(os.environ):
         return []
     layout, needs = command.request.layout, required_env(command)
-    if layout.nodes > 1:
-        return [several_nodes(layout.nodes, layout.per_node, needs)]
+    if layout.machines > 1 and (layout.nodes > 1 or found.gpus):  # a machine without GPUs tells nothing of a node's
+        return [several_nodes(layout.machines, layout.per_node, needs)]
     there, asked = min(found.gpus, layout.per_node), max(layout.total, layout.per_node)
     advice = ". Lower --num-gpus" if there else ". Without a GPU, train with trl"
     lacking = [f"this machine has {there} GPUs but the run needs {asked}{advice}"] if there < asked else []
