@@ -53,6 +53,8 @@ TUTORIAL = {
     "load": ["--load", "/path/to/checkpoints/"],
 }
 LINES = COOKBOOK | TUTORIAL
+APART = ["--async", "--actor-gpus", "4", "--rollout-gpus", "4"]
+FULLY_ASYNC = ["--rollout-function-path", "slime.rollout.fully_async_rollout.generate_rollout_fully_async"]
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +126,10 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
         (["--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
         (["--model", "/models/Unheard-1B"], "--model-args"),
+        (["--", *FULLY_ASYNC], "give --async"),
+        ([*APART, "--", *FULLY_ASYNC, "--partial-rollout"], "--partial-rollout: --rollout-function-path"),
+        ([*APART, "--", *FULLY_ASYNC, "--dynamic-sampling-filter-path", "a.b"], "--dynamic-sampling-filter-path: "),
+        ([*APART, "--set", "thinking=strip", "--", *FULLY_ASYNC], "makes several samples of a rollout"),
     ],
 )
 def test_options_slime_mishandles_are_refused_with_advice(
@@ -216,6 +222,20 @@ def test_nodes_of_the_engines_are_counted(capsys: pytest.CaptureFixture[str], py
     divided = ("--num-gpus", "8", "--actor-gpus", "8", "--rollout-gpus", "16")
     plan = planned(capsys, python, "--async", "--actor-nodes", "2", *divided)
     assert "the run needs 32 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 4 nodes" in plan
+
+
+def test_fully_async_run_evaluates_by_the_other_function(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """slime's fully async function raises at an evaluation, which ends the run at its first."""
+    held_out = working / "held-out.yaml"
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
+    plan = planned(capsys, python, *APART, "--", *FULLY_ASYNC, config=str(held_out))
+    assert "--eval-function-path slime.rollout.sglang_rollout.generate_rollout" in plan
+    assert "--eval-function-path" not in planned(capsys, python, *APART, "--", *FULLY_ASYNC)
+    own = planned(capsys, python, *APART, "--", *FULLY_ASYNC, "--eval-function-path", "a.b", config=str(held_out))
+    assert "--eval-function-path a.b" in own
 
 
 @pytest.mark.slow
