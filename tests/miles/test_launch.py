@@ -205,6 +205,18 @@ def test_partial_rollouts_correct_for_older_weights(capsys: pytest.CaptureFixtur
     assert "`max_concurrency` of GeneralReasoning/WhoDunIt" in planned(capsys, python, *limit, *partial)
 
 
+def test_only_a_synchronous_run_leaves_its_last_step_unevaluated(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """miles' train_async.py evaluates after the last step, whatever the interval."""
+    held_out = working / "held-out.yaml"
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
+    argv = ["--set", "eval.interval=10", "--num-rollout", "25"]
+    assert "the last step is not evaluated" in planned(capsys, python, *argv, config=str(held_out))
+    assert "the last step is not evaluated" not in planned(capsys, python, *argv, *APART, config=str(held_out))
+
+
 def test_fault_tolerance_can_be_switched_off(capsys: pytest.CaptureFixture[str], python: str) -> None:
     assert "--use-fault-tolerance" in words_of(planned(capsys, python))
     off = ["--set", "trainer.flags.use-fault-tolerance=false"]
