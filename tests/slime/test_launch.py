@@ -53,6 +53,7 @@ TUTORIAL = {
     "load": ["--load", "/path/to/checkpoints/"],
 }
 LINES = COOKBOOK | TUTORIAL
+SMALL = ["--n-samples", "4", "--rollout-batch-size", "1"]
 APART = ["--async", "--actor-gpus", "4", "--rollout-gpus", "4"]
 FULLY_ASYNC = ["--rollout-function-path", "slime.rollout.fully_async_rollout.generate_rollout_fully_async"]
 
@@ -124,6 +125,7 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--actor-gpus", "4"], "give both"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
+        (["--num-gpus", "8", "--tp", "1", *SMALL], "fewer rollouts than the 8 data-parallel ranks of 8 training GPUs"),
         (["--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
         (["--model", "/models/Unheard-1B"], "--model-args"),
         (["--", *FULLY_ASYNC], "give --async"),

@@ -51,6 +51,7 @@ MEGATRON_GONE = {
     "which are on already",
     **GONE,
 }
+TENSOR_PARALLEL = "--tensor-model-parallel-size"
 ESTIMATOR, PARTIAL = "--advantage-estimator", "--partial-rollout"
 NORMALISED_ADVANTAGES = frozenset({"ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"})
 
@@ -67,7 +68,7 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = merge(ours, flags, without(extra, CUSTOM_CONFIG))
     refuse_in_words(request.run.config, argv)
-    _check_batch(argv)
+    _check_batch(argv, request.layout.actor * request.layout.nodes)
     return argv
 
 
@@ -229,7 +230,7 @@ def packing(trainer: TrainerConfig) -> Options:
 def megatron(request: LaunchRequest) -> Options:
     """Return the options of Megatron, the training backend that several trainers have."""
     return {
-        "--tensor-model-parallel-size": request.layout.tensor_parallel,
+        TENSOR_PARALLEL: request.layout.tensor_parallel,
         PIPELINE_PARALLEL: 1,
         CONTEXT_PARALLEL: 1,
         "--recompute-granularity": "full",
@@ -269,8 +270,8 @@ def check_words(extra: Sequence[str]) -> None:
             raise ConfigError(f"{word}: expected an option of the trainer, such as --eps-clip 0.2, after `--`{meant}")
 
 
-def _check_batch(argv: Sequence[str]) -> None:
-    """Check that the three numbers agree that say how many rollouts a step trains."""
+def _check_batch(argv: Sequence[str], gpus: int) -> None:
+    """Check the numbers that say how many rollouts a step trains; Megatron needs one for each data-parallel rank."""
 
     def size(name: str) -> int:
         return number(value_of(argv, name), name) or 1
@@ -281,4 +282,10 @@ def _check_batch(argv: Sequence[str]) -> None:
         raise ConfigError(
             f"--global-batch-size {batch} x --num-steps-per-rollout {steps} is not the {samples} rollouts of a batch "
             "(--rollout-batch-size x --n-samples)"
+        )
+    ranks = gpus // (size(TENSOR_PARALLEL) * size(PIPELINE_PARALLEL) * size(CONTEXT_PARALLEL))
+    if value_of(argv, TENSOR_PARALLEL) and batch < ranks:
+        raise ConfigError(
+            f"--global-batch-size {batch}: a step trains fewer rollouts than the {ranks} data-parallel ranks of "
+            f"{gpus} training GPUs; raise --n-samples or --rollout-batch-size, or --tp"
         )
