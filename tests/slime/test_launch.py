@@ -114,6 +114,7 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "--group-rm"], "group_reward"),
         (["--", "--prompt-data", "x"], "--task-data"),
         (["--train-backend", "fsdp"], "Megatron alone"),
+        (["--num-rollout", "9", "--", "--num-epoch", "2"], "--num-epoch 2: with --num-rollout"),
         (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
         (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
         (["--", "--context-parallel-size", "two"], "--context-parallel-size two: expected a whole number"),
@@ -218,6 +219,23 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
     assert "`OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8 --head --port=6379`" in plan
     assert "OPENAI_API_KEY=... ray start --num-gpus=8 --address=FIRST:6379" in plan
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
+
+
+@pytest.mark.parametrize(
+    ("argv", "rival"),
+    [
+        (["--", "--num-epoch", "2"], "--num-rollout"),
+        (["--", "--micro-batch-size", "2"], "--use-dynamic-batch-size"),
+        ([*APART, "--", "--use-rollout-logprobs"], "--use-tis"),
+    ],
+)
+def test_default_that_would_overrule_an_option_is_left_out(
+    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], rival: str
+) -> None:
+    shown = planned(capsys, python, *argv)
+    assert argv[-1] in shown
+    assert rival not in shown
+    assert rival in planned(capsys, python, *argv[: argv.index("--")])
 
 
 def test_nodes_of_the_engines_are_counted(capsys: pytest.CaptureFixture[str], python: str) -> None:

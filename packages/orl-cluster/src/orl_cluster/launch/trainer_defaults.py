@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
-from orl_core.config import TrainerConfig
 from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of, training_tokens
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
@@ -168,8 +167,11 @@ def _data(request: LaunchRequest, generate: str) -> Options:
 def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
     trainer = request.trainer
     groups, members = trainer.rollout_batch_size or GROUPS, trainer.n_samples or GROUP_SIZE
+    epochs = request.value("--num-epoch")
+    if epochs and (trainer.num_rollout or request.value("--num-rollout")):
+        raise ConfigError(f"--num-epoch {epochs}: with --num-rollout, trainers ignore it. Remove one of them")
     return {
-        "--num-rollout": trainer.num_rollout or STEPS,
+        "--num-rollout": None if epochs else trainer.num_rollout or STEPS,
         "--rollout-batch-size": groups,
         "--n-samples-per-prompt": members,
         "--num-steps-per-rollout": 1,
@@ -206,11 +208,12 @@ def estimator_of(request: LaunchRequest) -> str:
 def _learning(request: LaunchRequest) -> Options:
     """Return estimator and optimizer. The importance of old samples is corrected where rollouts can be off-policy."""
     trainer, estimator = request.trainer, estimator_of(request)
+    old = trainer.asynchronous or request.value(PARTIAL) is not None
     return {
         ESTIMATOR: estimator,
         "--eps-clip": 0.2,
         "--normalize-advantages": estimator in NORMALISED_ADVANTAGES,
-        "--use-tis": trainer.asynchronous or request.value(PARTIAL) is not None,
+        "--use-tis": old and request.value("--use-rollout-logprobs") is None,  # the other correction, not with it
         "--optimizer": "adam",
         "--lr": trainer.lr or LEARNING_RATE,
         "--lr-decay-style": trainer.lr_decay_style or "constant",
@@ -222,9 +225,11 @@ def _learning(request: LaunchRequest) -> Options:
     }
 
 
-def packing(trainer: TrainerConfig) -> Options:
-    """Return the options that pack sequences into micro-batches by their length."""
-    return {"--use-dynamic-batch-size": True, PER_GPU: trainer.max_tokens_per_gpu or TOKENS_PER_GPU}
+def packing(request: LaunchRequest) -> Options:
+    """Return the options that pack sequences into micro-batches by their length; none if the user gives their size."""
+    if request.value("--micro-batch-size"):  # trainers ignore it where they pack
+        return {}
+    return {"--use-dynamic-batch-size": True, PER_GPU: request.trainer.max_tokens_per_gpu or TOKENS_PER_GPU}
 
 
 def megatron(request: LaunchRequest) -> Options:
@@ -236,7 +241,7 @@ def megatron(request: LaunchRequest) -> Options:
         "--recompute-granularity": "full",
         "--recompute-method": "uniform",
         "--recompute-num-layers": 1,
-        **packing(request.trainer),
+        **packing(request),
         "--attention-dropout": 0.0,
         "--hidden-dropout": 0.0,
         "--accumulate-allreduce-grads-in-fp32": True,
