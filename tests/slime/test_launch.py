@@ -244,6 +244,17 @@ def test_nodes_of_the_engines_are_counted(capsys: pytest.CaptureFixture[str], py
     assert "the run needs 32 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 4 nodes" in plan
 
 
+@pytest.mark.parametrize("name", ["--reward-key", "--eval-reward-key"])
+def test_key_of_a_reward_is_refused_with_held_out_tasks(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path, name: str
+) -> None:
+    held_out = working / "held-out.yaml"
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
+    told = planning.refused(capsys, "slime", python, "--", name, "score", config=str(held_out))
+    assert f"{name} score: the reward of a held-out task is one number" in told
+
+
 def test_fully_async_run_evaluates_by_the_other_function(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:

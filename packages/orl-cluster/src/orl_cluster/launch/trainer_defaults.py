@@ -154,6 +154,9 @@ def _data(request: LaunchRequest, generate: str) -> Options:
     }
     if run.eval_data is None:
         return options
+    for name in ("--reward-key", "--eval-reward-key"):
+        if key := request.value(name):
+            raise ConfigError(f"{name} {key}: the reward of a held-out task is one number and has no key. Remove it")
     return {
         **options,
         "--eval-prompt-data": eval_options(run),
