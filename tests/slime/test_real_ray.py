@@ -169,10 +169,10 @@ def test_workers_of_an_existing_cluster_get_the_trainers_variables(tmp_path: Pat
 
 
 @contextmanager
-def second_node(reachable: dict[str, str], log: Path, **variables: str) -> Iterator[None]:
+def second_node(reachable: dict[str, str], log: Path, gpus: int = 0, **variables: str) -> Iterator[None]:
     """Another node of the cluster, on this machine, with `variables` in its environment."""
     start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--address", reachable["RAY_ADDRESS"]]
-    start += ["--num-gpus", "0", "--min-worker-port", "0", "--max-worker-port", "0", "--disable-usage-stats"]
+    start += ["--num-gpus", str(gpus), "--min-worker-port", "0", "--max-worker-port", "0", "--disable-usage-stats"]
     kept = {name: value for name, value in reachable.items() if name != NAME}
     with running([*start, "--dashboard-agent-listen-port", "0"], kept | variables, log=log, hidden=()):
         await_(lambda: len(nodes.ask(sys.executable, reachable, NEEDS)) == 2, f"no second node: see {log}")
@@ -191,7 +191,7 @@ def test_every_node_is_asked(tmp_path: Path):
             ):
                 pass
         with (
-            second_node(reachable, tmp_path / "third.log", **secret),
+            second_node(reachable, tmp_path / "third.log", 0, **secret),
             ray_cluster(sys.executable, reachable, gpus=0, log=log, needs=NEEDS) as accepted,
         ):
             assert reachable.items() <= accepted.items()
@@ -203,19 +203,19 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def started(python: str, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
-    """`orl train` on a cluster of its own, marked by its name, with a trainer that waits."""
+def started(python: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """`orl train` on a cluster of its own or one that it joins, marked by its name, with a trainer that waits."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
     (tmp_path / "tasks.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
     (tmp_path / "config.yaml").write_text("environments: {Org/Env: {base_url: 'http://127.0.0.1:9'}}", encoding="utf-8")
     running: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str) -> subprocess.Popen[bytes]:
+    def start(name: str, *more: str, **joined: str) -> subprocess.Popen[bytes]:
         options = ["--config", "config.yaml", "--task-data", "tasks.jsonl", "--model", "model", "--num-gpus", "1"]
-        argv = ["train", "slime", *options, "--model-args", "qwen3-0.6B", "--python", python, "--name", name]
+        argv = ["train", "slime", *options, "--model-args", "qwen3-0.6B", "--python", python, "--name", name, *more]
         command = [sys.executable, "-c", "import sys; from orl_launcher.main import main; sys.exit(main())", *argv]
-        variables = {"STAND_IN_ENDS": "waits", "STAND_IN_GPUS": "1", "ORL_TEST_MARK": f"marked-{name}"}
+        variables = {"STAND_IN_ENDS": "waits", "STAND_IN_GPUS": "1", "ORL_TEST_MARK": f"marked-{name}", **joined}
         with (tmp_path / f"{name}.log").open("wb") as log:
             running.append(
                 subprocess.Popen(command, cwd=tmp_path, env=environment(**variables), stdout=log, stderr=log)
@@ -248,3 +248,24 @@ def test_two_runs_on_one_machine_do_not_meet_and_each_ends_alone(started: Any, t
     assert runs["other"].wait(SECONDS) == 143
     assert living(theirs["other"]) == []
     assert json.loads((tmp_path / "runs/other/summary.json").read_text(encoding="utf-8"))["interrupted"] is True
+
+
+def test_a_run_of_two_nodes_joins_their_cluster(started: Any, tmp_path: Path):
+    """Each node has one GPU; alone, neither is enough, and orl says so before the trainer waits for the other."""
+    log = tmp_path / "ray.log"
+    with ray_cluster(sys.executable, environment(), gpus=1, log=log, needs=RequiredEnv()) as reachable:
+        cluster = {name: value for name, value in reachable.items() if name.startswith(("RAY_ADDRESS", "RAY_AUTH"))}
+        seen, output = tmp_path / "runs" / "two" / "seen.json", tmp_path / "two.log"
+        with second_node(reachable, tmp_path / "second.log", gpus=1):
+            run = started("two", "--actor-nodes", "2", **cluster)
+            await_(lambda: seen.is_file() or run.poll() is not None, "no trainer was started")
+            assert run.poll() is None, output.read_text(encoding="utf-8")
+            told = json.loads(seen.read_text(encoding="utf-8"))["environment"]
+            assert told["RAY_ADDRESS"] == cluster["RAY_ADDRESS"]
+            job = json.loads(told["RAY_JOB_CONFIG_JSON_ENV_VAR"])
+            assert job["runtime_env"]["env_vars"]["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+            assert "GPUs and the run needs" not in output.read_text(encoding="utf-8")
+        alone = started("alone", "--actor-nodes", "2", **cluster)
+        begun, said = tmp_path / "runs" / "alone" / "seen.json", tmp_path / "alone.log"
+        await_(lambda: begun.is_file() or alone.poll() is not None, "no trainer was started")
+        assert "has 1 GPUs and the run needs 2" in said.read_text(encoding="utf-8")
