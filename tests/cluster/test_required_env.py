@@ -86,7 +86,9 @@ def test_a_secret_without_a_value_here_is_needed_nowhere(monkeypatch: pytest.Mon
     assert "`not_there`" in line
 
 
-NEEDS = RequiredEnv(package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)), settings={"QUEUES": "1 or 2"})
+NEEDS = RequiredEnv(
+    package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)), settings={"QUEUES": "1"}, paths=("/runs/a",), gpus=24
+)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +97,15 @@ NEEDS = RequiredEnv(package="orl_adapter", variables=(("key", "KEY"), ("OTHER",)
         (Node(address="10.0.0.1", head=True, variables=("key", "OTHER")), ""),
         (
             Node(address="10.0.0.1", head=True, variables=("OTHER",)),
-            "no KEY: .*`QUEUES='1 or 2' KEY=... ray start --head`",
+            "no KEY: .*`KEY=... ray start --head`",
         ),
         (
             Node(address="10.0.0.2", head=False),
-            "no KEY, OTHER.*`QUEUES='1 or 2' KEY=... OTHER=... ray start --address=10.0.0.1:6379`",
+            "no KEY, OTHER.*`KEY=... OTHER=... ray start --address=10.0.0.1:6379`",
+        ),
+        (
+            Node(address="10.0.0.2", head=False, variables=("key", "OTHER"), absent=("/runs/a",)),
+            "10.0.0.2 does not see /runs/a: .*shared file system",
         ),
         (Node(address="10.0.0.2", head=False, found=False), "10.0.0.2 does not find orl_adapter.*install-into"),
         (Node(address="10.0.0.2", head=False, why="it did not answer"), "10.0.0.2: it did not answer"),
@@ -111,7 +117,8 @@ def test_what_a_node_lacks_is_named_with_what_mends_it(node: Node, told: str):
 
 
 def test_node_commands_hold_only_names_of_secrets():
-    told = several_nodes(2, 8, NEEDS)
-    assert "`QUEUES='1 or 2' KEY=... OTHER=... ray start --num-gpus=8 --head --port=6379" in told
-    assert "`QUEUES='1 or 2' KEY=... OTHER=... ray start --num-gpus=8 --address=FIRST:6379" in told
+    told = several_nodes(3, 8, NEEDS)
+    assert "needs 24 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 3 nodes" in told
+    assert "`KEY=... OTHER=... ray start --num-gpus=8 --head --port=6379" in told
+    assert "`KEY=... OTHER=... ray start --num-gpus=8 --address=FIRST:6379" in told
     assert "RAY_ADDRESS=FIRST:6379 orl train" in told

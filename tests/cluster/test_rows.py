@@ -34,6 +34,14 @@ def test_tasks_and_rows_of_the_trainer_s_own_stand_side_by_side(tmp_path: Path) 
     assert check_rows(path, CONFIG, [*ARGV, "--apply-chat-template"]) == 3
 
 
+def test_key_of_a_reward_is_for_plain_rows_alone(tmp_path: Path) -> None:
+    """A trainer reads the reward of each sample under it, and ends at the number of a task."""
+    argv, plain = [*ARGV, "--reward-key", "score"], {"prompt": "?", "label": ""}
+    assert check_rows(written(tmp_path, plain), CONFIG, argv) == 1
+    with pytest.raises(ConfigError, match=r"tasks.jsonl:2: --reward-key score: a task's reward is one number"):
+        check_rows(written(tmp_path, plain, TASK), CONFIG, argv)
+
+
 def test_the_fields_are_those_that_the_options_name(tmp_path: Path) -> None:
     path = written(tmp_path, {"question": "?", "orl": TASK["metadata"]})
     check_rows(path, CONFIG, ["--input-key", "question", "--metadata-key", "orl"])

@@ -73,21 +73,24 @@ def test_growing_log_is_followed_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "trained", "interval", "expected"),
+    ("versions", "trained", "interval", "first", "expected"),
     [
-        ([["1"], ["1", "1"]], 0, 1, 0.0),
-        ([["2", "3"]], 3, 1, 1.5),
-        ([["1"]], 3, 2, 3.0),
-        ([["default"]], 1, 1, None),
-        ([["9"]], 3, 1, None),
-        ([[]], 3, 1, None),
+        ([["1"], ["1", "1"]], 0, 1, 0, 0.0),
+        ([["2", "3"]], 3, 1, 0, 1.5),
+        ([["1"]], 3, 2, 0, 3.0),
+        ([["1"], ["2"]], 21, 1, 20, 0.5),
+        ([["1"]], 7, 4, 5, 2.0),
+        ([["2"], ["3"]], 12, 4, 5, 2.0),  # updated after batch 8 and batch 12
+        ([["default"]], 1, 1, 0, None),
+        ([["9"]], 3, 1, 0, None),
+        ([[]], 3, 1, 0, None),
     ],
 )
 def test_staleness_counts_batches(
-    versions: list[list[str]], trained: int, interval: int, expected: float | None
+    versions: list[list[str]], trained: int, interval: int, first: int, expected: float | None
 ) -> None:
     samples = [SimpleNamespace(weight_versions=one) for one in versions]
-    assert staleness_of(samples, trained, interval) == expected
+    assert staleness_of(samples, trained, interval, first=first) == expected
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from orl_miles.hooks import has_signal, log_eval, log_rollout, post_process, rew
 from orl_rollout.journal.journal import read_journal
 from orl_testing import Fault, FaultKind, SglangServer
 
+from tests.kit.saved import saved
 from tests.miles.miniature import ClassApi, Legacy, Sample, arguments
 from tests.slime import episode, playing
 from tests.slime import miniature as slime
@@ -125,6 +126,19 @@ async def test_the_journal_knows_the_step_by_the_batches_that_were_logged(
         await played(host)
     assert [entry.step for entry in read_journal(run)] == [1] * 4 + [4] * 4 + [5] * 4
     assert load_decoder(run) is not None, "`orl show` reads the ids without the checkpoint"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fsdp", "trained"), [(True, 7), (False, 8)])
+async def test_journal_of_a_resumed_run_begins_after_its_checkpoint(
+    fsdp: bool, trained: int, environment: str, checkpoint: Path, tmp_path: Path
+):
+    run, load = str(tmp_path / "run"), str(saved(tmp_path / "saved", 7, fsdp=fsdp))
+    config = episode.settings(environment)
+    with hosting(ClassApi, checkpoint, tmp_path, config, orl_folder=run, load=load) as (host, _):
+        await played(host, evaluation=True)
+        await played(host)
+    assert [entry.step for entry in read_journal(tmp_path / "run")] == [trained] * 4 + [trained + 1] * 4
 
 
 @by_api

@@ -106,6 +106,7 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
         (["--", "--wandb-run-name", "x"], "--wandb-run NAME"),
         (["--", "--group-rm"], "group_reward"),
         (["--", "--prompt-data", "x"], "--task-data"),
+        (["--num-rollout", "9", "--", "--num-epoch", "2"], "--num-epoch 2: with --num-rollout"),
         (["--", "--global-batch-size", "3"], "--n-samples"),
         (["--", "--num-steps-per-rollout", "2"], "is not the 512 rollouts"),
         (["--num-gpus", "3", "--tp", "1"], "do not divide over 3 training GPUs"),
@@ -203,6 +204,35 @@ def test_partial_rollouts_correct_for_older_weights(capsys: pytest.CaptureFixtur
     assert "begin again" in planned(capsys, python, *partial, "--mask-offpolicy-in-partial-rollout")
     limit = ["--set", "environments.GeneralReasoning/WhoDunIt.max_concurrency=4"]
     assert "`max_concurrency` of GeneralReasoning/WhoDunIt" in planned(capsys, python, *limit, *partial)
+
+
+@pytest.mark.parametrize(
+    ("argv", "rival"),
+    [
+        (["--", "--num-epoch", "2"], "--num-rollout"),
+        (["--", "--micro-batch-size", "2"], "--use-dynamic-batch-size"),
+        ([*APART, "--", "--use-rollout-logprobs"], "--use-tis"),
+    ],
+)
+def test_default_that_would_overrule_an_option_is_left_out(
+    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], rival: str
+) -> None:
+    shown = planned(capsys, python, *argv)
+    assert argv[-1] in shown
+    assert rival not in shown
+    assert rival in planned(capsys, python, *argv[: argv.index("--")])
+
+
+def test_only_a_synchronous_run_leaves_its_last_step_unevaluated(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """miles' train_async.py evaluates after the last step, whatever the interval."""
+    held_out = working / "held-out.yaml"
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
+    argv = ["--set", "eval.interval=10", "--num-rollout", "25"]
+    assert "the last step is not evaluated" in planned(capsys, python, *argv, config=str(held_out))
+    assert "the last step is not evaluated" not in planned(capsys, python, *argv, *APART, config=str(held_out))
 
 
 def test_fault_tolerance_can_be_switched_off(capsys: pytest.CaptureFixture[str], python: str) -> None:

@@ -53,6 +53,9 @@ TUTORIAL = {
     "load": ["--load", "/path/to/checkpoints/"],
 }
 LINES = COOKBOOK | TUTORIAL
+SMALL = ["--n-samples", "4", "--rollout-batch-size", "1"]
+APART = ["--async", "--actor-gpus", "4", "--rollout-gpus", "4"]
+FULLY_ASYNC = ["--rollout-function-path", "slime.rollout.fully_async_rollout.generate_rollout_fully_async"]
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +114,7 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--", "--group-rm"], "group_reward"),
         (["--", "--prompt-data", "x"], "--task-data"),
         (["--train-backend", "fsdp"], "Megatron alone"),
+        (["--num-rollout", "9", "--", "--num-epoch", "2"], "--num-epoch 2: with --num-rollout"),
         (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
         (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
         (["--", "--context-parallel-size", "two"], "--context-parallel-size two: expected a whole number"),
@@ -122,8 +126,13 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
         (["--actor-gpus", "4"], "give both"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
+        (["--num-gpus", "8", "--tp", "1", *SMALL], "fewer rollouts than the 8 data-parallel ranks of 8 training GPUs"),
         (["--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
         (["--model", "/models/Unheard-1B"], "--model-args"),
+        (["--", *FULLY_ASYNC], "give --async"),
+        ([*APART, "--", *FULLY_ASYNC, "--partial-rollout"], "--partial-rollout: --rollout-function-path"),
+        ([*APART, "--", *FULLY_ASYNC, "--dynamic-sampling-filter-path", "a.b"], "--dynamic-sampling-filter-path: "),
+        ([*APART, "--set", "thinking=strip", "--", *FULLY_ASYNC], "makes several samples of a rollout"),
     ],
 )
 def test_options_slime_mishandles_are_refused_with_advice(
@@ -206,10 +215,58 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "never-shown")
     plan = planned(capsys, python, "--actor-nodes", "2", "--num-gpus", "8")
-    first = "CUDA_DEVICE_MAX_CONNECTIONS=1 OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8"
-    assert f"`{first} --head --port=6379`" in plan
+    assert "the run needs 16 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 2 nodes" in plan
+    assert "`OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8 --head --port=6379`" in plan
     assert "OPENAI_API_KEY=... ray start --num-gpus=8 --address=FIRST:6379" in plan
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
+
+
+@pytest.mark.parametrize(
+    ("argv", "rival"),
+    [
+        (["--", "--num-epoch", "2"], "--num-rollout"),
+        (["--", "--micro-batch-size", "2"], "--use-dynamic-batch-size"),
+        ([*APART, "--", "--use-rollout-logprobs"], "--use-tis"),
+    ],
+)
+def test_default_that_would_overrule_an_option_is_left_out(
+    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], rival: str
+) -> None:
+    shown = planned(capsys, python, *argv)
+    assert argv[-1] in shown
+    assert rival not in shown
+    assert rival in planned(capsys, python, *argv[: argv.index("--")])
+
+
+def test_nodes_of_the_engines_are_counted(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    divided = ("--num-gpus", "8", "--actor-gpus", "8", "--rollout-gpus", "16")
+    plan = planned(capsys, python, "--async", "--actor-nodes", "2", *divided)
+    assert "the run needs 32 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 4 nodes" in plan
+
+
+@pytest.mark.parametrize("name", ["--reward-key", "--eval-reward-key"])
+def test_key_of_a_reward_is_refused_with_held_out_tasks(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path, name: str
+) -> None:
+    held_out = working / "held-out.yaml"
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
+    told = planning.refused(capsys, "slime", python, "--", name, "score", config=str(held_out))
+    assert f"{name} score: the reward of a held-out task is one number" in told
+
+
+def test_fully_async_run_evaluates_by_the_other_function(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    """slime's fully async function raises at an evaluation, which ends the run at its first."""
+    held_out = working / "held-out.yaml"
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
+    plan = planned(capsys, python, *APART, "--", *FULLY_ASYNC, config=str(held_out))
+    assert "--eval-function-path slime.rollout.sglang_rollout.generate_rollout" in plan
+    assert "--eval-function-path" not in planned(capsys, python, *APART, "--", *FULLY_ASYNC)
+    own = planned(capsys, python, *APART, "--", *FULLY_ASYNC, "--eval-function-path", "a.b", config=str(held_out))
+    assert "--eval-function-path a.b" in own
 
 
 @pytest.mark.slow
@@ -278,12 +335,14 @@ def test_divided_gpus_are_counted_together(
     """Ray would wait for ever for what is not there."""
     monkeypatch.setenv("STAND_IN_GPUS", "8")
     divided = ["--actor-gpus", "4", "--rollout-gpus", "4"]
-    assert "GPUs but the run needs" not in planned(capsys, python, *divided)
-    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided, "--num-gpus", "4")
+    assert "the run needs" not in planned(capsys, python, *divided)
+    few = "the run needs 8 GPUs, 4 on a node. Ask for fewer"
+    assert few in planned(capsys, python, *divided, "--num-gpus", "4")
     monkeypatch.setenv("STAND_IN_GPUS", "4")
-    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided)
+    assert few in planned(capsys, python, *divided)
+    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided, "--num-gpus", "8")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert "GPUs but the run needs" not in planned(capsys, python, *divided)
+    assert "the run needs" not in planned(capsys, python, *divided)
 
 
 def test_memory_is_compared_with_the_gpus_that_are_found(

@@ -103,7 +103,7 @@ def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, l
     common: Options = {ATTENTION: attention, "--gradient-checkpointing": True}
     apart = _why_apart(attention, features)
     if not apart:
-        return {**common, **trainer_defaults.packing(trainer)}, notes
+        return {**common, **trainer_defaults.packing(request)}, notes
     asked = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
     if asked:
         raise ConfigError(f"{asked[0]}: {apart}: leave it out, then each is trained by itself")

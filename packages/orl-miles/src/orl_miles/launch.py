@@ -48,6 +48,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
         unknown=f"miles with --train-backend {backend} has no option {{}}",
         memory=LESS_MEMORY[backend],
         notes=tuple(notes),
+        evaluates_last=run.config.trainer.asynchronous,
     )
 
 

@@ -23,6 +23,7 @@ from orl_slime import critic
 from orl_slime.advantages import TURN_ADVANTAGES
 
 ADVANTAGES = "--custom-advantage-function-path"
+ROLLOUT, EVALUATION, FILTER = "--rollout-function-path", "--eval-function-path", "--dynamic-sampling-filter-path"
 TURN_ESTIMATORS = ("grpo", "gspo", "cispo")  # they train on the advantages that they are given
 PRINT_SHAPE = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
 
@@ -40,7 +41,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
         )
     trainer_defaults.refuse_by_name("slime", request.names, trainer_defaults.MEGATRON_GONE)
-    training = {**trainer_defaults.megatron(request), **_estimator_options(request)}
+    training = {**trainer_defaults.megatron(request), **_estimator_options(request), **_fully_async(request)}
     if run.config.turn_advantages:
         training = {**training, **_turn_advantages(request)}
     ours = trainer_defaults.options(request, request.trainer.megatron_ckpt, training, parallel=True)
@@ -67,6 +68,26 @@ def _estimator_options(request: LaunchRequest) -> Options:
     if estimator == "reinforce_plus_plus":
         return {ADVANTAGES: "orl_slime.advantages.reinforce_plus_plus"}
     return {critic.ROLES: critic.path_of(request)} if estimator == "ppo" else {}
+
+
+def _fully_async(request: LaunchRequest) -> Options:
+    """Return the option of evaluation, which slime's fully async rollout function refuses; none without that function.
+
+    Raises:
+        ConfigError: engines that training shares, or an option that this function does not obey.
+    """
+    function = request.value(ROLLOUT) or ""
+    if "fully_async" not in function:
+        return {}
+    fully = f"{ROLLOUT} {function}"
+    if not request.trainer.asynchronous:
+        raise ConfigError(f"{fully} plays while slime trains: give --async, --actor-gpus and --rollout-gpus")
+    for name in (FILTER, trainer_defaults.PARTIAL):
+        if request.value(name) is not None:
+            raise ConfigError(f"{name}: {fully} ignores it. Remove one of them")
+    if setting := request.run.config.several_rows:
+        raise ConfigError(f"{setting} makes several samples of a rollout, which {fully} loses. Remove one of them")
+    return {EVALUATION: "slime.rollout.sglang_rollout.generate_rollout"} if request.run.eval_data else {}
 
 
 def _turn_advantages(request: LaunchRequest) -> Options:

@@ -56,7 +56,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         run.batches = rollout_id + 1
         run.first = rollout_id if run.first is None else run.first
         interval = getattr(args, "update_weights_interval", None) or 1
-        age = staleness_of(flat(samples), rollout_id - run.first, interval)
+        age = staleness_of(flat(samples), rollout_id, interval, first=run.first)
         more = {} if age is None else {"staleness": age}
         self._log(args, (rollout_id, rollout_id + 1), "rollout", _stats_in(samples), rollout_time, more)
         return False

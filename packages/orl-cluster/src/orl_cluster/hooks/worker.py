@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,7 @@ from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.functions import find_modules_in
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.config_file import named
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
@@ -31,9 +33,10 @@ from orl_cluster.hooks.kept import KeptRollout
 
 
 class RunState:
-    """A run in this process. `ended` says why it is over; `batches` counts the training batches that were logged.
+    """A run in this process. `ended` says why it is over.
 
-    `first` is the number of the first batch of this process, from 0; it is above 0 where the run was resumed.
+    `batches` counts the training batches that were logged, after those of the checkpoint of a resumed run. `first` is
+    the number of the first batch of this process, from 0; it is above 0 where the run was resumed.
     """
 
     def __init__(self) -> None:
@@ -60,6 +63,7 @@ class RunState:
                 if modules := getattr(args, "orl_working_folder", ""):
                     find_modules_in(modules)
                 self._worker = SharedState(config_of(args), args.hf_checkpoint, folder, args.n_samples_per_prompt)
+                self.batches = self.batches or batches_before(args)
                 atexit.register(self._worker.close)
             return self._worker
 
@@ -159,6 +163,18 @@ def config_of(args: Any) -> RunConfig:
     if not path:
         raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
     return named(load_config(path))
+
+
+def batches_before(args: Any) -> int:
+    """Return the training batches behind the checkpoint that the trainer begins with."""
+    given = getattr(args, "start_rollout_id", None)
+    if given is not None:
+        return given
+    load = getattr(args, "load", None)
+    with suppress(ConfigError):  # of a note that cannot be read
+        found = checkpoint_in(Path(load)) if load else None
+        return (found.step or 0) if found and found.format != "hf" else 0
+    return 0
 
 
 def context_tokens(args: Any, *, evaluation: bool) -> int | None:

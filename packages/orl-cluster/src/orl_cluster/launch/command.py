@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from orl_core.config.yaml import read
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.tracking import WANDB_KEY
@@ -23,7 +23,8 @@ class Command(Struct, frozen=True, kw_only=True):
 
     `files` are written before it starts. `unknown` is the message for an option `{}` that nothing there knows; `memory`
     says what lowers memory use, `estimate` is the table of how much it takes. `problems` keep it from running on this
-    machine; `notes` are what else its user should know.
+    machine; `notes` are what else its user should know. `evaluates_last` tells that the trainer evaluates after the
+    last step, whatever the interval.
     """
 
     request: LaunchRequest
@@ -35,6 +36,7 @@ class Command(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     estimate: str = ""
+    evaluates_last: bool = False
 
     @property
     def words(self) -> list[str]:
@@ -51,11 +53,20 @@ def environment_of(command: Command) -> dict[str, str]:
 
 
 def required_env(command: Command) -> RequiredEnv:
-    """Return the variables that the workers need. A user who is logged in at Weights & Biases needs no key there."""
+    """Return the needs of the workers. A user who is logged in at Weights & Biases needs no key there."""
     request = command.request
     tracked = request.tracking.mode == "online" and bool(os.environ.get(WANDB_KEY))
     package = f"orl_{request.installation.trainer}"
-    return needs_of(request.run.config, package, tracked=tracked, settings=command.environment)
+    needs = needs_of(request.run.config, package, tracked=tracked, settings=command.environment)
+    return structs.replace(needs, paths=_paths(command), gpus=request.layout.total)
+
+
+def _paths(command: Command) -> tuple[str, ...]:
+    """Return the run's folder and what the command line names outside of it, as far as it is here."""
+    folder = command.request.run.folder.absolute()
+    named = [Path(word.partition("=")[2] if word.startswith("--") else word) for word in command.argv]
+    outside = [path for path in named if path.is_absolute() and folder not in path.parents and os.access(path, os.R_OK)]
+    return tuple(dict.fromkeys(map(str, [folder, *outside])))
 
 
 def custom_config(request: LaunchRequest) -> bytes:

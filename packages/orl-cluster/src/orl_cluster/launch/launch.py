@@ -96,7 +96,7 @@ def _check(command: Command) -> Command:
     # A dry run prepares no file; a prepared one holds tasks alone.
     plain_rows = check_rows(run.task_data, run.config, command.argv) if run.task_data.is_file() else 0
     scoring = preflight.scoring_notes(request, plain_rows)
-    late = [*preflight.restarted(request), *preflight.unevaluated(command.argv)]
+    late = [*preflight.restarted(request), *([] if command.evaluates_last else preflight.unevaluated(command.argv))]
     told = tuple(filter(None, [*command.notes, request.tracking.note, *scoring, *late]))
     if installation.missing:
         unseen = (
@@ -136,8 +136,8 @@ def _lacking(command: Command, found: Findings) -> list[str]:
     if ray_address(os.environ):
         return []
     layout, needs = command.request.layout, required_env(command)
-    if layout.nodes > 1:
-        return [several_nodes(layout.nodes, layout.per_node, needs)]
+    if layout.machines > 1 and (layout.nodes > 1 or found.gpus):  # a machine without GPUs tells nothing of a node's
+        return [several_nodes(layout.machines, layout.per_node, needs)]
     there, asked = min(found.gpus, layout.per_node), max(layout.total, layout.per_node)
     advice = ". Lower --num-gpus" if there else ". Without a GPU, train with trl"
     lacking = [f"this machine has {there} GPUs but the run needs {asked}{advice}"] if there < asked else []

@@ -51,6 +51,11 @@ class Layout(Struct, frozen=True, kw_only=True):
         """The GPUs of all nodes together."""
         return self.actor * self.nodes + (0 if self.colocate else self.rollout)
 
+    @property
+    def machines(self) -> int:
+        """The nodes that hold all GPUs: those that train, and those of engines beside them."""
+        return -(-self.total // self.per_node)
+
 
 def splits_of(run: Run) -> int:
     """Return the number of GPUs over which the user's context and pipeline parallelism split a sequence and a model."""

@@ -1,7 +1,8 @@
-"""Asks every node of a Ray cluster which variables its workers have, by name, and whether they find a package.
+"""Asks every node of a Ray cluster for its GPUs, and what its workers have: variables, by name, a package, and files.
 
 Ray lives in the trainer's Python, which runs this module as a program: `-m orl_cluster.launch.nodes ANSWER PACKAGE
-NAME...`. What a node runs is sent there whole, because orl may be missing on it. A value never leaves its node (L6).
+NAME... -- PATH...`. What a node runs is sent there whole, because orl may be missing on it. A value never leaves its
+node (L6).
 """
 
 from __future__ import annotations
@@ -27,12 +28,17 @@ HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
 
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node's answer: `variables` are set there, `found` tells whether it has the package, `why` what failed."""
+    """One node's answer: `variables` are set there, `found` tells whether it has the package, `why` what failed.
+
+    `absent` are the paths that are not there.
+    """
 
     address: str
     head: bool
     variables: tuple[str, ...] = ()
     found: bool = True
+    absent: tuple[str, ...] = ()
+    gpus: int = 0
     why: str = ""
 
 
@@ -42,17 +48,22 @@ def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list
     Raises:
         ConfigError: there is no such cluster, or it takes no work from `python`.
     """
-    arguments = [needs.package, *needs.names]
+    arguments = [needs.package, *needs.names, "--", *needs.paths]
     found = answer_of(python, "orl_cluster.launch.nodes", arguments, environment, seconds=ASK_SECONDS)
     return msgspec.json.decode(found, type=list[Node])
 
 
-def look(package: str, names: Sequence[str]) -> tuple[list[str], bool]:
-    """Return, in a worker, which of `names` are set and whether it finds `package`."""
-    return [name for name in names if os.environ.get(name)], not package or find_spec(package) is not None
+def look(package: str, names: Sequence[str], paths: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+    """Return, in a worker, which of `names` are set, whether it finds `package`, and which `paths` it cannot read."""
+    there = [name for name in names if os.environ.get(name)]
+    return (
+        there,
+        not package or find_spec(package) is not None,
+        [path for path in paths if not os.access(path, os.R_OK)],
+    )
 
 
-def answers(package: str, names: Sequence[str]) -> list[Node]:
+def answers(package: str, names: Sequence[str], paths: Sequence[str]) -> list[Node]:
     """Let every living node look, all at once."""
     ray: Any = importlib.import_module("ray")
     strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
@@ -63,7 +74,7 @@ def answers(package: str, names: Sequence[str]) -> list[Node]:
         .options(
             num_cpus=0, max_retries=0, scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(id_, soft=False)
         )
-        .remote(package, names)
+        .remote(package, names, paths)
         for id_ in (node["NodeID"] for node in living)
     ]
     done, _ = ray.wait(asked, num_returns=len(asked), timeout=NODE_SECONDS)
@@ -73,20 +84,26 @@ def answers(package: str, names: Sequence[str]) -> list[Node]:
 
 
 def _node(ray: Any, node: dict[str, Any], task: Any) -> Node:
-    where: dict[str, Any] = {"address": node["NodeManagerAddress"], "head": HEAD in node["Resources"]}
+    resources = node["Resources"]
+    where: dict[str, Any] = {
+        "address": node["NodeManagerAddress"],
+        "head": HEAD in resources,
+        "gpus": int(resources.get("GPU", 0)),
+    }
     if task is None:
         return Node(**where, why=f"it did not answer within {NODE_SECONDS:g} s")
     try:
         with boundary(OrlError, "it took no work"):
-            variables, found = ray.get(task)
+            variables, found, absent = ray.get(task)
     except OrlError as exc:
         return Node(**where, why=" ".join(str(exc).split())[:400])
-    return Node(**where, variables=tuple(variables), found=found)
+    return Node(**where, variables=tuple(variables), found=found, absent=tuple(absent))
 
 
 def main(argv: Sequence[str]) -> None:
     """Write the answers to the file named first."""
-    Path(argv[0]).write_bytes(msgspec.json.encode(answers(argv[1], argv[2:])))
+    end = argv.index("--")
+    Path(argv[0]).write_bytes(msgspec.json.encode(answers(argv[1], argv[2:end], argv[end + 1 :])))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """A Ray cluster for one run: one that runs already, or one of its own, closed to others, that ends with the block.
 
 Ray is a command of the trainer's Python here, never imported. Workers inherit the environment that the cluster was
-started with. That is how secrets reach them (law L6): none is ever an argument or part of a runtime environment. A node
-of a cluster that others started is refused before anything runs if its workers lack a variable or a package.
+started with. That is how secrets reach them (law L6): none is ever an argument or part of a runtime environment. The
+trainer's own variables hold none: a cluster that others started gets them in the job's runtime environment, as `ray job
+submit` hands them over. A node of such a cluster is refused before anything runs if its workers lack a variable, a
+package or a file.
 
 A cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
 its process, never by `ray stop`, which ends every cluster of the machine. Ray listens on every interface whatever
@@ -21,8 +23,11 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from orl_core.errors import ConfigError, OrlError
+from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.process import free_port, running
 from orl_rollout.signals import interrupt
 
@@ -30,9 +35,12 @@ from orl_cluster.launch import nodes
 from orl_cluster.launch.ray_address import ADDRESS, NONE, OWN_FOLDER, PORT, ray_address
 from orl_cluster.launch.required_env import RequiredEnv
 
+logger = logger_of("orl")
+
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 OWN = {MODE: "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # by which `ray job submit` hands a runtime environment over
 CLOSABLE = (2, 52)  # the first Ray that knows the token
 
 
@@ -47,7 +55,7 @@ def ray_cluster(
         OrlError: the cluster does not start; names the log.
     """
     if address := ray_address(environment):
-        joined = {**environment, ADDRESS: address}
+        joined = {**environment, ADDRESS: address, JOB: _job(environment, needs)}
         _refuse_unready(python, joined, needs, address)
         yield joined
         return
@@ -61,12 +69,23 @@ def ray_cluster(
         yield {**own, ADDRESS: f"127.0.0.1:{port}"}
 
 
+def _job(environment: Mapping[str, str], needs: RequiredEnv) -> str:
+    """Return the job's configuration: the user's own of `ray job submit`, and the variables of workers beside it."""
+    job: dict[str, Any] = msgspec.json.decode(environment.get(JOB) or "{}")
+    given: dict[str, Any] = job.get("runtime_env") or {}
+    path = {name: environment[name] for name in ("PYTHONPATH",) if environment.get(name)}
+    own: dict[str, str] = given.get("env_vars") or {}
+    variables = {**own, **path, **needs.settings}
+    return msgspec.json.encode({**job, "runtime_env": {**given, "env_vars": variables}}).decode()
+
+
 def several_nodes(nodes: int, gpus: int, needs: RequiredEnv) -> str:
-    """Return the commands that start a cluster of several nodes, in one line."""
+    """Return the commands that start a cluster of several nodes, with `gpus` GPUs each, in one line."""
     start = f"{needs.assignments()}ray start --num-gpus={gpus}"
     return (
-        f"{nodes} nodes need a Ray cluster that runs already: on the first `{start} --head --port={PORT}`, on every "
-        f"other `{start} --address=FIRST:{PORT}`, then `RAY_ADDRESS=FIRST:{PORT} orl train ...`"
+        f"the run needs {needs.gpus} GPUs, {gpus} on a node. Ask for fewer, or start a Ray cluster of {nodes} nodes: "
+        f"on the first `{start} --head --port={PORT}`, on every other `{start} --address=FIRST:{PORT}`, then on the "
+        f"first `RAY_ADDRESS=FIRST:{PORT} orl train ...`"
     )
 
 
@@ -97,6 +116,13 @@ def _refuse_unready(python: str, environment: Mapping[str, str], needs: Required
         raise ConfigError(
             f"{ADDRESS}={address}: {'; '.join(told)}; or set {ADDRESS}={NONE} for a cluster of the run's own"
         )
+    there = sum(node.gpus for node in answers)
+    if there < needs.gpus:
+        start = f"{needs.assignments()}ray start --address={address}"
+        logger.warning(
+            "the cluster at %s has %d GPUs and the run needs %d: it waits until nodes with the others join, by `%s`",
+            *(address, there, needs.gpus, start),
+        )
 
 
 def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
@@ -105,6 +131,9 @@ def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
         return f"node {node.address}: {node.why}"
     if not node.found:
         return f"node {node.address} does not find {needs.package}: bring orl to its Python (just install-into)"
+    if node.absent:
+        absent = ", ".join(node.absent)
+        return f"node {node.address} does not see {absent}: all nodes need it at one path, on a shared file system"
     missing = needs.missing(node.variables)
     if not missing:
         return ""

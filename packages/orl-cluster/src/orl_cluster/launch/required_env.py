@@ -1,4 +1,4 @@
-"""Environment variables that a trainer's workers need: names alone of variables that may hold secrets (law L6).
+"""Needs of a trainer's workers: variables, by name alone where they may hold secrets (law L6), a package, files, GPUs.
 
 Workers read secrets from the environment that their cluster was started with, so names can be checked before anything
 runs, here or on a machine that this one does not own. The module knows neither Ray nor a trainer.
@@ -6,7 +6,6 @@ runs, here or on a machine that this one does not own. The module knows neither 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Container, Mapping
 
 from msgspec import Struct, field
@@ -21,13 +20,16 @@ PLATFORM = "OPENREWARD_API_KEY"
 class RequiredEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Workers import `package`; of each tuple in `variables`, one has to be set. `optional` may hold secrets too.
 
-    `settings` are variables of the trainer's, with their values, that a cluster is to be started with.
+    `settings` are variables of the trainer's, with their values, which hold no secret. `paths` are files and folders
+    that workers read and write on any node; `gpus` is the number of GPUs on all nodes together.
     """
 
     package: str = ""
     variables: tuple[tuple[str, ...], ...] = ()
     optional: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict[str, str])
+    paths: tuple[str, ...] = ()
+    gpus: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -36,8 +38,7 @@ class RequiredEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def assignments(self, there: Container[str] = ()) -> str:
         """Return assignments for the front of a command, without variables in `there`; ends with a space."""
-        words = [f"{name}={shlex.quote(value)}" for name, value in self.settings.items()]
-        return "".join(f"{word} " for word in [*words, *(f"{name}=..." for name in self.missing(there))])
+        return "".join(f"{name}=... " for name in self.missing(there))
 
     def missing(self, there: Container[str]) -> list[str]:
         """Return the variables to set if those in `there` are set."""

@@ -20,24 +20,28 @@ from orl_rollout.tasks.plain import TEXT_METADATA
 
 from orl_cluster.launch.argv import value_of
 
-CHAT = "--apply-chat-template"
+CHAT, REWARD_KEY = "--apply-chat-template", "--reward-key"
 _ROW = msgspec.json.Decoder(dict[str, Any])
 
 
 class _Keys(Struct, frozen=True):
-    """The keys of a row's prompt, label and metadata, and whether the trainer renders lists of messages."""
+    """The keys of a row's prompt, label and metadata, and whether the trainer renders lists of messages.
+
+    `reward` is the key of `--reward-key`, under which the trainer reads every reward; "" if there is none.
+    """
 
     needed: tuple[str, ...]
     prompt: str
     metadata: str
     chat: bool
+    reward: str
 
     @classmethod
     def of(cls, argv: Sequence[str]) -> Self:
         """Read them from the trainer's options."""
         needed = tuple(name for option in ("--input-key", "--label-key") if (name := value_of(argv, option)))
         prompt, metadata = value_of(argv, "--input-key") or "input", value_of(argv, "--metadata-key") or "metadata"
-        return cls(needed, prompt, metadata, value_of(argv, CHAT) is not None)
+        return cls(needed, prompt, metadata, value_of(argv, CHAT) is not None, value_of(argv, REWARD_KEY) or "")
 
 
 def check_rows(path: Path, config: RunConfig, argv: Sequence[str]) -> int | None:
@@ -82,6 +86,8 @@ def _is_plain(row: Mapping[str, Any], keys: _Keys, config: RunConfig) -> bool:
         raise ConfigError(f"its `{keys.metadata}` is no object")
     if "env_name" in metadata:
         config.environment(task_in(cast("dict[str, Any]", metadata)).env_name)
+        if keys.reward:
+            raise ConfigError(f"{REWARD_KEY} {keys.reward}: a task's reward is one number and has no key. Remove it")
         return False
     if isinstance(row.get(keys.prompt), list) and not keys.chat:
         raise ConfigError(f"its `{keys.prompt}` is a list of messages: give {CHAT} after `--`")

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
-from orl_core.config import TrainerConfig
 from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of, training_tokens
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
@@ -51,6 +50,7 @@ MEGATRON_GONE = {
     "which are on already",
     **GONE,
 }
+TENSOR_PARALLEL = "--tensor-model-parallel-size"
 ESTIMATOR, PARTIAL = "--advantage-estimator", "--partial-rollout"
 NORMALISED_ADVANTAGES = frozenset({"ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"})
 
@@ -67,7 +67,7 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = merge(ours, flags, without(extra, CUSTOM_CONFIG))
     refuse_in_words(request.run.config, argv)
-    _check_batch(argv)
+    _check_batch(argv, request.layout.actor * request.layout.nodes)
     return argv
 
 
@@ -154,6 +154,9 @@ def _data(request: LaunchRequest, generate: str) -> Options:
     }
     if run.eval_data is None:
         return options
+    for name in ("--reward-key", "--eval-reward-key"):
+        if key := request.value(name):
+            raise ConfigError(f"{name} {key}: the reward of a held-out task is one number and has no key. Remove it")
     return {
         **options,
         "--eval-prompt-data": eval_options(run),
@@ -167,8 +170,11 @@ def _data(request: LaunchRequest, generate: str) -> Options:
 def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
     trainer = request.trainer
     groups, members = trainer.rollout_batch_size or GROUPS, trainer.n_samples or GROUP_SIZE
+    epochs = request.value("--num-epoch")
+    if epochs and (trainer.num_rollout or request.value("--num-rollout")):
+        raise ConfigError(f"--num-epoch {epochs}: with --num-rollout, trainers ignore it. Remove one of them")
     return {
-        "--num-rollout": trainer.num_rollout or STEPS,
+        "--num-rollout": None if epochs else trainer.num_rollout or STEPS,
         "--rollout-batch-size": groups,
         "--n-samples-per-prompt": members,
         "--num-steps-per-rollout": 1,
@@ -205,11 +211,12 @@ def estimator_of(request: LaunchRequest) -> str:
 def _learning(request: LaunchRequest) -> Options:
     """Return estimator and optimizer. The importance of old samples is corrected where rollouts can be off-policy."""
     trainer, estimator = request.trainer, estimator_of(request)
+    old = trainer.asynchronous or request.value(PARTIAL) is not None
     return {
         ESTIMATOR: estimator,
         "--eps-clip": 0.2,
         "--normalize-advantages": estimator in NORMALISED_ADVANTAGES,
-        "--use-tis": trainer.asynchronous or request.value(PARTIAL) is not None,
+        "--use-tis": old and request.value("--use-rollout-logprobs") is None,  # the other correction, not with it
         "--optimizer": "adam",
         "--lr": trainer.lr or LEARNING_RATE,
         "--lr-decay-style": trainer.lr_decay_style or "constant",
@@ -221,21 +228,23 @@ def _learning(request: LaunchRequest) -> Options:
     }
 
 
-def packing(trainer: TrainerConfig) -> Options:
-    """Return the options that pack sequences into micro-batches by their length."""
-    return {"--use-dynamic-batch-size": True, PER_GPU: trainer.max_tokens_per_gpu or TOKENS_PER_GPU}
+def packing(request: LaunchRequest) -> Options:
+    """Return the options that pack sequences into micro-batches by their length; none if the user gives their size."""
+    if request.value("--micro-batch-size"):  # trainers ignore it where they pack
+        return {}
+    return {"--use-dynamic-batch-size": True, PER_GPU: request.trainer.max_tokens_per_gpu or TOKENS_PER_GPU}
 
 
 def megatron(request: LaunchRequest) -> Options:
     """Return the options of Megatron, the training backend that several trainers have."""
     return {
-        "--tensor-model-parallel-size": request.layout.tensor_parallel,
+        TENSOR_PARALLEL: request.layout.tensor_parallel,
         PIPELINE_PARALLEL: 1,
         CONTEXT_PARALLEL: 1,
         "--recompute-granularity": "full",
         "--recompute-method": "uniform",
         "--recompute-num-layers": 1,
-        **packing(request.trainer),
+        **packing(request),
         "--attention-dropout": 0.0,
         "--hidden-dropout": 0.0,
         "--accumulate-allreduce-grads-in-fp32": True,
@@ -269,8 +278,8 @@ def check_words(extra: Sequence[str]) -> None:
             raise ConfigError(f"{word}: expected an option of the trainer, such as --eps-clip 0.2, after `--`{meant}")
 
 
-def _check_batch(argv: Sequence[str]) -> None:
-    """Check that the three numbers agree that say how many rollouts a step trains."""
+def _check_batch(argv: Sequence[str], gpus: int) -> None:
+    """Check the numbers that say how many rollouts a step trains; Megatron needs one for each data-parallel rank."""
 
     def size(name: str) -> int:
         return number(value_of(argv, name), name) or 1
@@ -281,4 +290,10 @@ def _check_batch(argv: Sequence[str]) -> None:
         raise ConfigError(
             f"--global-batch-size {batch} x --num-steps-per-rollout {steps} is not the {samples} rollouts of a batch "
             "(--rollout-batch-size x --n-samples)"
+        )
+    ranks = gpus // (size(TENSOR_PARALLEL) * size(PIPELINE_PARALLEL) * size(CONTEXT_PARALLEL))
+    if value_of(argv, TENSOR_PARALLEL) and batch < ranks:
+        raise ConfigError(
+            f"--global-batch-size {batch}: a step trains fewer rollouts than the {ranks} data-parallel ranks of "
+            f"{gpus} training GPUs; raise --n-samples or --rollout-batch-size, or --tp"
         )
