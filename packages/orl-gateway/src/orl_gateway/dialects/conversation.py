@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from orl_core.messages import Message, TextBlock, ToolCall
 
 from orl_gateway.dialects.bodies import Bodies
-from orl_gateway.dialects.exchange import RequestRefused
+from orl_gateway.dialects.exchange import Reply, RequestRefused
 from orl_gateway.dialects.reading import unsupported
 
 T = TypeVar("T")
@@ -132,10 +132,14 @@ class _Line(Struct, frozen=True):
 
 
 class History:
-    """Requests of one episode that were read before. Equal bytes are not read a second time."""
+    """Requests of one episode that were read before. Equal bytes are not read a second time.
+
+    `replies` are those of the episode by their names: clients may name a part of one by its id.
+    """
 
     def __init__(self) -> None:
         self.bodies = Bodies()
+        self.replies: dict[str, Reply] = {}
         self._lines: deque[_Line] = deque(maxlen=LINES)
         self._tools: dict[tuple[str, bytes], Any] = {}
 
