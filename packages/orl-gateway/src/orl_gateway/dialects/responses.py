@@ -64,12 +64,12 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
     _refuse(asked)
     parts = [msgspec.json.encode(asked.instructions), *items]
     messages, call_ids = history.conversation("responses", parts, partial(_add, history)).messages()
-    listed = history.tools("responses", bytes(asked.tools), _tools)
+    tools, namespaces = history.tools("responses", bytes(asked.tools), _tools)
     return ModelRequest(
         messages=messages,
         call_ids=call_ids,
-        tools=tuple(tool for tool, _ in listed),
-        namespaces={tool.name: namespace for tool, namespace in listed if namespace},
+        tools=tools,
+        namespaces=namespaces,
         model=asked.model,
         max_tokens=asked.max_output_tokens,
         allows_calls=allows_calls(asked.tool_choice),
@@ -97,8 +97,10 @@ def _refuse(asked: _Body) -> None:
         raise unsupported("`background`")
 
 
-def _tools(text: bytes) -> tuple[tuple[ToolSpec, str], ...]:
-    return tuple(_specs(read_field("tools", text, TOOLS)))
+def _tools(text: bytes) -> tuple[tuple[ToolSpec, ...], dict[str, str]]:
+    """Return the tools, and the namespaces of those that have one by their names."""
+    listed = [*_specs(read_field("tools", text, TOOLS))]
+    return tuple(tool for tool, _ in listed), {tool.name: namespace for tool, namespace in listed if namespace}
 
 
 def _specs(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[tuple[ToolSpec, str]]:
