@@ -46,6 +46,9 @@ async def agent(episode: AgentEpisode) -> str:
             player,
             episode.prompt,
             max_turns=None,  # `max_turns` of the configuration counts; the SDK's own limit of 10 raises an error
-            run_config=RunConfig(tracing_disabled=True),  # traces would go to OpenAI
+            run_config=RunConfig(
+                tracing_disabled=True,  # traces would go to OpenAI
+                tool_not_found_behavior="return_error_to_model",  # else a mistake of the model is an ERROR of the agent
+            ),
         )
     return str(result.final_output)

@@ -8,9 +8,9 @@ from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_gateway.player import player_of
 from orl_rollout import stats_of
-from orl_testing import ScriptedSession
+from orl_testing import ScriptedEngine, ScriptedSession
 
-from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
+from tests.gateway.agents import LIMITS, RENDERER, TASK, Model, call_text, generation_of
 from tests.kit.guessing import GUESSES, Guesser, play
 
 LOOK = ToolSpec(name="look", parameters={"type": "object", "properties": {"at": {"type": "string"}}})
@@ -60,3 +60,12 @@ async def test_framework_does_not_limit_the_turns(agent: str) -> None:
 async def test_turns_of_the_configuration_end_the_agent(agent: str) -> None:
     trajectory = await play_long(agent, max_turns=3)
     assert (trajectory.stop_reason, len(trajectory.turns), trajectory.error) == (StopReason.MAX_TURNS, 3, "")
+
+
+async def test_call_of_an_unknown_tool_is_a_mistake_of_the_model(agent: str) -> None:
+    engine = ScriptedEngine([generation_of(call_text("fly")), generation_of(call_text("look", at="1"))])
+    session = ScriptedSession([ToolResult(name="look", reward=1.0, finished=True)], tools=(LOOK,))
+    player = player_of(f"examples.agents.{agent}:agent")
+    job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS)
+    trajectory = await player(job, session=session, renderer=RENDERER, engine=engine)
+    assert (trajectory.stop_reason, len(trajectory.turns), trajectory.error) == (StopReason.FINISHED, 2, "")

@@ -21,7 +21,22 @@ HEADS = (
     '{"tools":[1],"messages":[',
 )
 TAILS = ("]}", ' ], "tools": []}', '],"messages":[{"a":"y"}]}', ",]}", "] ]}", '],"model":"messages"}')
-MEMBERS = ('{"a":"x"}', '{"a":"y"}', '"x"', '"\\"]"', '"[\\u0041"', "1", "12", "{}", "[]", " ", "", '{"a":', '"')
+MEMBERS = (
+    '{"a":"x"}',
+    '{"a":"y"}',
+    '"x"',
+    '"\\"]"',
+    '"[\\u0041"',
+    "1",
+    "12",
+    "{}",
+    "[]",
+    " ",
+    "",
+    '{"a":',
+    '"',
+    '{"cache_control":1}',
+)
 TEXTS = st.builds(
     lambda head, members, comma, tail: f"{head}{comma.join(members)}{tail}",
     st.sampled_from(HEADS),
@@ -55,6 +70,7 @@ def found(memory: Bodies, body: bytes) -> tuple[Body, list[bytes]] | str:
 @example(['{"tools":[{}],"messages":[{}]}', '{"tools":[{}],"messages":[{},1]}'])
 @example(['{"messages":[1]}', '{"messages":[12]}', '{"messages":[1,]}'])
 @example(['{"messages":[]}', '{"messages":[,1]}', '{"messages":[1]}'])
+@example(['{"messages":[1 , 2,{"cache_control":1} ]}', '{"messages":[1 , 2,{},3]}', '{"messages":[1 , 2,{},3,4]}'])
 def test_bodies_are_read_as_if_alone(texts: list[str]) -> None:
     memory = Bodies()
     for text in (*texts, *texts):

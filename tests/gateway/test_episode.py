@@ -359,6 +359,7 @@ async def test_no_call_is_sent_where_none_is_wanted() -> None:
     async with episode_of(Model(("call",))) as episode:
         reply = await episode.ask(request_of(tool_choice="none"))
     assert (reply.calls, reply.ending) == ((), "stop")
+    assert '"name": "look"' in reply.text  # as servers of models give it: an empty answer would tell the agent nothing
 
 
 async def test_stop_sequence_ends_the_text_and_keeps_the_row() -> None:

@@ -13,6 +13,7 @@ import aiohttp
 import anthropic
 import openai
 import pytest
+from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from orl_core.config import EnvironmentConfig
@@ -265,6 +266,23 @@ async def test_client_that_left_gets_the_same_answer() -> None:
         assert answer["choices"][0]["message"]["content"] == "Well."
         assert engine.asked == 1
         assert len(play.episode.trajectory().turns) == 1
+
+
+async def test_client_that_leaves_a_stream_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lost(*given: Any) -> None:
+        raise aiohttp.ClientConnectionResetError
+
+    async with served(Model(("text",))) as play, aiohttp.ClientSession() as http:
+        url, body = f"{play.url}/v1/chat/completions", {**HELLO, "stream": True}
+        with monkeypatch.context() as patched:
+            patched.setattr(web.StreamResponse, "write", lost)
+            with pytest.raises(aiohttp.ClientError):
+                await (await http.post(url, json=body)).read()
+        assert b"I say the number 0." in await (await http.post(url, json=body)).read()
+        assert len(play.episode.trajectory().turns) == 1
+    assert caplog.records == []
 
 
 async def test_same_request_without_a_retry_is_a_second_sample() -> None:

@@ -7,6 +7,7 @@ give it, and holds what the model wrote.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from msgspec import Struct, structs
@@ -40,8 +41,7 @@ def answer_of(action: Action, request: ModelRequest, counted: Reply, *, cut: boo
     sent, failures = ([], []) if cut else _share_out(action, request, counted.name, most)
     text = action.text
     if not sent:
-        written = [call.text for call in action.calls if isinstance(call, ParseFailure)]
-        text = "\n".join(part for part in (text, *written) if part)
+        text = "\n".join(part for part in (text, *map(_written, action.calls)) if part)
     stop = "" if cut else _first(request.stop, text)
     ending = "calls" if sent else "length" if cut else "stop_sequence" if stop else "stop"
     reply = structs.replace(
@@ -75,6 +75,13 @@ def _share_out(
         else:
             failures.append((position, refused(call if isinstance(call, ParseFailure) else _too_many(call, limit))))
     return sent, failures
+
+
+def _written(call: ToolCall | ParseFailure) -> str:
+    """Return a call as text: what the model wrote, or its JSON."""
+    if isinstance(call, ParseFailure):
+        return call.text
+    return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
 
 
 def _too_many(call: ToolCall, limit: int) -> ParseFailure:

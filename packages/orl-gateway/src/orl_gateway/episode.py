@@ -41,8 +41,8 @@ class Episode:
     """One episode of `job.task`. `async with` opens and closes the session; `opening` is what the environment says.
 
     `model` is the name that clients see. `stopped` is the host's abort flag, read before every request. `tools` is the
-    environment's side; `retries` are the requests by their bytes, `history` is what was read of them. Time is in
-    seconds, budgets are in ids.
+    environment's side; `retries` are the requests by their bytes, `history` is what was read of them and answered. Time
+    is in seconds, budgets are in ids.
 
     Raises:
         SessionError: on entry: the environment cannot be reached or does not start.
@@ -263,6 +263,7 @@ class Episode:
         answer = answer_of(action, place.request, counted, cut=cut, most=most)
         turn = structs.replace(turn, action=action, spans=spans, results=answer.results)
         self.tree.commit(place, turn, answer, context)
+        self.history.replies[answer.reply.name] = answer.reply
         return answer.reply
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate
-from operator import is_
+from itertools import accumulate, compress, starmap
+from operator import is_not
 from typing import Any
 
 import msgspec
@@ -21,36 +20,26 @@ from orl_core.messages import Message, ToolSpec
 
 from orl_gateway.dialects import ModelRequest
 
-LINES = 16  # conversations whose keys are remembered
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _DIGIT = re.compile("[0-9]")
 
 
-class Keys:
-    """Keys of the requests of one episode. The part of a request that stood in another one is not hashed again."""
-
-    def __init__(self) -> None:
-        self._lines: deque[tuple[tuple[ToolSpec, ...], tuple[Message, ...], list[bytes]]] = deque(maxlen=LINES)
-
-    def of(self, request: ModelRequest, known: Sequence[bytes] = ()) -> list[bytes]:
-        """Return the key of the conversation up to each message of `request`. `known` are the first of them."""
-        keys = [*(known or next((line[2] for line in self._lines if _begins(request, *line[:2])), ()))]
-        before, new = keys[-1] if keys else root_key(request.tools), request.messages[len(keys) :]
-        keys += [*accumulate(new, next_key, initial=before)][1:]
-        self._lines.appendleft((request.tools, request.messages, keys))
-        return keys
+def keys_of(request: ModelRequest, known: Sequence[bytes]) -> list[bytes]:
+    """Return the key of the conversation up to each message of `request`. `known` are the first of them."""
+    before, new = known[-1] if known else root_key(request.tools), request.messages[len(known) :]
+    return [*known, *[*accumulate(new, next_key, initial=before)][1:]]
 
 
-def _begins(request: ModelRequest, tools: tuple[ToolSpec, ...], messages: tuple[Message, ...]) -> bool:
-    """Return whether the request begins with `messages`, with these tools."""
-    same_tools = tools is request.tools or (tools == request.tools and repr(tools) == repr(request.tools))
-    if not same_tools or len(messages) > len(request.messages):
+def begins(messages: Sequence[Message], request: ModelRequest) -> bool:
+    """Return whether the request begins with `messages`. Most are the same objects, which `History` has read once."""
+    if len(messages) > len(request.messages):
         return False
-    return all(map(is_, messages, request.messages)) or all(map(_alike, messages, request.messages))
+    others = compress(zip(messages, request.messages, strict=False), map(is_not, messages, request.messages))
+    return all(starmap(_alike, others))
 
 
 def _alike(one: Message, other: Message) -> bool:
-    """Return whether two messages have one key for sure. Python takes 1 and True for equal: JSON does not."""
+    """Return whether two messages are equal as JSON. Python takes 1 and True for equal: JSON does not."""
     return one == other and (not one.calls or repr(one.calls) == repr(other.calls))
 
 

@@ -122,6 +122,8 @@ class Gateway:
                     return await self._deliver(http, api, asked, answer)
             except RequestRefused as refusal:
                 return web.json_response(api.error(refusal), status=refusal.status, headers=_HEADERS)
+            except ConnectionResetError:  # the client has left: aiohttp would log it as an error
+                return web.Response()
 
         return handler
 

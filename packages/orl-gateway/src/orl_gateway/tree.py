@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from operator import is_
 
 from msgspec import Struct, structs
 from orl_core.errors import RenderError, boundary
@@ -22,7 +21,9 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_gateway.answer import NO_ANSWER, Answer
 from orl_gateway.causes import cause_of_root
 from orl_gateway.dialects import ModelRequest
-from orl_gateway.matching import LINES, Keys, next_key
+from orl_gateway.matching import begins, keys_of, next_key
+
+LINES = 16  # requests that are remembered: sub-agents speak side by side
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -79,7 +80,7 @@ class Node:
 
 
 class _Walk(Struct, frozen=True):
-    """What `Tree.place` found along the messages of one request, for those that begin with the same objects."""
+    """What `Tree.place` found along the messages of one request, for those that begin with them."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -102,7 +103,6 @@ class Tree:
         self.was_full = False
         self._renderer = renderer
         self._strips = strips
-        self._keys = Keys()
         self._walks: deque[_Walk] = deque(maxlen=LINES)
         self._by_key: dict[bytes, list[Node]] = {}
         self._rendered: tuple[Place, Place, tuple[int, ...]] | None = None  # the last one: agents count before they ask
@@ -110,7 +110,7 @@ class Tree:
     def place(self, request: ModelRequest) -> Place:
         """Return where `request` continues. Nothing is rendered or changed."""
         walked = next((walk for walk in self._walks if _begins(request, walk)), None)
-        keys = self._keys.of(request, walked.keys if walked else ())
+        keys = keys_of(request, walked.keys if walked else ())
         key = keys[-1]
         alive: Sequence[Node] = walked.alive if walked else ()  # the turns that said the request's last action so far
         last, changed, start = (walked.last, walked.changed, walked.start) if walked else (None, False, 0)
@@ -233,14 +233,10 @@ class Tree:
 
 
 def _begins(request: ModelRequest, walk: _Walk) -> bool:
-    """Return whether the request begins with the messages of the walk, which `History` has read once for both."""
-    count = len(walk.messages)
-    return (
-        walk.tools is request.tools
-        and count <= len(request.messages)
-        and all(map(is_, walk.messages, request.messages))
-        and walk.call_ids == request.call_ids[:count]
-    )
+    """Return whether the request begins with the messages of the walk."""
+    if walk.tools is not request.tools or walk.call_ids != request.call_ids[: len(walk.messages)]:
+        return False
+    return begins(walk.messages, request)
 
 
 def _same_place(one: Place, other: Place) -> bool:

@@ -39,7 +39,7 @@ class _Message(Struct, kw_only=True):
 
 class _ToolChoice(Struct, kw_only=True):
     type: str = "auto"
-    disable_parallel_tool_use: bool = False
+    disable_parallel_tool_use: bool | None = None
 
 
 class _Body(Struct, kw_only=True):
@@ -174,9 +174,10 @@ def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
 
 
 def _content(reply: Reply) -> list[dict[str, Any]]:
+    """Return the blocks of the answer. Some clients send reasoning back as a user's text where it has no signature."""
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:
-        blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": ""})
+        blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": reply.name})
     if reply.text:
         blocks.append({"type": "text", "text": reply.text})
     blocks += [
@@ -213,7 +214,7 @@ def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
 def _empty(block: dict[str, Any]) -> dict[str, Any]:
     empty: dict[str, dict[str, Any]] = {
         "text": {"text": ""},
-        "thinking": {"thinking": ""},
+        "thinking": {"thinking": "", "signature": ""},
         "tool_use": {"input": {}},
     }
     return empty[block["type"]]

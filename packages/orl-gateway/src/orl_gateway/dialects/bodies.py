@@ -1,7 +1,7 @@
 """The bodies of one episode's requests: a beginning that stood in an earlier one is not scanned again (law L5).
 
-A client sends its whole history with each request. Where a body begins with the bytes of an earlier one up to the last
-message of that, those messages are known: one string stands in for them while the rest is read. This is exact. The
+A client sends its whole history with each request. Where a body begins with the bytes of an earlier one up to a message
+of that, those messages are known: one string stands in for them while the rest is read. This is exact. The
 string is random, so where the reader finds it as the first message, it has read this place as one: there it would have
 read the known messages too, and what follows them alike. In every other case the whole body is read.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -23,11 +23,20 @@ from orl_gateway.dialects.reading import parts_of
 F = TypeVar("F", bound=Struct)
 
 LINES = 16  # bodies that are remembered: sub-agents speak side by side
+_MARK = b'"cache_control"'  # clients move it to their last messages with each request
 _KNOWN = b'"%s"' % secrets.token_hex(16).encode()  # stands for the messages that are known
 
 
+def lasting(parts: Sequence[bytes]) -> int:
+    """Return how many new messages the next request begins with: those before one with a mark of the prompt cache.
+
+    The first message counts in any case: a mark that was known to be next and is still there does not move.
+    """
+    return next((index for index in range(1, len(parts)) if _MARK in parts[index]), len(parts))
+
+
 class _Beginning(Struct):
-    """A body up to its last message: the first `end` bytes of `text`, of which the messages begin at `start`.
+    """A body up to one of its messages: the first `end` bytes of `text`, of which the messages begin at `start`.
 
     `hashed` is the SHA-256 of these bytes, which can go on. `text` is a later body where one begins with them.
     """
@@ -44,8 +53,12 @@ class _Beginning(Struct):
         return rest if len(rest) < len(body) else None
 
     def longer(self, body: bytes, count: int, parts: list[bytes]) -> _Beginning:
-        """Return the beginning of `body` with `count` bytes more, which hold `parts`."""
-        end = self.end + count
+        """Return the beginning of `body` with those of `parts` that last. All of them have `count` bytes."""
+        end, kept = self.end + count, lasting(parts)
+        if kept < len(parts):
+            end, parts = self.end, parts[:kept]
+            for part in parts:
+                end = body.index(part, end) + len(part)
         hashed = self.hashed.copy()
         hashed.update(body[self.end : end])
         return _Beginning(body, self.start, end, [*self.parts, *parts], hashed)
@@ -102,4 +115,4 @@ class Bodies:
             if one.text is earlier and one.end <= known.end:
                 one.text = body
         self._known.appendleft(known.longer(body, count, parts))
-        return self._known[0].parts
+        return [*known.parts, *parts]

@@ -46,12 +46,15 @@ class _Message(Struct, kw_only=True):
     content: Any = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
     tool_calls: list[_Call] | None = None
-    tool_call_id: str = ""
+    tool_call_id: str | None = None
+    function_call: Any = None
+    audio: Any = None
 
 
 class _StreamOptions(Struct, kw_only=True):
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class _Body(Struct, kw_only=True):
@@ -68,6 +71,7 @@ class _Body(Struct, kw_only=True):
     n: int = 1
     logprobs: bool = False
     response_format: dict[str, Any] = field(default_factory=dict[str, Any])
+    modalities: list[str] = field(default_factory=list[str])
 
 
 _MESSAGE = Decoder(_Message)
@@ -87,6 +91,8 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         raise unsupported("`logprobs`")
     if asked.response_format.get("type", "text") != "text":
         raise unsupported(f"`response_format` of type `{asked.response_format['type']}`")
+    if unknown := sorted({*asked.modalities} - {"text"}):
+        raise unsupported(f"`modalities`: `{unknown[0]}`")
     messages, call_ids = history.conversation("chat", parts, _add).messages()
     return ModelRequest(
         messages=messages,
@@ -98,24 +104,27 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         allows_calls=allows_calls(asked.tool_choice),
         allows_parallel=asked.parallel_tool_calls,
         stream=asked.stream,
-        stream_usage=asked.stream_options.include_usage,
+        stream_usage=asked.stream_options.include_usage is True,
     )
 
 
 def _read(body: bytes) -> _Body:
-    return read_body(body, _Body, taken=("modalities",))
+    return read_body(body, _Body)
 
 
 def _add(conversation: Conversation, index: int, part: bytes) -> None:
     message = read_field(f"messages[{index}]", part, _MESSAGE)
     where = f"message {index} ({message.role})"
-    blocks = text_blocks(message.content, where)
+    for name in ("function_call", "audio"):
+        if getattr(message, name) is not None:
+            raise unsupported(f"{where}: `{name}`")
+    blocks = text_blocks(message.content or message.refusal, where)
     if message.role in ("system", "developer"):
         conversation.system(blocks)
     elif message.role == "user":
         conversation.user(blocks)
     elif message.role == "tool":
-        conversation.result(message.tool_call_id, blocks)
+        conversation.result(message.tool_call_id or "", blocks)
     elif message.role == "assistant":
         calls = [
             (call.id, call.function.name, arguments_of(call.function.arguments, call.function.name))

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs
 from orl_core.messages import Message, TextBlock, ToolCall
 
-from orl_gateway.dialects.bodies import Bodies
-from orl_gateway.dialects.exchange import RequestRefused
+from orl_gateway.dialects.bodies import Bodies, lasting
+from orl_gateway.dialects.exchange import Reply, RequestRefused
 from orl_gateway.dialects.reading import unsupported
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class Conversation:
 
 
 class _Line(Struct, frozen=True):
-    """A conversation, and the parts of the request that it was made of, as the client wrote them."""
+    """A conversation, and the parts of a request that it was made of, as the client wrote them."""
 
     dialect: str
     parts: list[bytes]
@@ -132,10 +132,14 @@ class _Line(Struct, frozen=True):
 
 
 class History:
-    """Requests of one episode that were read before. Equal bytes are not read a second time."""
+    """Requests of one episode that were read before. Equal bytes are not read a second time.
+
+    `replies` are those of the episode by their names: clients may name a part of one by its id.
+    """
 
     def __init__(self) -> None:
         self.bodies = Bodies()
+        self.replies: dict[str, Reply] = {}
         self._lines: deque[_Line] = deque(maxlen=LINES)
         self._tools: dict[tuple[str, bytes], Any] = {}
 
@@ -152,9 +156,13 @@ class History:
         )
         conversation = known.conversation.copy() if known else Conversation()
         read = known.parts if known else []
-        for index in range(len(read), len(parts)):
+        kept = len(read) + lasting(parts[len(read) :])
+        for index in range(len(read), kept):
             add(conversation, index, parts[index])
-        self._lines.appendleft(_Line(dialect, [*read, *parts[len(read) :]], conversation))
+        self._lines.appendleft(_Line(dialect, [*read, *parts[len(read) : kept]], conversation))
+        conversation = conversation.copy() if kept < len(parts) else conversation
+        for index in range(kept, len(parts)):
+            add(conversation, index, parts[index])
         return conversation
 
     def tools(self, dialect: str, text: bytes, read: Callable[[bytes], T]) -> T:

@@ -7,7 +7,6 @@ trainer's, because a sampled id's logprob must be that of the policy that is tra
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -41,12 +40,11 @@ _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "summar
 _IMAGE_PARTS = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
 
 
-def read_body(body: bytes, form: type[F], *, taken: Iterable[str] = ()) -> F:
+def read_body(body: bytes, form: type[F]) -> F:
     """Return a request's JSON as `form`. Null is the same as no value.
 
-    Fields of `form`, TRAINERS_FIELDS, BOOKKEEPING_FIELDS and those of `taken` are known.
-
-    A field of the type `Raw` is not read: it may hold the whole history.
+    Fields of `form`, TRAINERS_FIELDS and BOOKKEEPING_FIELDS are known. A field of the type `Raw` is not read: it may
+    hold the whole history.
 
     Raises:
         RequestRefused: the body is no JSON object, a field has the wrong type, or it is none that can be obeyed.
@@ -55,7 +53,7 @@ def read_body(body: bytes, form: type[F], *, taken: Iterable[str] = ()) -> F:
         tree = msgspec.json.decode(body, type=dict[str, Raw])
         given = {name: text for name, text in tree.items() if bytes(text) != b"null"}
         readers = _readers(form)
-        if unknown := sorted(given.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS - {*taken}):
+        if unknown := sorted(given.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS):
             raise unsupported(f"the field `{unknown[0]}`")
         return form(**{name: read_field(name, given[name], readers[name]) for name in given.keys() & readers.keys()})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -29,7 +30,7 @@ _BETWEEN = "__"  # of a namespace and a name
 
 
 class _Text(Struct, kw_only=True):
-    format: dict[str, Any] = field(default_factory=dict[str, Any])
+    format: dict[str, Any] | None = None
     verbosity: Any = None
 
 
@@ -42,6 +43,7 @@ class _Body(Struct, kw_only=True):
     parallel_tool_calls: bool = True
     max_output_tokens: int | None = None
     stream: bool = False
+    stream_options: Any = None  # they say how deltas are padded
     text: _Text = field(default_factory=_Text)
     include: list[str] = field(default_factory=list[str])
     truncation: str = "disabled"
@@ -61,13 +63,13 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
     asked, items = history.bodies.read(body, "input", _read)
     _refuse(asked)
     parts = [msgspec.json.encode(asked.instructions), *items]
-    messages, call_ids = history.conversation("responses", parts, _add).messages()
-    listed = history.tools("responses", bytes(asked.tools), _tools)
+    messages, call_ids = history.conversation("responses", parts, partial(_add, history)).messages()
+    tools, namespaces = history.tools("responses", bytes(asked.tools), _tools)
     return ModelRequest(
         messages=messages,
         call_ids=call_ids,
-        tools=tuple(tool for tool, _ in listed),
-        namespaces={tool.name: namespace for tool, namespace in listed if namespace},
+        tools=tools,
+        namespaces=namespaces,
         model=asked.model,
         max_tokens=asked.max_output_tokens,
         allows_calls=allows_calls(asked.tool_choice),
@@ -79,14 +81,14 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
 
 def _read(body: bytes) -> _Body:
     """Read a body. An input of text becomes a list of one item."""
-    asked = read_body(body, _Body, taken=("stream_options",))
+    asked = read_body(body, _Body)
     text = bytes(asked.input)
     return structs.replace(asked, input=Raw(b"[%s]" % text)) if text.startswith(b'"') else asked
 
 
 def _refuse(asked: _Body) -> None:
-    if asked.text.format.get("type", "text") != "text":
-        raise unsupported(f"`text.format` of type `{asked.text.format['type']}`")
+    if (kind := (asked.text.format or {}).get("type", "text")) != "text":
+        raise unsupported(f"`text.format` of type `{kind}`")
     if unknown := sorted({*asked.include} - {"reasoning.encrypted_content"}):
         raise unsupported(f"`include`: `{unknown[0]}`")
     if asked.truncation != "disabled":
@@ -95,8 +97,10 @@ def _refuse(asked: _Body) -> None:
         raise unsupported("`background`")
 
 
-def _tools(text: bytes) -> tuple[tuple[ToolSpec, str], ...]:
-    return tuple(_specs(read_field("tools", text, TOOLS)))
+def _tools(text: bytes) -> tuple[tuple[ToolSpec, ...], dict[str, str]]:
+    """Return the tools, and the namespaces of those that have one by their names."""
+    listed = [*_specs(read_field("tools", text, TOOLS))]
+    return tuple(tool for tool, _ in listed), {tool.name: namespace for tool, namespace in listed if namespace}
 
 
 def _specs(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[tuple[ToolSpec, str]]:
@@ -115,15 +119,26 @@ def _joined(namespace: object, name: str) -> str:
     return f"{namespace}{_BETWEEN}{name}" if namespace else name
 
 
-def _add(conversation: Conversation, index: int, part: bytes) -> None:
+def _add(history: History, conversation: Conversation, index: int, part: bytes) -> None:
     """Read the instructions, which are the first part, or an item of the input; an input of text is one item."""
     item, where = read_field(f"input[{index - 1}]", part, _TEXT_OR_ITEM), f"input item {index - 1}"
     if not isinstance(item, str):
-        _add_item(conversation, item, where)
+        referred = item.get("type") == "item_reference"
+        _add_item(conversation, _referred(history, str(item.get("id")), where) if referred else item, where)
     elif index:
         conversation.user(text_blocks(item, "input"))
     elif item:
         conversation.system(text_blocks(item, "instructions"))
+
+
+def _referred(history: History, id_: str, where: str) -> dict[str, Any]:
+    """Return the item of an earlier answer that a client names by its id, as those do that rely on `store`."""
+    reply = history.replies.get("".join(id_.split("_")[1:2]))
+    items = _output(reply, ModelRequest(messages=(), call_ids=())) if reply else []
+    for item in items:
+        if item["id"] == id_:
+            return item
+    raise unsupported(f"{where}: an `item_reference` to `{id_}`, which is no item of an earlier answer,")
 
 
 def _add_item(conversation: Conversation, item: dict[str, Any], where: str) -> None:
