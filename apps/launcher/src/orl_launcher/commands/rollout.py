@@ -226,10 +226,10 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
     """Print and write the metrics."""
     metrics = evaluation_metrics(one.stats for one in played)
     console = cli.console()
-    console.print(metrics_table(metrics))
-    console.print(pass_at_k_table(metrics))
-    if (told := agents_table([MetricsRow(step=0, kind="eval", metrics=metrics)])).row_count:
-        console.print(told)
+    agents = agents_table([MetricsRow(step=0, kind="eval", metrics=metrics)])
+    for table in (metrics_table(metrics), pass_at_k_table(metrics), agents):
+        if table.row_count:
+            console.print(table)
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     note_end(config, folder)
     errors = [one.error for one in played if one.error]
