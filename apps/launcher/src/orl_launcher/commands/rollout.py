@@ -25,7 +25,7 @@ from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
-from orl_launcher.checkpoints import with_model
+from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.hints import invocation
 from orl_launcher.playground import playground, warm_model
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
@@ -114,6 +114,7 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     load_player(config)
     if not config.trainer.model:
         raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
+    refuse_missing(config)
     config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output says where
     default = RUNS / f"{config.openreward_run_name}-rollout-{datetime.now():%Y%m%d-%H%M%S}"
     folder: Path = arguments.output or default
