@@ -244,7 +244,8 @@ def _conclude(folder: Path) -> None:
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
     console.print(f"{count(record.steps)}{took}. The report: {page}", soft_wrap=True)
-    console.print(f"To show the episodes: {invocation()} show {folder}", style="dim", soft_wrap=True)
+    shown = f"{invocation()} show {folder}, or in a browser: {invocation()} view {folder}"
+    console.print(f"To show the episodes: {shown}", style="dim", soft_wrap=True)
 
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:
