@@ -114,7 +114,6 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     load_player(config)
     if not config.trainer.model:
         raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
-    refuse_missing(config)
     config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output says where
     default = RUNS / f"{config.openreward_run_name}-rollout-{datetime.now():%Y%m%d-%H%M%S}"
     folder: Path = arguments.output or default
@@ -124,6 +123,7 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
         raise cli.UsageError(f"{folder} contains a run already. Choose another --output")
     if arguments.task_data and arguments.splits:
         raise cli.UsageError("--split lists tasks, and --task-data names a file of them. Give one of the two")
+    refuse_missing(config)
     if arguments.engine:
         from orl_launcher.doctor.engine import check_answers
 
