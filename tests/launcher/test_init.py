@@ -29,6 +29,7 @@ from orl_testing.environments import Echo, Served, Terminal, serve
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tests.kit.serving import free_port
 from tests.launcher.kinds import Exam, Files
 from tests.launcher.platform_api import platform_api
 from tests.trl.checkpoints import write_checkpoint
@@ -56,6 +57,11 @@ def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("OPENREWARD_API_KEY", "JUDGE_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
+
+
+def test_server_that_is_not_there_is_told_with_advice(capsys: Capture) -> None:
+    assert main(["init", f"http://127.0.0.1:{free_port()}"]) == 1
+    assert "Start the server, or correct the address" in capsys.readouterr().err
 
 
 def test_file_for_the_only_environment_of_a_server(guess_number: str, model: str, capsys: Capture) -> None:

@@ -113,8 +113,21 @@ def test_a_broken_configuration_is_one_line_with_file_and_path(capsys: Capture, 
     assert "max_turns" in line
 
 
-def test_a_missing_configuration(capsys: Capture) -> None:
-    assert "nowhere.yaml" in fails(capsys, 1, "train", "trl", "--config", "nowhere.yaml")
+def test_missing_configuration_says_how_to_get_one(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = fails(capsys, 1, "train", "trl", "--config", "nowhere.yaml")
+    assert "nowhere.yaml: no such file" in told
+    assert "Errno" not in told
+    monkeypatch.chdir(tmp_path)
+    assert "orl init" in fails(capsys, 1, "train", "trl")
+
+
+@pytest.mark.parametrize("command", [["train", "trl"], ["rollout"]])
+@pytest.mark.parametrize("model", ["/nowhere/model", "./model", "runs/nowhere"])
+def test_missing_model_is_refused_before_any_work(capsys: Capture, command: list[str], model: str) -> None:
+    told = fails(capsys, 1, *command, "--config", LOCAL, "--model", model)
+    assert f"--model {model}: no such folder" in told
 
 
 def test_an_override_of_the_wrong_type(capsys: Capture) -> None:

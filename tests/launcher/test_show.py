@@ -51,7 +51,9 @@ def shown(capsys: Capture, *argv: str) -> str:
 def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> None:
     page = shown(capsys, str(run))
     for told in (
+        f"run {run}",
         "success, held-out",
+        "99\u00a0% → 99\u00a0%",
         "random player that uses every reply",
         "held-out  ▁▆█",
         "GuessNumber/test/",
@@ -194,7 +196,7 @@ def test_a_journal_elsewhere_is_found_by_the_runs_configuration(capsys: Capture,
 
 def test_a_journal_without_episodes_says_so(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / JOURNAL).touch()
-    assert shown(capsys, str(tmp_path)) == "no episode matches\n"
+    assert shown(capsys, str(tmp_path)) == f"run {tmp_path}\nno episode matches\n"
 
 
 def test_bytes_that_are_no_text_are_no_point(run: Path) -> None:

@@ -7,7 +7,8 @@ import io
 import pytest
 from orl_core.errors import OrlError
 from orl_launcher import cli, main
-from orl_launcher.view.tables import plain_table
+from orl_launcher.view.evaluations import ResultRows
+from orl_launcher.view.tables import metrics_table, pass_at_k_table, plain_table, results_table
 from orl_launcher.view.terminal import Terminal
 from rich.progress import Progress
 from rich.text import Text
@@ -34,6 +35,29 @@ def test_whatever_is_printed_is_made_visible():
     assert unfit(text) == []
     assert "[bold]line[/bold]" in text
     assert text.count("\u241b") >= 5
+
+
+def test_results_of_a_long_name_fit_100_columns():
+    rate = "31\u00a0% (26 to 37\u00a0%, n 256)"
+    columns = ("environment", *(f"{figure}, step {step}" for step in (0, 12) for figure in ("success", "reward")))
+    row = ("playground/GuessNumber", rate, "0.312", rate, "0.836")
+    written = io.StringIO()
+    Terminal(file=written, width=100).print(results_table(ResultRows(kind="tasks", columns=columns, rows=(row,))))
+    assert any("playground/GuessNumber" in line and rate in line for line in written.getvalue().splitlines())
+
+
+def test_pass_at_1_alone_has_no_table_beside_success():
+    metrics = {
+        "a/b/rollouts": 4.0,
+        "a/b/pass@1": 0.5,
+        "a/b/tasks": 4.0,
+        "a/b/judged": 4.0,
+        "a/b/success": 0.5,
+        "a/b/valid_calls": 1.0,
+    }
+    assert pass_at_k_table(metrics).row_count == 0
+    assert pass_at_k_table({**metrics, "a/b/pass@2": 0.75}).row_count == 1
+    assert "100\u00a0%" in printed(metrics_table(metrics))
 
 
 def test_colours_and_progress_of_our_own_stay():

@@ -23,6 +23,8 @@ def test_every_field_is_an_option_with_its_description() -> None:
         if field.name not in trainer_options.BESIDES:
             assert f"--{field.encode_name.replace('_', '-')} " in shown
             assert description_of(field.type) in shown
+    assert "--engine TEXT" in shown
+    assert "--lr N" in shown
 
 
 def test_options_of_clusters_stand_apart() -> None:

@@ -25,7 +25,7 @@ INTRODUCTION = """\
 # Error messages
 
 This page is made of the program's sources. It lists the messages that the program raises. `…` stands for a
-value: a file, a key, an address. Paste a part of your message into the search field. Each message says what to do.
+value: a file, a key, an address. Find a part of your message with Ctrl-F. Each message says what to do.
 [Troubleshooting](troubleshooting.md) has more on the frequent ones.
 """
 CLASSES = {

@@ -61,6 +61,7 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
     async with viewed(runs, tmp_path / "cache") as client:
         listed = await (await client.get(f"/{TOKEN}/")).text()
         assert set(re.findall(r'name="run" value="(\w+)"', listed)) == {"trl", "slime", "rollouts", "agent"}
+        assert "<td>50\u00a0%</td>" in listed  # rollouts alone
         for name in ("trl", "slime", "rollouts", "agent"):
             for path in ("", "/episodes", "/episode/1", "/group/1", "/task/1"):
                 answer = await client.get(f"/{TOKEN}/run/{name}{path}")
@@ -68,6 +69,10 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
                 outline_of(await answer.text())
         slime = await (await client.get(f"/{TOKEN}/run/slime")).text()
         assert "Loss over training steps" in slime
+        assert "step 3 of 3" in slime
+        assert "So far, in 3 steps" in slime
+        assert ("first 35" in slime, "before 35" in slime) == (True, False)
+        assert "step 2 of" not in await (await client.get(f"/{TOKEN}/run/trl")).text()
         assert "Entropy, nats per token" in slime
         played = await (await client.get(f"/{TOKEN}/run/rollouts")).text()
         assert "Nothing to compare yet" not in played

@@ -10,6 +10,8 @@ from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, default_output
 from orl_rollout.run_folder.config_file import read_object
 
+from orl_launcher.trainers import RUNS
+
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
 
@@ -49,6 +51,21 @@ def with_model(config: RunConfig) -> RunConfig:
             raise ConfigError(_unreadable(named, found, folder))
         found = Found(folder=converted, checkpoint=made)
     return structs.replace(config, trainer=structs.replace(config.trainer, model=str(found.folder)))
+
+
+def refuse_missing(config: RunConfig) -> None:
+    """Refuse a model whose name is the path of a folder that is not there: a hub would be asked for it.
+
+    Raises:
+        ConfigError: it is.
+    """
+    named = config.trainer.model or ""
+    path = Path(named).expanduser()
+    is_path = named.startswith(("/", ".", "~", f"{RUNS}/")) or len(path.parts) > 2  # a hub's name has two parts
+    if is_path and not config.trainer.load and not path.exists():
+        raise ConfigError(
+            f"--model {named}: no such folder. Give the folder of a run or of a checkpoint, or a hub's name"
+        )
 
 
 def _continued(config: RunConfig, folder: Path) -> RunConfig:

@@ -172,6 +172,8 @@ def config_of(arguments: argparse.Namespace, bare: dict[str, Any] | None = None)
     options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
     if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
         options |= {f"rollout.{name}": getattr(Budgets(), name) for name in LOOPS_OWN}
+    if arguments.config is not None and not Path(arguments.config).exists():
+        raise ConfigError(f"{arguments.config}: no such file. Give --config; `{invocation()} init` writes a file")
     if arguments.config is None:
         config = dated(config_without_file(deepcopy(bare or {}), arguments.overrides, options))
     else:

@@ -59,19 +59,23 @@ commands:
 
 first steps, without GPU or key:
   orl train trl                           teach a tiny model to play a game, about five minutes
-  orl show runs/NAME                      show its progress; runs/NAME/report.html is the same as a page
-  orl show runs/NAME --episode 1          one episode, with trained tokens in colour
+  orl view                                watch the run in a browser: curves and every episode
+  orl show                                the latest run in the terminal
+  orl show --episode 1                    one episode, with trained tokens in colour
 
 your own environment, on a server of yours:
   orl init http://127.0.0.1:8080 --output my.yaml
   orl train trl --config my.yaml
 
+your own agent, in any framework:
+  orl rollout --config configs/agent.yaml --agent my_module:agent
+  orl train trl --config configs/agent.yaml --agent my_module:agent
+
 on OpenReward, with OPENREWARD_API_KEY set:
   orl init GeneralReasoning/WhoDunIt --model Qwen/Qwen3-4B --output my.yaml
-  orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B
-  orl prepare --config configs/whodunit.yaml --output tasks.jsonl --max-tasks 1000
-  orl rollout --config configs/whodunit.yaml --engine http://127.0.0.1:30000 --model Qwen/Qwen3-4B
-  orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl
+  orl rollout --config my.yaml --max-tasks 16
+  orl train trl --config my.yaml
+  orl train slime --config my.yaml --model /models/Qwen3-4B --python PYTHON
 """
 
 

@@ -88,7 +88,9 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
     from orl_playground.warm_start import ensure
 
     steps: list[int] = []
-    with counting(f"making {model} once; it is cached in {cache_folder()}", cli.console()) as told:
+    with counting(
+        f"making the model {model}, once: a minute or two. It is kept in {cache_folder()}", cli.console()
+    ) as told:
 
         def count(step: int, total: int) -> None:
             interrupt.check()

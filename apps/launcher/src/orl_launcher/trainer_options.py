@@ -48,7 +48,7 @@ def add_option(parser: argparse._ActionsContainer, name: str) -> None:  # pyrigh
 
 
 def _add(parser: argparse._ActionsContainer, option: str, path: str, kind: object) -> None:  # pyright: ignore[reportPrivateUsage]
-    members = members_of(kind)
+    members = [member.type if isinstance(member, inspect.Metadata) else member for member in members_of(kind)]
     choices = [word for member in members if isinstance(member, inspect.LiteralType) for word in member.values]
     add = partial(
         parser.add_argument,

@@ -25,7 +25,7 @@ from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
-from orl_launcher.checkpoints import with_model
+from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.hints import invocation
 from orl_launcher.playground import playground, warm_model
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
@@ -123,6 +123,7 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
         raise cli.UsageError(f"{folder} contains a run already. Choose another --output")
     if arguments.task_data and arguments.splits:
         raise cli.UsageError("--split lists tasks, and --task-data names a file of them. Give one of the two")
+    refuse_missing(config)
     if arguments.engine:
         from orl_launcher.doctor.engine import check_answers
 
@@ -226,10 +227,10 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
     """Print and write the metrics."""
     metrics = evaluation_metrics(one.stats for one in played)
     console = cli.console()
-    console.print(metrics_table(metrics))
-    console.print(pass_at_k_table(metrics))
-    if (told := agents_table([MetricsRow(step=0, kind="eval", metrics=metrics)])).row_count:
-        console.print(told)
+    agents = agents_table([MetricsRow(step=0, kind="eval", metrics=metrics)])
+    for table in (metrics_table(metrics), pass_at_k_table(metrics), agents):
+        if table.row_count:
+            console.print(table)
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     note_end(config, folder)
     errors = [one.error for one in played if one.error]

@@ -186,6 +186,7 @@ def _episode_report(number: int, entry: Entry, *, whole: bool) -> EpisodeReport:
 
 def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, Entry]]) -> None:
     console = cli.console()
+    console.print(f"{'run' if record else 'journal'} {path}", style="bold", soft_wrap=True)
     for recovery in record.recoveries if record else ():
         console.print(recovery.text, soft_wrap=True, markup=False, highlight=False)
     if record and record.points:

@@ -22,7 +22,7 @@ from orl_rollout.run_folder.summary import note_interruption
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli, trainer_options
-from orl_launcher.checkpoints import with_model
+from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.commands.upload import send_rest
 from orl_launcher.hints import invocation
 from orl_launcher.playground import baseline, is_made, playground, served_here, warm_model
@@ -123,6 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_plan(config, arguments, folder)
         return 0
+    if config.trainer.backend == "trl":
+        refuse_missing(config)
     if not is_made(config):  # its making takes minutes
         for problem in plan_run(config, folder, arguments.extra, arguments.python).problems:
             raise ConfigError(f"{WOULD_NOT_START}: {problem}")
@@ -242,7 +244,8 @@ def _conclude(folder: Path) -> None:
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
     console.print(f"{count(record.steps)}{took}. The report: {page}", soft_wrap=True)
-    console.print(f"To show the episodes: {invocation()} show {folder}", style="dim", soft_wrap=True)
+    shown = f"{invocation()} show {folder}, or in a browser: {invocation()} view {folder}"
+    console.print(f"To show the episodes: {shown}", style="dim", soft_wrap=True)
 
 
 def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:

@@ -13,7 +13,7 @@ from orl_core.errors import OrlError
 from orl_rollout.secrets.secrets import Scrubber
 
 from orl_launcher import cli
-from orl_launcher.checkpoints import with_model
+from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.doctor.agent import check_agent
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
@@ -41,7 +41,8 @@ def check_up(arguments: argparse.Namespace) -> DoctorReport:
     if opened and reader:
         ids = check_prompt(page, config, opened, reader, full=arguments.full)
     else:
-        page.say(Verdict.UNCHECKED, "needs an environment that opens and a certified tokenizer")
+        missing = ["an environment that opens"] * (not opened) + ["a certified tokenizer"] * (not reader)
+        page.say(Verdict.UNCHECKED, f"needs {' and '.join(missing)}")
     page.group("engine")
     if arguments.engine:
         check_engine(page, config, arguments.engine, ids)
@@ -82,7 +83,12 @@ def _environments(page: Report, config: RunConfig) -> Opened | None:
 def _tokenizer(page: Report, config: RunConfig) -> tuple[Reader | None, RunConfig]:
     """Return the reader for the model, and the configuration with a path for a model of the playground."""
     model = config.trainer.model or "model"
-    ready = page.attempt(model, lambda: is_made(config))
+
+    def look() -> bool:
+        refuse_missing(config)
+        return is_made(config)
+
+    ready = page.attempt("model", look)
     if ready is False:
         page.say(Verdict.UNCHECKED, f"{model}: made when `orl train` or `orl rollout` first needs it")
     made = page.attempt(model, lambda: warm_model(config)[0]) if ready else None

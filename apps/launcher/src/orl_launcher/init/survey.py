@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 from orl_core.config import RunConfig, decode_config
-from orl_core.errors import ConfigError, SessionError
+from orl_core.errors import ConfigError, SessionError, SessionUnavailable
 from orl_core.messages import text_of
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
@@ -48,9 +48,12 @@ async def name_at(url: str, variant: str | None, *, seconds: float) -> str:
         ConfigError: it serves several environments, none, or not this one.
         SessionError: it cannot be reached within `seconds`.
     """
-    with as_session_error(f"asking {url} what it serves", Scrubber(())):
-        async with asyncio.timeout(seconds):
-            served = await served_at(url)
+    try:
+        with as_session_error(f"asking {url} what it serves", Scrubber(())):
+            async with asyncio.timeout(seconds):
+                served = await served_at(url)
+    except SessionUnavailable as exc:
+        raise SessionUnavailable(f"{exc}. Start the server, or correct the address") from exc
     if variant:
         if served is not None and variant.lower() not in served:
             raise ConfigError(f"{url}: serves no environment {variant!r}, but {', '.join(served) or 'none'}")

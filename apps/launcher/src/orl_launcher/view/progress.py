@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 EVERY = 5  # steps between lines where the output is no terminal
 QUIET = 300.0  # seconds without a line, after which a plain log says that the work goes on
+BAR = 16  # columns of the bar of a run
 TENTHS = 10  # lines of counted work where the output is no terminal
 PHASES = (("rollout_seconds", "rollouts"), ("train_seconds", "training"), ("weight_sync_seconds", "weights"))
 Clock = Callable[[], float]
@@ -53,7 +54,7 @@ class Course:
         self._steps, self._clock = steps, clock
         self._pace = Pace(clock)
         self._told = clock()
-        self._success = ""
+        self._success = self._left = ""
         self.step = 0
 
     def line(self, row: MetricsRow) -> str:
@@ -66,9 +67,14 @@ class Course:
             return words[0]
         self.step = row.step
         left = self._pace.left(row.step, self._steps)
-        words += [self._success] if self._success else []
-        words += [f"{duration(left)} left"] if left else []
-        return "  ".join(words)
+        self._left = f"{duration(left)} left" if left else ""
+        return "  ".join(filter(None, [*words, self._success, self._left]))
+
+    def brief(self, row: MetricsRow) -> str:
+        """Return the latest row for a bar. A narrow terminal cuts the end, so the time that is left comes first."""
+        success = row.overall("success")
+        won = "" if success is None else f"success {percent(success)}"
+        return "  ".join(filter(None, [_step(row, self._steps), self._left, won, self._success]))
 
     def quiet(self) -> str:
         """Return a line if nothing was told for QUIET seconds, else an empty text."""
@@ -84,7 +90,7 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
     """Show the rows that are written to `path` (metrics.jsonl) while the block runs, of `steps` steps."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("evaluating before training", total=steps)
         course = Course(steps, clock)
@@ -98,7 +104,7 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                     continue
                 line = course.line(row)
                 if row.kind == "train":
-                    progress.update(bar, completed=row.step, description=line)
+                    progress.update(bar, completed=row.step, description=course.brief(row))
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
                     console.print(line, soft_wrap=True)
 
@@ -164,7 +170,7 @@ def rollouts_counted(
 
 def line_of(row: MetricsRow, steps: int | None) -> str:
     """Write a row in one line: `step 12/45  success 52 %  reward 0.52  turns 3.2  4.2 s (rollouts 2.1 s)`."""
-    step = f"step {row.step}/{steps}" if steps else f"step {row.step}"
+    step = _step(row, steps)
     shown = [f"held-out at {step}" if row.kind == "eval" else step]
     for name, form in MAIN_METRICS:
         value = row.overall(name)
@@ -173,3 +179,7 @@ def line_of(row: MetricsRow, steps: int | None) -> str:
     phases = [f"{word} {duration(row.metrics[name])}" for name, word in PHASES if name in row.metrics]
     took = duration(row.seconds)
     return "  ".join([*shown, f"{took} ({', '.join(phases)})" if phases else took])
+
+
+def _step(row: MetricsRow, steps: int | None) -> str:
+    return f"step {row.step}/{steps}" if steps else f"step {row.step}"

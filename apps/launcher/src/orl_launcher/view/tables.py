@@ -61,9 +61,11 @@ def plain_table(*columns: str, title: str | None = None) -> Table:
 
 def metrics_table(metrics: dict[str, float]) -> Table:
     """Make a table of the main metrics, one row for each environment."""
-    table = plain_table("environment", *METRICS)
+    forms = dict(MAIN_METRICS)
+    table = plain_table("environment", *(key.replace("_", " ") for key in METRICS))
     for name in names_in(metrics):
-        cells = {key: number(metrics[f"{name}/{key}"]) for key in METRICS if f"{name}/{key}" in metrics}
+        known = [key for key in METRICS if f"{name}/{key}" in metrics]
+        cells = {key: forms.get(key, number)(metrics[f"{name}/{key}"]) for key in known}
         if "success" in cells:
             cells["success"] = rate(metrics[f"{name}/success"], metrics[f"{name}/judged"])
         table.add_row(Text(name), *(cells.get(key, "") for key in METRICS))
@@ -71,9 +73,12 @@ def metrics_table(metrics: dict[str, float]) -> Table:
 
 
 def pass_at_k_table(metrics: dict[str, float]) -> Table:
-    """Make a table of pass@k with its interval over tasks, one row for each environment that was judged."""
-    judged = [name for name in names_in(metrics) if f"{name}/pass@1" in metrics]
+    """Make a table of pass@k with its interval over tasks, one row for each environment that was judged.
+
+    It has no row if each task was played once: pass@1 is the success then.
+    """
     rungs = sorted({key.rpartition("/pass@")[2] for key in metrics if "/pass@" in key}, key=int)
+    judged = [name for name in names_in(metrics) if f"{name}/pass@1" in metrics and len(rungs) > 1]
     table = plain_table("environment", *(f"pass@{k}" for k in rungs))
     for name in judged:
         cells = ((metrics.get(f"{name}/pass@{k}"), metrics[f"{name}/tasks"]) for k in rungs)
@@ -84,24 +89,25 @@ def pass_at_k_table(metrics: dict[str, float]) -> Table:
 def curves_table(record: Record) -> Table:
     """Make a table with a sparkline for each curve, and its first and last value."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, _ in MAIN_METRICS:
+    for name, form in MAIN_METRICS:
         for kind, label, style in KINDS:
             _, values = record.curve(name, kind)
             if len(values) >= 2:
-                ends = f"{number(values[0])} → {number(values[-1])}"
+                ends = f"{form(values[0])} → {form(values[-1])}"
                 bars = Text(sparkline(values), style=style)
                 table.add_row(name.replace("_", " "), Text(label, style="dim"), bars, ends)
     for name in record.evaluated:
         _, values = record.curve("success", "eval", name)
         if len(values) >= 2:
-            ends = f"{number(values[0])} → {number(values[-1])}"
+            ends = f"{percent(values[0])} → {percent(values[-1])}"
             table.add_row("success", Text(name, style="dim"), Text(sparkline(values), style="cyan"), ends)
     return table
 
 
 def results_table(results: ResultRows) -> Table:
     """Make a table of results by environment."""
-    table = plain_table(*results.columns, title=f"by environment, {results.kind}")
+    columns = (column.replace(", ", ",\n") for column in results.columns)  # narrow, so that names stay whole
+    table = plain_table(*columns, title=f"by environment, {results.kind}")
     for row in results.rows:
         table.add_row(*map(Text, row))
     return table

@@ -19,7 +19,10 @@ State = Literal["running", "finished", "interrupted", "failed", "stopped", "unre
 
 
 class RunLine(Struct, frozen=True, kw_only=True):
-    """One row of the list of runs. `change` is the success rate before and after; `changed` seconds since the epoch."""
+    """One row of the list of runs.
+
+    `change` is the success rate before and after, `success` the latest one, `changed` seconds since the epoch.
+    """
 
     name: str
     state: State
@@ -28,6 +31,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
     environments: str = ""
     steps: int = 0
     change: tuple[float, float] | None = None
+    success: float | None = None
     curve: Line = Line((), ())
     changed: float = 0.0
     problem: str = ""
@@ -91,6 +95,7 @@ class Catalog:
             environments=", ".join(record.environments),
             steps=len(record.steps),
             change=record.change("success"),
+            success=record.points[-1].overall("success") if record.points else None,
             curve=Line(*record.curve("success", kind)),
             changed=changed,
         )

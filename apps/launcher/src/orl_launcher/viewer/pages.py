@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct, structs
@@ -89,8 +90,10 @@ class Pages:
         """Return the page of a run: figures, curves, settings."""
         record = self._record(name)
         state = state_of(record, last_change(record))
-        values = {**values_of(record), "name": name}
-        return self._page("run", name, run=name, state=state, journal=has_journal(record.journal), **values)
+        trainer: dict[str, Any] = record.config.get("trainer") or {}
+        place = (record.steps[-1] if record.steps else 0, trainer.get("num_rollout"))
+        values = {**values_of(record), "name": name, "state": state, "place": place if trainer else None}
+        return self._page("run", name, run=name, journal=has_journal(record.journal), **values)
 
     def episodes(self, name: str, query: Mapping[str, str]) -> str:
         """Return a page of a run's episodes.
