@@ -46,11 +46,11 @@ show *arguments:
 view *arguments:
     uv run orl view "$@"
 
-# look at all that a run rests on: just doctor --config configs/local.yaml
+# check configuration, environments, engine and trainer before a run: just doctor --config configs/local.yaml
 doctor *arguments:
     uv run --extra trl orl doctor "$@"
 
-# put orl beside slime (or --trainer miles): just install-into PYTHON
+# install orl into the environment of slime (or --trainer miles): just install-into PYTHON
 install-into *arguments:
     uv run orl install-into "$@"
 
