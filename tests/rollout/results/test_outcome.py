@@ -102,7 +102,7 @@ def test_what_ended_in_error_is_no_success_whatever_the_bar(reason: StopReason):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("no_such_module:score", "ModuleNotFoundError"),
+        ("no_such_module:score", "install it"),
         (f"{HERE}:no_such_function", "AttributeError"),
         (f"{HERE}:HERE", "is no plain function"),
         (f"{HERE}:later", "is no plain function"),
@@ -114,6 +114,14 @@ def test_unusable_reward_function_is_refused_by_name(name: str, why: str):
     with pytest.raises(ConfigError) as refusal:
         named(name)
     assert all(said in str(refusal.value) for said in (f"`{module}`", f"`{attribute}`", why))
+
+
+def test_module_that_a_function_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("scores.py").write_text("import not_installed_here", "utf-8")
+    with pytest.raises(ConfigError, match="`not_installed_here`"):
+        named("scores:score")
 
 
 @given(given_back=st.none() | st.text() | st.floats() | st.integers() | st.fractions() | st.just([1.0]))

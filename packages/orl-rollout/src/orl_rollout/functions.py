@@ -22,8 +22,14 @@ def loading(key: str, name: str) -> Generator[Any]:
     """
     find_modules_in(str(Path.cwd()))
     module, _, attribute = name.partition(":")
-    with boundary(ConfigError, f"`{key}`: loading `{attribute}` from module `{module}`"):
-        yield reduce(getattr, attribute.split("."), importlib.import_module(module))
+    what = f"`{key}`: loading `{attribute}` from module `{module}`"
+    with boundary(ConfigError, what):
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as missing:
+            where = f"no module `{missing.name}` in this folder or in {sys.prefix}"
+            raise ConfigError(f"{what}: {where}. Correct the name, or install it there") from missing
+        yield reduce(getattr, attribute.split("."), found)
 
 
 def find_modules_in(folder: str) -> None:
