@@ -26,7 +26,6 @@ from orl_core.text import clean, map_strings, plain
 from orl_core.trajectory import Trajectory
 
 from orl_rollout.bounded_files import open_regular
-from orl_rollout.http import safe_json
 from orl_rollout.journal.arrays import pack_ids, pack_logprobs, unpack
 from orl_rollout.journal.frames import MOST_CONTENT, frame, read_frames
 from orl_rollout.logs import logger_of
@@ -219,6 +218,8 @@ def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
     """
     with boundary(OrlError, "no entry of this schema"):
         if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:  # its texts may hold them
+            from orl_rollout.http import safe_json  # it brings aiohttp, which no command needs for its help
+
             safe_json.check(line, values=MOST_VALUES)
         tree: Any = msgspec.json.decode(line)
         for turn in tree["trajectory"]["turns"]:
