@@ -14,7 +14,7 @@ from orl_rollout.run_folder.checkpoint import checkpoint_in
 from tests.miles.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT
-from tests.two_pythons.planning import WHODUNIT, words_of
+from tests.two_pythons.planning import APART, WHODUNIT, words_of
 
 pytestmark = pytest.mark.slow  # each starts two processes; tests/slime/test_launch.py covers what both share
 
@@ -23,7 +23,6 @@ QUICK_START = [
     *("--model", "/path/to/Qwen3-0.6B-Instruct/", "--num-gpus", "4", "--tp", "1"),
     *("--rollout-batch-size", "4", "--n-samples", "2", "--num-rollout", "10"),
 ]
-APART = ["--async", "--actor-gpus", "4", "--rollout-gpus", "4"]
 MEGATRON = ["--train-backend", "megatron"]
 EXACT = ["--", "--true-on-policy-mode"]
 KL = ["--use-kl-loss", "--kl-loss-coef", "0.01"]
@@ -206,33 +205,21 @@ def test_partial_rollouts_correct_for_older_weights(capsys: pytest.CaptureFixtur
     assert "`max_concurrency` of GeneralReasoning/WhoDunIt" in planned(capsys, python, *limit, *partial)
 
 
-@pytest.mark.parametrize(
-    ("argv", "rival"),
-    [
-        (["--", "--num-epoch", "2"], "--num-rollout"),
-        (["--", "--micro-batch-size", "2"], "--use-dynamic-batch-size"),
-        ([*APART, "--", "--use-rollout-logprobs"], "--use-tis"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "rival"), planning.OVERRULED)
 def test_default_that_would_overrule_an_option_is_left_out(
     capsys: pytest.CaptureFixture[str], python: str, argv: list[str], rival: str
 ) -> None:
-    shown = planned(capsys, python, *argv)
-    assert argv[-1] in shown
-    assert rival not in shown
-    assert rival in planned(capsys, python, *argv[: argv.index("--")])
+    planning.leaves_out(capsys, "miles", python, argv, rival)
 
 
 def test_only_a_synchronous_run_leaves_its_last_step_unevaluated(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     """miles' train_async.py evaluates after the last step, whatever the interval."""
-    held_out = working / "held-out.yaml"
-    text = Path(WHODUNIT).read_text(encoding="utf-8")
-    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
+    held_out = planning.held_out(working)
     argv = ["--set", "eval.interval=10", "--num-rollout", "25"]
-    assert "the last step is not evaluated" in planned(capsys, python, *argv, config=str(held_out))
-    assert "the last step is not evaluated" not in planned(capsys, python, *argv, *APART, config=str(held_out))
+    assert "the last step is not evaluated" in planned(capsys, python, *argv, config=held_out)
+    assert "the last step is not evaluated" not in planned(capsys, python, *argv, *APART, config=held_out)
 
 
 def test_fault_tolerance_can_be_switched_off(capsys: pytest.CaptureFixture[str], python: str) -> None:

@@ -16,7 +16,7 @@ from tests.kit.saved import saved
 from tests.slime.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT, add_distribution
-from tests.two_pythons.planning import WHODUNIT, words_of
+from tests.two_pythons.planning import APART, WHODUNIT, words_of
 
 GOLDEN = ROOT / "tests" / "golden" / "slime"
 SCRIPT = "/path/to/slime/scripts/models/qwen3-0.6B.sh"
@@ -54,7 +54,6 @@ TUTORIAL = {
 }
 LINES = COOKBOOK | TUTORIAL
 SMALL = ["--n-samples", "4", "--rollout-batch-size", "1"]
-APART = ["--async", "--actor-gpus", "4", "--rollout-gpus", "4"]
 FULLY_ASYNC = ["--rollout-function-path", "slime.rollout.fully_async_rollout.generate_rollout_fully_async"]
 
 
@@ -221,21 +220,11 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
 
 
-@pytest.mark.parametrize(
-    ("argv", "rival"),
-    [
-        (["--", "--num-epoch", "2"], "--num-rollout"),
-        (["--", "--micro-batch-size", "2"], "--use-dynamic-batch-size"),
-        ([*APART, "--", "--use-rollout-logprobs"], "--use-tis"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "rival"), planning.OVERRULED)
 def test_default_that_would_overrule_an_option_is_left_out(
     capsys: pytest.CaptureFixture[str], python: str, argv: list[str], rival: str
 ) -> None:
-    shown = planned(capsys, python, *argv)
-    assert argv[-1] in shown
-    assert rival not in shown
-    assert rival in planned(capsys, python, *argv[: argv.index("--")])
+    planning.leaves_out(capsys, "slime", python, argv, rival)
 
 
 def test_nodes_of_the_engines_are_counted(capsys: pytest.CaptureFixture[str], python: str) -> None:
@@ -248,10 +237,8 @@ def test_nodes_of_the_engines_are_counted(capsys: pytest.CaptureFixture[str], py
 def test_key_of_a_reward_is_refused_with_held_out_tasks(
     capsys: pytest.CaptureFixture[str], python: str, working: Path, name: str
 ) -> None:
-    held_out = working / "held-out.yaml"
-    text = Path(WHODUNIT).read_text(encoding="utf-8")
-    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
-    told = planning.refused(capsys, "slime", python, "--", name, "score", config=str(held_out))
+    held_out = planning.held_out(working)
+    told = planning.refused(capsys, "slime", python, "--", name, "score", config=held_out)
     assert f"{name} score: the reward of a held-out task is one number" in told
 
 
@@ -259,13 +246,11 @@ def test_fully_async_run_evaluates_by_the_other_function(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
     """slime's fully async function raises at an evaluation, which ends the run at its first."""
-    held_out = working / "held-out.yaml"
-    text = Path(WHODUNIT).read_text(encoding="utf-8")
-    held_out.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
-    plan = planned(capsys, python, *APART, "--", *FULLY_ASYNC, config=str(held_out))
+    held_out = planning.held_out(working)
+    plan = planned(capsys, python, *APART, "--", *FULLY_ASYNC, config=held_out)
     assert "--eval-function-path slime.rollout.sglang_rollout.generate_rollout" in plan
     assert "--eval-function-path" not in planned(capsys, python, *APART, "--", *FULLY_ASYNC)
-    own = planned(capsys, python, *APART, "--", *FULLY_ASYNC, "--eval-function-path", "a.b", config=str(held_out))
+    own = planned(capsys, python, *APART, "--", *FULLY_ASYNC, "--eval-function-path", "a.b", config=held_out)
     assert "--eval-function-path a.b" in own
 
 
@@ -273,17 +258,11 @@ def test_fully_async_run_evaluates_by_the_other_function(
 def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
     capsys: pytest.CaptureFixture[str], python: str, working: Path
 ) -> None:
-    held_out = working / "held-out.yaml"
-    text = (
-        Path(WHODUNIT)
-        .read_text(encoding="utf-8")
-        .replace("splits: [train]", "splits: [train]\n    eval_splits: [test]")
-    )
-    held_out.write_text(text, encoding="utf-8")
+    held_out = planning.held_out(working)
     argv = ["--set", "eval.interval=10", "--num-rollout"]
-    assert "no multiple of --eval-interval 10" in planned(capsys, python, *argv, "25", config=str(held_out))
-    assert "no multiple" not in planned(capsys, python, *argv, "30", config=str(held_out))
-    never = planned(capsys, python, *argv, "25", "--", "--eval-interval", "0", config=str(held_out))
+    assert "no multiple of --eval-interval 10" in planned(capsys, python, *argv, "25", config=held_out)
+    assert "no multiple" not in planned(capsys, python, *argv, "30", config=held_out)
+    never = planned(capsys, python, *argv, "25", "--", "--eval-interval", "0", config=held_out)
     assert "no multiple" not in never
 
 

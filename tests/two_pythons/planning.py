@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,13 @@ from orl_launcher.main import main
 from tests.two_pythons.environment import ROOT
 
 WHODUNIT = str(ROOT / "configs" / "whodunit.yaml")
+APART = ["--async", "--actor-gpus", "4", "--rollout-gpus", "4"]  # GPUs of their own for training and for engines
+# Options of the trainer, and the default of orl that would overrule each.
+OVERRULED = [
+    (["--", "--num-epoch", "2"], "--num-rollout"),
+    (["--", "--micro-batch-size", "2"], "--use-dynamic-batch-size"),
+    ([*APART, "--", "--use-rollout-logprobs"], "--use-tis"),
+]
 # What a machine may have set, and tests must not see.
 MACHINE = (
     *("WANDB_API_KEY", "OPENREWARD_API_KEY", "OPENAI_API_KEY", "CUDA_DEVICE_MAX_CONNECTIONS", "TENSORBOARD_DIR"),
@@ -53,6 +60,22 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
         monkeypatch.setenv("STAND_IN_GPUS", "1")
         monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
         yield
+
+
+def held_out(folder: Path) -> str:
+    """Write the configuration WHODUNIT with held-out tasks into `folder`; return its path."""
+    file = folder / "held-out.yaml"
+    text = Path(WHODUNIT).read_text(encoding="utf-8")
+    file.write_text(text.replace("splits: [train]", "splits: [train]\n    eval_splits: [test]"), encoding="utf-8")
+    return str(file)
+
+
+def leaves_out(capsys: pytest.CaptureFixture[str], trainer: str, python: str, argv: Sequence[str], rival: str) -> None:
+    """Check that a plan has `rival`, a default of orl, and lacks it with the trainer's options of `argv`."""
+    shown = planned(capsys, trainer, python, *argv)
+    assert argv[-1] in shown
+    assert rival not in shown
+    assert rival in planned(capsys, trainer, python, *argv[: argv.index("--")])
 
 
 def words_of(plan: str) -> list[str]:

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, default_output
+from orl_rollout.run_folder.checkpoint import (
+    WORDS,
+    Checkpoint,
+    checkpoint_in,
+    conversion_of,
+    default_output,
+    is_absent,
+)
 from orl_rollout.run_folder.config_file import read_object
-
-from orl_launcher.trainers import RUNS
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -59,12 +64,10 @@ def refuse_missing(config: RunConfig) -> None:
     Raises:
         ConfigError: it is.
     """
-    named = config.trainer.model or ""
-    path = Path(named).expanduser()
-    is_path = named.startswith(("/", ".", "~", f"{RUNS}/")) or len(path.parts) > 2  # a hub's name has two parts
-    if is_path and not config.trainer.load and not path.exists():
+    model = config.trainer.model or ""
+    if is_absent(model) and not config.trainer.load:
         raise ConfigError(
-            f"--model {named}: no such folder. Give the folder of a run or of a checkpoint, or a hub's name"
+            f"--model {model}: no such folder. Give the folder of a run or of a checkpoint, or a hub's name"
         )
 
 

@@ -21,9 +21,8 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_gateway.answer import NO_ANSWER, Answer
 from orl_gateway.causes import cause_of_root
 from orl_gateway.dialects import ModelRequest
+from orl_gateway.dialects.bodies import LINES
 from orl_gateway.matching import begins, keys_of, next_key
-
-LINES = 16  # requests that are remembered: sub-agents speak side by side
 
 
 class Place(Struct, frozen=True, kw_only=True):

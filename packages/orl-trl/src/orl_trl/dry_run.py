@@ -14,6 +14,7 @@ from orl_core.errors import ConfigError, boundary
 from orl_core.memory import MemoryReport
 from orl_rollout.gpus import gpu_memory
 from orl_rollout.results.reward_function import load_reward
+from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.runtime.player import load_player
 from orl_rollout.secrets.entries import unset_in
@@ -86,7 +87,7 @@ def parameters_of(model: str) -> int | None:
     """
     folder = Path(model)
     if not folder.is_dir():
-        if model.startswith((".", "~", "/")) or model.count("/") > 1:
+        if is_absent(model):
             raise ConfigError(f"trainer.model {model}: no such folder. Give --model a checkpoint's folder")
         return None
     if not any(file for pattern in WEIGHTS for file in folder.glob(pattern)):

@@ -123,8 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         _print_plan(config, arguments, folder)
         return 0
-    if config.trainer.backend == "trl":
-        refuse_missing(config)
+    refuse_missing(config)
     if not is_made(config):  # its making takes minutes
         for problem in plan_run(config, folder, arguments.extra, arguments.python).problems:
             raise ConfigError(f"{WOULD_NOT_START}: {problem}")

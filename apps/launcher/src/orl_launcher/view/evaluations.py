@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 from orl_rollout.run_folder.metrics_log import MetricsRow, names_in
 from orl_rollout.run_folder.record import Record
@@ -27,11 +29,7 @@ def results_of(record: Record) -> ResultRows | None:
         return None
     ends = (*points[:1], *points[1:][-1:])
     last = ends[-1].metrics
-    rungs = sorted(
-        {int(k) for k in (name.rpartition("/pass@")[2] for name in last if "/pass@" in name) if k.isdecimal()}
-    )
-    if rungs == [1]:  # one rollout of each task: pass@1 is the success
-        rungs = []
+    rungs = rungs_of(last)
     columns = [f"{figure}, step {point.step}" for point in ends for figure in ("success", "reward")]
     rows = [
         (name, *(cell for point in ends for cell in _cells(point, name)), *(_pass_at(last, name, k) for k in rungs))
@@ -43,6 +41,13 @@ def results_of(record: Record) -> ResultRows | None:
         columns=("environment", *columns, *(f"pass@{k}" for k in rungs)),
         rows=tuple(rows),
     )
+
+
+def rungs_of(metrics: Mapping[str, float]) -> list[int]:
+    """Return each k of pass@k in `metrics`, none where tasks were played once: pass@1 is the success then."""
+    named = {name.rpartition("/pass@")[2] for name in metrics if "/pass@" in name}
+    rungs = sorted(int(k) for k in named if k.isdecimal())
+    return [] if rungs == [1] else rungs
 
 
 def _cells(point: MetricsRow, name: str) -> tuple[str, str]:

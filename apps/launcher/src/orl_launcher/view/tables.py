@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orl_launcher.view.episode import Act, EpisodeRows, verdict
-from orl_launcher.view.evaluations import ResultRows, results_of
+from orl_launcher.view.evaluations import ResultRows, results_of, rungs_of
 from orl_launcher.view.pieces import Role
 from orl_launcher.view.wording import MAIN_METRICS, number, percent, rate
 
@@ -77,8 +77,8 @@ def pass_at_k_table(metrics: dict[str, float]) -> Table:
 
     It has no row if each task was played once: pass@1 is the success then.
     """
-    rungs = sorted({key.rpartition("/pass@")[2] for key in metrics if "/pass@" in key}, key=int)
-    judged = [name for name in names_in(metrics) if f"{name}/pass@1" in metrics and len(rungs) > 1]
+    rungs = rungs_of(metrics)
+    judged = [name for name in names_in(metrics) if rungs and f"{name}/pass@1" in metrics]
     table = plain_table("environment", *(f"pass@{k}" for k in rungs))
     for name in judged:
         cells = ((metrics.get(f"{name}/pass@{k}"), metrics[f"{name}/tasks"]) for k in rungs)

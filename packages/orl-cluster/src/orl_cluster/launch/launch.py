@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
 from orl_rollout.logs import logger_of
+from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
 from orl_rollout.secrets.entries import unset_in
@@ -92,7 +93,7 @@ def _check(command: Command) -> Command:
         ConfigError: an option that no parser knows, or a row of the task file that cannot be played.
     """
     request = command.request
-    run, installation = request.run, request.installation
+    run, installation, model = request.run, request.installation, request.trainer.model or ""
     # A dry run prepares no file; a prepared one holds tasks alone.
     plain_rows = check_rows(run.task_data, run.config, command.argv) if run.task_data.is_file() else 0
     scoring = preflight.scoring_notes(request, plain_rows)
@@ -117,7 +118,7 @@ def _check(command: Command) -> Command:
     gpus = () if ray_address(os.environ) else found.gpu_memory[: request.layout.per_node]
     memory = estimate(command.argv, request.layout, gpus)
     problems = [
-        *preflight.absent_model(request),
+        *([f"--model {model}: no such folder"] if is_absent(model) else []),
         *_lacking(command, found),
         *memory.problems,
         *preflight.untracked(request),

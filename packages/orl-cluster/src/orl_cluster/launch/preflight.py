@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from orl_core.errors import ConfigError
 
@@ -15,14 +14,6 @@ from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
 from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, PARTIAL
 
 MASKED = "--mask-offpolicy-in-partial-rollout"
-
-
-def absent_model(request: LaunchRequest) -> list[str]:
-    """Return a problem if the model is a folder that does not exist."""
-    model = request.trainer.model or ""
-    is_path = model.startswith((".", "~", "/")) or model.count("/") > 1
-    absent = is_path and not Path(model).expanduser().is_dir()
-    return [f"--model {model}: no such folder"] if absent else []
 
 
 def joined() -> list[str]:

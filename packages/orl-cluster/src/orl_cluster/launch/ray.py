@@ -120,7 +120,7 @@ def _refuse_unready(python: str, environment: Mapping[str, str], needs: Required
     if there < needs.gpus:
         start = f"{needs.assignments()}ray start --address={address}"
         logger.warning(
-            "the cluster at %s has %d GPUs and the run needs %d: it waits until nodes with the others join, by `%s`",
+            "the cluster at %s has %d GPUs and the run needs %d: it waits until nodes with the missing ones join: `%s`",
             *(address, there, needs.gpus, start),
         )
 

@@ -22,7 +22,7 @@ from orl_gateway.dialects.reading import parts_of
 
 F = TypeVar("F", bound=Struct)
 
-LINES = 16  # bodies that are remembered: sub-agents speak side by side
+LINES = 16  # conversations of an episode that are remembered: sub-agents speak side by side
 _MARK = b'"cache_control"'  # clients move it to their last messages with each request
 _KNOWN = b'"%s"' % secrets.token_hex(16).encode()  # stands for the messages that are known
 

@@ -12,13 +12,12 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs
 from orl_core.messages import Message, TextBlock, ToolCall
 
-from orl_gateway.dialects.bodies import Bodies, lasting
+from orl_gateway.dialects.bodies import LINES, Bodies, lasting
 from orl_gateway.dialects.exchange import Reply, RequestRefused
 from orl_gateway.dialects.reading import unsupported
 
 T = TypeVar("T")
 
-LINES = 16  # conversations that are remembered: sub-agents speak side by side
 TOOL_LISTS = 64  # lists of tools that are remembered
 
 

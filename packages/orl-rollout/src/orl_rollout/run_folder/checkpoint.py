@@ -19,6 +19,7 @@ from orl_rollout.run_folder.config_file import read_object
 
 Format = Literal["hf", "megatron", "fsdp"]
 NOTE = "orl_checkpoint.json"
+RUNS = "runs/"  # begins the path of a run's folder
 # Beside Megatron's and FSDP's checkpoints: the number of the latest, or `release`.
 CHECKPOINT_TRACKER = "latest_checkpointed_iteration.txt"
 ITERATION, RELEASE = "iter_", "release"  # folders: of a step, and of weights that no step made
@@ -45,6 +46,12 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     step: int | None = None
     orl: str = ""
     critic: bool = False
+
+
+def is_absent(model: str) -> bool:
+    """Tell whether the name `model` is the path of a folder that is not there. A hub's name has two parts."""
+    is_path = model.startswith((".", "~", "/", RUNS)) or model.count("/") > 1
+    return is_path and not Path(model).expanduser().is_dir()
 
 
 def write_note(folder: Path, checkpoint: Checkpoint) -> None:
