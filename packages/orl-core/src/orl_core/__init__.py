@@ -3,12 +3,12 @@
     config      RunConfig and load_config: one YAML file, refused at load time when wrong
     task        Task: which episode of which environment
     messages    Message, ToolSpec, ToolCall, ToolResult, ParseFailure, Action
-    tools       tool formats and parsers
+    tools       tool formats: parse and render_call
     render      messages ⇄ token ids, append-only, certified for a tokenizer
     limits      budgets of a rollout, and the tokens that may train
     trajectory  the record of an episode: Generation, Turn, Trajectory, StopReason, StopDetail
     datum       rows of training data: Datum, to_data
-    reward      reduce_reward, group_rewards, group_advantages
+    reward      reduce_rewards, reduce_reward, group_rewards, group_advantages
     errors      the tree of OrlError, and boundary
 
 Internal: credentials, names, nesting and text, and the modules inside config, render and tools.
@@ -35,9 +35,10 @@ from orl_core.messages import (
     text_of,
 )
 from orl_core.render import Certificate, Renderer, Tokenizer
-from orl_core.reward import group_advantages, group_rewards, reduce_reward
+from orl_core.reward import group_advantages, group_rewards, reduce_reward, reduce_rewards
 from orl_core.task import Task, TaskRow, row_of
 from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
+from orl_core.tools.write import render_call
 from orl_core.trajectory import (
     BranchCause,
     FinishReason,
@@ -97,6 +98,8 @@ __all__ = [
     "load_config",
     "parse",
     "reduce_reward",
+    "reduce_rewards",
+    "render_call",
     "row_of",
     "text_message",
     "text_of",
