@@ -86,8 +86,8 @@ PUBLIC = {
         "Generation GroupRewardConfig ImageBlock Limits Message OrlError ParseFailure RenderError Renderer "
         "Role RolloutSpec RunAborted RunConfig SessionError Span StopDetail StopReason TOOL_FORMATS Task TaskRow "
         "TextBlock Tokenizer ToolCall ToolFormat ToolResult ToolSpec TrainOn TrainerConfig Trajectory Turn "
-        "boundary decode_config group_advantages group_rewards load_config parse reduce_reward row_of "
-        "text_message text_of to_data"
+        "boundary decode_config group_advantages group_rewards load_config parse reduce_reward reduce_rewards "
+        "render_call row_of text_message text_of to_data"
     ),
     "orl_core.config": (
         "AgentCommand Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
@@ -98,7 +98,7 @@ PUBLIC = {
         "report_of rollouts_that_fit shape_of token_bytes training_memory"
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
-    "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking wire_format",
+    "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking tool_format wire_format",
     "orl_gateway": "AgentEpisode Episode Gateway",
     "orl_gateway.dialects": "ANTHROPIC CHAT ClientApi History ModelRequest RESPONSES Reply RequestRefused SentCall",
     "orl_miles": "generate hooks launch",

@@ -59,3 +59,25 @@ def test_every_format_expresses_plain_calls(tool_format: ToolFormat, text: str, 
 def test_inexpressible_call_is_refused(tool_format: ToolFormat, value: Any) -> None:
     with pytest.raises(RenderError, match=tool_format):
         render_call(ToolCall(name="look", arguments={"a": value}), tool_format)
+
+
+@pytest.mark.parametrize(
+    ("family", "tool_format"),
+    [("qwen3", "hermes"), ("Llama-3.1", "llama3"), ("DeepSeek-V3.1", "deepseek"), ("kimi-k2", "kimi_k2")],
+)
+def test_family_names_its_format(family: str, tool_format: ToolFormat) -> None:
+    call = ToolCall(name="look", arguments={"where": "attic"})
+    assert render_call(call, family) == render_call(call, tool_format)
+    assert parse(render_call(call, tool_format), family) == Action(calls=(call,))
+
+
+def test_unknown_format_is_named() -> None:
+    with pytest.raises(RenderError, match=r"hermse.*did you mean hermes"):
+        parse("", "hermse")
+
+
+@pytest.mark.parametrize("end", ["<|eom_id|>", "<|eot_id|>", "<|im_end|>"])
+def test_stop_token_is_no_text(end: str) -> None:
+    call = ToolCall(name="look", arguments={})
+    assert parse(render_call(call, "llama3") + end, "llama3") == Action(calls=(call,))
+    assert parse(f"Done.{end}", "llama3") == Action(text="Done.")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.errors import RenderError
 from orl_core.messages import Action, ToolCall, ToolSpec
-from orl_core.tools import ToolFormat, delimiters, parse
+from orl_core.tools import ToolFormat, parse, tool_format
 from orl_core.tools.typed import JSON_TYPES
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ _SPACE = "]<]minimax[>["
 _BARE_KEY = re.compile(r"[\w-]+")
 
 
-def render_call(call: ToolCall, format: ToolFormat = "hermes") -> str:  # noqa: A002
-    """Return the text of one call, its delimiters included: `parse` of it gives the call back.
+def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002
+    """Return the text of one call, its delimiters included: `parse` of it gives the call back. `format` as for `parse`.
 
     In a format that carries arguments as texts (`qwen3_coder`, `glm45`, `minimax` and others), `parse` needs `tools`
     that state their types.
@@ -32,12 +32,12 @@ def render_call(call: ToolCall, format: ToolFormat = "hermes") -> str:  # noqa: 
     Raises:
         RenderError: the format is unknown, or it cannot express this call. The message names the call and the format.
     """
-    delimiters(format)
-    text = _WRITERS[format](call)
-    read = parse(text, format, tools=[_spec_of(call)])
+    name = tool_format(format)
+    text = _WRITERS[name](call)
+    read = parse(text, name, tools=[_spec_of(call)])
     if read != Action(calls=(call,)):
         raise RenderError(
-            f"the format `{format}` cannot express the call of `{call.name}`: an argument holds one of its delimiters, "
+            f"the format `{name}` cannot express the call of `{call.name}`: an argument holds one of its delimiters, "
             "or a name or a value that it cannot write. Change the argument, or use a format that writes JSON"
         )
     return text
@@ -49,11 +49,13 @@ def _spec_of(call: ToolCall) -> ToolSpec:
 
 
 def _schema_of(value: Any) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": JSON_TYPES.get(type(value), "null")}
+    kind = cast("type[object]", type(value))
+    schema: dict[str, Any] = {"type": JSON_TYPES.get(kind, "null")}
     if isinstance(value, dict):
-        schema["properties"] = {key: _schema_of(member) for key, member in value.items()}
+        members = cast("dict[str, Any]", value)
+        schema["properties"] = {key: _schema_of(member) for key, member in members.items()}
     elif isinstance(value, list):
-        schema["prefixItems"] = [_schema_of(member) for member in value]
+        schema["prefixItems"] = [_schema_of(member) for member in cast("list[Any]", value)]
     return schema
 
 
@@ -107,9 +109,9 @@ def _kimi_k3(call: ToolCall) -> str:
     def attribute(text: str) -> str:
         return text.replace("&", "&amp;").replace('"', "&quot;")
 
-    kinds = JSON_TYPES | {int: "number", float: "number"}
+    kinds: dict[type[object], str] = JSON_TYPES | {int: "number", float: "number"}
     values = (
-        f'<|open|>argument key="{attribute(name)}" type="{kinds.get(type(value), "null")}"<|sep|>'
+        f'<|open|>argument key="{attribute(name)}" type="{kinds[type(value)]}"<|sep|>'
         f"{_text(value)}<|close|>argument<|sep|>"
         for name, value in call.arguments.items()
     )
@@ -122,12 +124,11 @@ def _gemma4(value: Any) -> str:
         case str():
             return f'<|"|>{value}<|"|>'
         case dict():
-            members: dict[str, Any] = value
-            pairs = ((k if _BARE_KEY.fullmatch(k) else _gemma4(k), v) for k, v in members.items())
+            members = cast("dict[str, Any]", value).items()
+            pairs = ((k if _BARE_KEY.fullmatch(k) else _gemma4(k), v) for k, v in members)
             return f"{{{','.join(f'{key}:{_gemma4(member)}' for key, member in pairs)}}}"
         case list():
-            items: list[Any] = value
-            return f"[{','.join(map(_gemma4, items))}]"
+            return f"[{','.join(map(_gemma4, cast('list[Any]', value)))}]"
         case _:
             return _json(value)
 
