@@ -86,8 +86,8 @@ PUBLIC = {
         "Generation GroupRewardConfig ImageBlock Limits Message OrlError ParseFailure RenderError Renderer "
         "Role RolloutSpec RunAborted RunConfig SessionError Span StopDetail StopReason TOOL_FORMATS Task TaskRow "
         "TextBlock Tokenizer ToolCall ToolFormat ToolResult ToolSpec TrainOn TrainerConfig Trajectory Turn "
-        "boundary decode_config group_advantages group_rewards load_config parse reduce_reward reduce_rewards "
-        "render_call row_of text_message text_of to_data"
+        "boundary decode_config format_tools group_advantages group_rewards load_config parse reduce_reward "
+        "reduce_rewards render_call row_of system_prompt text_message text_of to_data"
     ),
     "orl_core.config": (
         "AgentCommand Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "

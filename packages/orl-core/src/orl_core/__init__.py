@@ -3,7 +3,7 @@
     config      RunConfig and load_config: one YAML file, refused at load time when wrong
     task        Task: which episode of which environment
     messages    Message, ToolSpec, ToolCall, ToolResult, ParseFailure, Action
-    tools       tool formats: parse and render_call
+    tools       tool formats: parse, render_call, format_tools, system_prompt
     render      messages ⇄ token ids, append-only, certified for a tokenizer
     limits      budgets of a rollout, and the tokens that may train
     trajectory  the record of an episode: Generation, Turn, Trajectory, StopReason, StopDetail
@@ -38,6 +38,7 @@ from orl_core.render import Certificate, Renderer, Tokenizer
 from orl_core.reward import group_advantages, group_rewards, reduce_reward, reduce_rewards
 from orl_core.task import Task, TaskRow, row_of
 from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
+from orl_core.tools.show import format_tools, system_prompt
 from orl_core.tools.write import render_call
 from orl_core.trajectory import (
     BranchCause,
@@ -93,6 +94,7 @@ __all__ = [
     "Turn",
     "boundary",
     "decode_config",
+    "format_tools",
     "group_advantages",
     "group_rewards",
     "load_config",
@@ -101,6 +103,7 @@ __all__ = [
     "reduce_rewards",
     "render_call",
     "row_of",
+    "system_prompt",
     "text_message",
     "text_of",
     "to_data",
