@@ -7,11 +7,13 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import grimp
+import orl_core
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -154,3 +156,8 @@ def test_documents_import_public_names_only(path: Path) -> None:
     """Internal modules may move: what users read and copy imports from packages with public names."""
     imported = IMPORT.findall(path.read_text(encoding="utf-8"))
     assert [name for name in imported if name not in PUBLIC] == []
+
+
+def test_core_states_its_version() -> None:
+    project = tomllib.loads((ROOT / "packages/orl-core/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert orl_core.__version__ == project["version"]

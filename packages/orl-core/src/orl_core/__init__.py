@@ -11,6 +11,8 @@
     reward      reduce_rewards, reduce_reward, group_rewards, group_advantages
     errors      the tree of OrlError, and boundary
 
+`orl_core.__version__` is the version of the installed package.
+
 Internal: credentials, names, nesting and text, and the modules inside config, render and tools.
 """
 
@@ -108,3 +110,12 @@ __all__ = [
     "text_of",
     "to_data",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """Return `__version__`. It is read when it is asked for: importlib.metadata would double the time of the import."""
+    if name != "__version__":
+        raise AttributeError(f"module `orl_core` has no attribute `{name}`")
+    from importlib.metadata import version
+
+    return version("orl-core")
