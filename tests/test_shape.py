@@ -100,7 +100,9 @@ PUBLIC = {
         "report_of rollouts_that_fit shape_of token_bytes training_memory"
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
-    "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking tool_format wire_format",
+    "orl_core.tools": (
+        "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking tool_format wire_format"
+    ),
     "orl_gateway": "AgentEpisode Episode Gateway",
     "orl_gateway.dialects": "ANTHROPIC CHAT ClientApi History ModelRequest RESPONSES Reply RequestRefused SentCall",
     "orl_miles": "generate hooks launch",
