@@ -1,28 +1,78 @@
-"""The stand-in for SGLang on a thread: its logprobs are those of the checkpoint that it was told to load last."""
+"""The stand-in for SGLang on a thread: its logprobs and checksums are those of the checkpoint that it was sent last."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
+import torch
 from orl_testing import Fault, SglangServer
-from orl_trl.canary import logprobs_under
+from orl_testing.sglang.checksums import fused_checksums
 from orl_trl.sglang_control import SglangControl
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import PreTrainedModel, Qwen3ForCausalLM
+
+Weights = dict[str, Tensor]
+Tamper = Callable[[Weights], Weights]
+
+
+def untouched(weights: Weights) -> Weights:
+    return weights
+
+
+def logprobs_under(model: PreTrainedModel, ids: Sequence[int]) -> list[float]:
+    """Return the logprob of each of `ids` but the first under `model`, without dropout."""
+    model.eval()
+    with torch.no_grad():
+        row = torch.tensor([list(ids)], device=model.device)
+        scores = torch.log_softmax(model(input_ids=row).logits[0, :-1].float(), dim=-1)
+        return scores.gather(1, row[0, 1:, None])[:, 0].tolist()
+
+
+class Loaded(SglangServer):
+    """The stand-in with the weights that it was sent. `tamper` is what goes wrong with them on the way.
+
+    With `ranks` above 1, each has a share of every matrix; `stale` is a rank that takes no weights.
+    """
+
+    tamper: Tamper = staticmethod(untouched)
+    shows = True  # its checksums
+    ranks = 1
+    stale: int | None = None
+
+    def load(self, folder: str) -> None:
+        self.weights.append(folder)
+        self.state = self.tamper(load_file(Path(folder) / "model.safetensors"))
+        known = self.checksums
+        if self.shows:
+            self.checksums = tuple(
+                known[rank] if rank == self.stale and known else fused_checksums(self._shard(rank))
+                for rank in range(self.ranks)
+            )
+
+    def _shard(self, rank: int) -> dict[str, bytes]:
+        shards = {
+            name: weight.chunk(self.ranks)[rank] if weight.ndim > 1 else weight for name, weight in self.state.items()
+        }
+        return {name: weight.contiguous().view(torch.uint8).numpy().tobytes() for name, weight in shards.items()}
 
 
 @contextmanager
-def served(faults: tuple[Fault, ...] = ()) -> Generator[tuple[SglangServer, SglangControl]]:
-    server = SglangServer(lambda _ids, _sampling: range(20, 84), faults=faults)
+def served(faults: tuple[Fault, ...] = ()) -> Generator[tuple[Loaded, SglangControl]]:
+    server = Loaded(lambda _ids, _sampling: range(20, 84), faults=faults)
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     @cache
     def loaded(_count: int) -> PreTrainedModel:
-        return Qwen3ForCausalLM.from_pretrained(server.weights[-1], dtype="float32")
+        model = Qwen3ForCausalLM.from_pretrained(server.weights[-1], dtype="float32")
+        model.load_state_dict(server.state, strict=False)
+        return model
 
     def score(prompt: list[int], ids: list[int]) -> list[float]:
         return logprobs_under(loaded(len(server.weights)), [*prompt, *ids])[len(prompt) - 1 :]

@@ -17,7 +17,6 @@ from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 from transformers import PreTrainedModel
 
-from orl_trl.canary import BOUND
 from orl_trl.engine import InProcessEngine
 from orl_trl.engine_choice import Choice, choose_engine, this_machine
 from orl_trl.rollouts import BatchEngine
@@ -91,8 +90,8 @@ def launch_of(run: Run, model: PreTrainedModel) -> Launch:
 
 
 @contextmanager
-def started(run: Run, model: PreTrainedModel, launch: Launch, *, bound: float = BOUND) -> Generator[ServedEngine]:
-    """Start the SGLang `launch`, which ends with the block. `bound` is the canary's.
+def started(run: Run, model: PreTrainedModel, launch: Launch) -> Generator[ServedEngine]:
+    """Start the SGLang `launch`, which ends with the block.
 
     Raises:
         EngineError: it does not start.
@@ -102,12 +101,12 @@ def started(run: Run, model: PreTrainedModel, launch: Launch, *, bound: float = 
     with SharedMemorySync(control, room_for(model, run.folder.absolute())) as shared, process:
         by_handle = model.device.type == "cuda" and named_as_saved(model)
         sync = FirstThatWorks(CudaIpcSync(control), shared) if by_handle else shared
-        server = Server(url=process.url, context_tokens=launch.context_tokens, releases=launch.memory_saver)
-        yield ServedEngine(model, server, sync, Child(process, shared), bound=bound)
+        server = Server(url=process.url, context_tokens=launch.context_tokens, releases=launch.memory_saver, exact=True)
+        yield ServedEngine(model, server, sync, Child(process, shared))
 
 
 @contextmanager
-def reached(run: Run, model: PreTrainedModel, url: str, *, bound: float = BOUND) -> Generator[ServedEngine]:
+def reached(run: Run, model: PreTrainedModel, url: str) -> Generator[ServedEngine]:
     """Use the SGLang at `url`. Weights go through shared memory to this machine, else through the run's folder.
 
     Raises:
@@ -119,7 +118,7 @@ def reached(run: Run, model: PreTrainedModel, url: str, *, bound: float = BOUND)
     folder = run.folder.absolute()
     with SharedMemorySync(control, room_for(model, folder) if _is_here(url) else folder) as shared:
         server = Server(url=url, context_tokens=_context_of(run.config, model))
-        yield ServedEngine(model, server, shared, bound=bound)
+        yield ServedEngine(model, server, shared)
 
 
 def _context_of(config: RunConfig, model: PreTrainedModel) -> int:

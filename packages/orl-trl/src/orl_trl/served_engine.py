@@ -1,6 +1,6 @@
 """An SGLang as the engine of a training run: the weights of each batch, the memory beside training, restarts.
 
-Before a batch, SGLang takes its memory back and gets the weights, and the canary looks at them. After the batch it
+Before a batch, SGLang takes its memory back and gets the weights, and its checksums are compared. After the batch it
 releases its memory, if it can. Rollouts ask it through `orl_rollout.sglang.client` on their own event loop, and retry
 while it is started again. It knows neither tasks nor the loss.
 """
@@ -18,28 +18,30 @@ import torch
 from msgspec import Struct
 from orl_core.errors import EngineError
 from orl_rollout.loop.engine import Engine
-from orl_rollout.sglang.client import HEADROOM_TOKENS, SglangEngine, Timeouts
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel
 
-from orl_trl.canary import BOUND, IDS, METRIC, PROMPT_IDS, check_canary
+from orl_trl.lora import policy_weights
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_process import START_SECONDS, SglangProcess
+from orl_trl.weight_check import WeightCheck, fingerprints
 from orl_trl.weight_sync import SharedMemorySync, WeightSync
 
 T = TypeVar("T")
 
 POLL_SECONDS = 0.2  # between two looks whether the server lives
 DEATH_SECONDS = 20.0  # from the end of its HTTP server to that of its processes
-SYNC_SECONDS, RESTARTS = "weight_sync_seconds", "engine_restarts"  # in the metrics, beside the canary's
+SYNC_SECONDS, RESTARTS = "weight_sync_seconds", "engine_restarts"  # in the metrics
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """An SGLang: its address, its context in ids, and whether it can give memory back."""
+    """An SGLang: its address, its context in ids, whether it can give memory back, and `exact` as in `WeightCheck`."""
 
     url: str
     context_tokens: int
     releases: bool = False
+    exact: bool = False
 
 
 class Child(Struct, frozen=True):
@@ -52,24 +54,16 @@ class Child(Struct, frozen=True):
 class ServedEngine:
     """`orl_trl.rollouts.BatchEngine` over an SGLang, which samples for `model` with weights that come through `sync`.
 
-    `child` is None where someone else serves it. `bound` is the canary's.
+    `child` is None if someone else serves it.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        server: Server,
-        sync: WeightSync,
-        child: Child | None = None,
-        *,
-        bound: float = BOUND,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, server: Server, sync: WeightSync, child: Child | None = None) -> None:
         self._model = model
         self._server = server
         self._control = SglangControl(server.url)
         self._sync = sync
         self._child = child
-        self._bound = bound
+        self._check = WeightCheck(self._control, exact=server.exact)
         self._released = False
         self._version: str | None = None  # of the weights that it has
         self.metrics: dict[str, float] = {}
@@ -84,7 +78,7 @@ class ServedEngine:
         """Let the block sample with the weights of `model` as they are, under the name `version`.
 
         Raises:
-            EngineError: the weights do not arrive, the canary fails, or the server died again before it served a batch.
+            EngineError: the weights do not arrive, or the server died again before it served a batch.
         """
         self.metrics = {SYNC_SECONDS: 0.0}
         with self._timed():
@@ -124,6 +118,7 @@ class ServedEngine:
             self._from_child(lambda: self._send(version), version)
 
     def _send(self, version: str) -> None:
+        sent = fingerprints(policy_weights(self._model))
         if self._released:
             self._control.resume("weights")
         self._sync(self._model, version)
@@ -131,7 +126,7 @@ class ServedEngine:
             _empty_cache()  # and what the sync needed
             self._control.resume("kv_cache")
         self._released, self._version = False, version
-        self._look()
+        self.metrics.update(self._check.after_sync(sent))
 
     def _release(self) -> None:
         if self._server.releases:
@@ -172,7 +167,7 @@ class ServedEngine:
         """Start the server again with the weights as they are.
 
         Raises:
-            EngineError: it died again before it served a batch, does not start, or the canary fails.
+            EngineError: it died again before it served a batch, or does not start.
         """
         if self._child is None:
             return
@@ -180,11 +175,8 @@ class ServedEngine:
         self._child.process.restart(str(self._child.weights.folder), version)
         self._released, self._version = False, version
         self.metrics[RESTARTS] = self.metrics.get(RESTARTS, 0.0) + 1
-        self._look()
-
-    def _look(self) -> None:
-        ids = min(IDS, self._server.context_tokens - PROMPT_IDS - HEADROOM_TOKENS)
-        self.metrics[METRIC] = check_canary(self._control, self._model, ids=ids, bound=self._bound)
+        self._check.restarted()
+        self._check.after_sync(fingerprints(policy_weights(self._model)))
 
     @contextmanager
     def _timed(self) -> Generator[None]:

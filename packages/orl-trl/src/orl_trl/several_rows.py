@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
 from orl_core.datum import Datum
 from orl_rollout.results.outcome import Outcome
 from torch.nn.functional import pad
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from orl_trl.importance import Difference, importance_ratios
+from orl_trl.importance import Difference, check_difference, importance_ratios
 from orl_trl.rollouts import Rollouts
 
 _FILLER = Datum(task_key="", rollout_id="", prompt=(0,), response=(0,), sampled=(0,), loss_mask=(0,), logprobs=(0.0,))
@@ -29,10 +30,13 @@ def more_rows(outcomes: Sequence[Outcome]) -> list[tuple[int, Datum]]:
 
 
 class SeveralRows(GRPOTrainer):
-    """TRL's trainer, which trains all rows of the latest rollouts."""
+    """TRL's trainer, which trains all rows of the latest rollouts. `max_logprob_difference`: see `check_difference`."""
+
+    max_logprob_difference = MAX_LOGPROB_DIFFERENCE
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        check_difference(batch, self.max_logprob_difference)
         rows = more_rows(cast("Rollouts", self.rollout_func).outcomes)
         if not rows:
             return batch

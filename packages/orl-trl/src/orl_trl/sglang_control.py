@@ -1,4 +1,4 @@
-"""The control endpoints of one SGLang server: health, weights, memory, cache, and one generation at a time.
+"""The control endpoints of one SGLang server: health, weights and their checksums, memory, cache.
 
 It knows the wire and neither models nor rollouts. Rollouts use `orl_rollout.sglang.client`.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, boundary
-from orl_core.trajectory import Generation
 from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, read, read_error
-from orl_rollout.sglang.answer import read_generation
 from orl_rollout.signals import interrupt
 
 Memory = Literal["weights", "kv_cache"]
@@ -26,6 +24,15 @@ HEALTH_SECONDS = 5.0
 CONTROL_SECONDS = 600.0  # for an update of large weights from a slow disk
 IDLE_SECONDS = 60.0
 IDLE_POLL_SECONDS = 0.05
+_REFUSED = frozenset({400, 404, 405})  # the request itself, or its path: an older server
+
+
+class _Rank(Struct):
+    checksums: dict[str, str]
+
+
+class _Checked(Struct):
+    ranks: tuple[_Rank, ...]
 
 
 class SglangControl:
@@ -83,17 +90,20 @@ class SglangControl:
         self._post("/abort_request", {"abort_all": True})
         self.flush_cache()
 
-    def sample(self, ids: Sequence[int], count: int) -> Generation:
-        """Return `count` ids that go on after `ids`, at temperature 1, past any end of sequence.
+    def checksums(self) -> tuple[dict[str, str], ...]:
+        """Return a checksum of each tensor that the server computes with, by its own names, for each rank.
+
+        Empty if the server has no such request. The first one takes a real server 13 s: a kernel compiles.
 
         Raises:
-            EngineAnswerError: an id has no finite logprob of its own.
+            EngineAnswerError: the answer has another form.
         """
-        sampling = {"max_new_tokens": count, "temperature": 1.0, "top_p": 1.0, "ignore_eos": True}
-        asked = {"input_ids": list(ids), "sampling_params": sampling, "return_logprob": True}
-        started = time.monotonic()
-        answer = self._send("/generate", asked)
-        return read_generation(answer, time.monotonic() - started)
+        try:
+            answer = self._send("/weights_checker", {"action": "checksum"})
+        except EngineRefused:
+            return ()
+        with boundary(EngineAnswerError, "SGLang: POST /weights_checker"):
+            return tuple(rank.checksums for rank in msgspec.json.decode(answer, type=_Checked).ranks)
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
         answer = self._send(path, body)
@@ -116,6 +126,6 @@ class SglangControl:
                 async with http.request(method, path, headers=headers, data=data) as answer:
                     if answer.status != 200:
                         said = (await read_error(answer)).decode("utf-8", "replace")
-                        error = EngineRefused if answer.status == 400 else EngineError
+                        error = EngineRefused if answer.status in _REFUSED else EngineError
                         raise error(f"SGLang: {method} {path}: HTTP {answer.status}: {said}")
                     return await read(answer, ANSWER_BYTES)

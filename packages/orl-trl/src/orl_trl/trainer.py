@@ -79,6 +79,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
             chat_template = run.config.chat_template
             trainer = trainer_of(model, name, settings, rollouts, chat_template=chat_template, lora_rank=rank)
             trainer.micro_batch_tokens = run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU
+            trainer.max_logprob_difference = run.config.trainer.max_logprob_difference
             if start is not None:
                 trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
                 say(f"continues {start.folder} after step {start.step}")

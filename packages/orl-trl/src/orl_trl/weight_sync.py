@@ -25,13 +25,13 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from orl_trl.lora import policy_weights
 from orl_trl.sglang_control import SglangControl
+from orl_trl.weight_check import SENT
 
 logger = logger_of("orl")
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder for each sync is made in it, readable by this user alone
 FOLDER = "orl-weights-"  # begins the name of such a folder
 BUCKET_BYTES = 512 << 20
-SENT = torch.bfloat16
 
 
 class WeightSync(Protocol):

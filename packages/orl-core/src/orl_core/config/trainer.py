@@ -15,6 +15,7 @@ from orl_core.config.checked import Checked, check_fields
 from orl_core.credentials import credentials_among
 from orl_core.limits import NonNegative, Positive
 
+MAX_LOGPROB_DIFFERENCE = 0.1  # mean of a step, in nats; healthy bf16 kernels differ by 0.001 to 0.02
 Backend = Literal["slime", "miles", "trl"]
 Decay = Annotated[float, Meta(ge=0, lt=1)]
 Flag = str | float | bool | None
@@ -58,6 +59,13 @@ class SharedOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Positive | None,
         Meta(description="Most tokens in one GPU's micro-batch (default: 8192); trl trains a longer row alone."),
     ] = None
+    max_logprob_difference: Annotated[
+        Annotated[float, Meta(gt=0)],
+        Meta(
+            description="Mean difference of logprobs, training and sampling, that ends the run: the engine does not "
+            "have the weights of the trainer, or computes otherwise."
+        ),
+    ] = MAX_LOGPROB_DIFFERENCE
     save_interval: Annotated[Positive | None, Meta(description="Steps between checkpoints.")] = None
     task_data: Annotated[str | None, Meta(description="File from orl prepare (default: all tasks, unweighted).")] = None
     wandb_project: Annotated[

@@ -15,9 +15,10 @@ from orl_testing.sglang.server import SglangServer
 IDS = (5, 6, 7)
 
 
-async def serve(port: int) -> None:
-    """Serve until the process is ended."""
+async def serve(port: int, model: str) -> None:
+    """Serve until the process is ended, with the weights in the folder `model` if there are any."""
     async with SglangServer(lambda _ids, _sampling: IDS, port=port) as server:
+        server.load(model)
         print(f"serving at {server.url}", flush=True)
         await asyncio.Event().wait()
 
@@ -26,8 +27,9 @@ def main(words: Sequence[str] | None = None) -> None:
     """Read the port and serve."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--model-path", default="")
     known, _ = parser.parse_known_args(words)
-    asyncio.run(serve(known.port))
+    asyncio.run(serve(known.port, known.model_path))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ def control_routes(server: ServedModel) -> list[web.RouteDef]:
         web.post("/update_weight_version", control.update_version),
         web.post("/update_weights_from_disk", control.update_from_disk),
         web.post("/update_weights_from_tensor", control.update_from_tensor),
+        web.post("/weights_checker", control.check_weights),
         web.post("/release_memory_occupation", control.release_memory),
         web.post("/resume_memory_occupation", control.resume_memory),
         web.route("*", "/flush_cache", control.flush_cache),
@@ -72,13 +73,13 @@ class _Control:
         return web.json_response({"success": True, "message": "", "new_version": self._server.weight_version})
 
     async def update_from_disk(self, http: web.Request) -> web.Response:
-        """Waits for what runs, unless that is paused or aborted; the files are not looked at."""
+        """Waits for what runs, unless that is paused or aborted; of the files it keeps the checksums."""
         body = await _body(http)
         if body.get("abort_all_requests"):
             self._server.abort()
         paused = self._server.running if self._server.paused else 0
         await self._server.update_idle(str(body.get("weight_version") or self._server.weight_version))
-        self._server.weights.append(str(body["model_path"]))
+        self._server.load(str(body["model_path"]))
         return web.json_response({"success": True, "message": "", "num_paused_requests": paused})
 
     async def update_from_tensor(self, http: web.Request) -> web.Response:
@@ -89,6 +90,13 @@ class _Control:
         await self._server.update_idle(str(body.get("weight_version") or self._server.weight_version))
         self._server.weights.append(body["serialized_named_tensors"][0])
         return web.json_response({"success": True, "message": "Success"})
+
+    async def check_weights(self, http: web.Request) -> web.Response:
+        """Show the checksums of each rank; 404 if they are not known, as an older SGLang answers."""
+        if (await _body(http)).get("action") != "checksum" or not self._server.checksums:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        ranks = [{"checksums": rank} for rank in self._server.checksums]
+        return web.json_response({"success": True, "ranks": ranks})
 
     async def release_memory(self, http: web.Request) -> web.Response:
         """Refuses while requests run, as there. SGLang waits for the GPU only after it gave the memory back."""

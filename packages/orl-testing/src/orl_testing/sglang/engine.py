@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from orl_testing.sglang.checksums import checksums_of
 from orl_testing.sglang.faults import Fault, FaultKind
 from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, Score, cut, logprobs_of
 from orl_testing.sglang.scheduler import Pace, QueueFull, Scheduler, Task
@@ -35,6 +36,7 @@ class ServedModel:
         self.url = ""
         self.weight_version = "default"
         self.weights: list[str] = []  # folders and buckets that weights were loaded from, in order
+        self.checksums: tuple[dict[str, str], ...] = ()  # of each rank; it may be set
         self.released: set[str] = set()  # tags of memory that was given back; requests fail until it is taken again
         self.gpu_busy = False  # kernels of answered requests may still read the KV cache
         self.score: Score = logprobs_of  # of ids after a prompt; it may be set
@@ -79,6 +81,14 @@ class ServedModel:
         """Update the weights as SGLang does: wait for running requests unless they are paused; hold new ones."""
         async with self._scheduler.update():
             self.update_weights(version)
+
+    def load(self, folder: str) -> None:
+        """Take the weights in `folder`, and their checksums, unless `weights` does not keep the folder."""
+        taken = len(self.weights)
+        self.weights.append(folder)
+        if len(self.weights) > taken:
+            found = checksums_of(folder)
+            self.checksums = (found,) if found else ()
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache. Return False, and do nothing, if requests run or wait."""
