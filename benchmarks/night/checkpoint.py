@@ -34,7 +34,9 @@ def write_model(folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     """Write a random model of Qwen3's architecture."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     end, padding = (tokenizer.get_vocab()[token] for token in ("<|im_end|>", "<|endoftext|>"))
     config = Qwen3Config(
         vocab_size=-(-len(tokenizer) // 128) * 128,

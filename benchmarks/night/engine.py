@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 LONG_ENDING = range(20, 84)  # ids for whoever asks for a number of ids past the end
 
 
+class Frozen(list[str]):
+    """Folders of weights, of which the first one alone is kept: later updates are answered and change nothing."""
+
+    def append(self, folder: str) -> None:
+        """Keep the first folder."""
+        if not self:
+            super().append(folder)
+
+
 def policy_of(action: Sequence[int]) -> Any:
     """Return the policy that makes the call `action`."""
 
@@ -34,7 +43,9 @@ def score_of(server: SglangServer, first: str) -> Any:
     """Return the logprobs of ids after a prompt under the weights of `server`: those of `first` before any update."""
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     torch.set_num_threads(1)
 
     @cache
@@ -58,6 +69,7 @@ async def main() -> None:
         token_seconds=settings.get("token_seconds", 0.0),
     )
     if model := settings.get("model"):
+        server.weights = Frozen() if settings.get("frozen") else server.weights
         server.score = score_of(server, model)
     async with server:
         announce(server.url)

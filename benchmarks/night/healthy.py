@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 import time
 
+from benchmarks.night.disk import small_disk
 from benchmarks.night.plan import configuration
-from benchmarks.night.scenario import PLAY_SECONDS, Drive, Night, healthy_end
-from benchmarks.night.verdict import Verdict, named_in
+from benchmarks.night.scenario import PLAY_SECONDS, Drive, Night, healthy_end, last_line
+from benchmarks.night.verdict import Verdict, named_in, open_to_others
+
+DISK_BYTES = 32 << 20
 
 
 def moment(night: Night, scenario: str) -> float:
@@ -84,18 +87,38 @@ def kills(night: Night) -> Verdict:
             named = named_in(drive.folder)
             unnamed += sum(not {sid, name} & named for sid, name in sessions.items() if sid not in open_before)
             open_before |= sessions.keys()
-        ending = Verdict(scenario=scenario, lost=unnamed)
+        ending = Verdict(scenario=scenario, lost=unnamed, unclear=int(bool(readable := open_to_others(drive.folder))))
         with drive.driver() as running:
             healthy_end(running, PLAY_SECONDS, ending)
         left = len(environment.ask("/night/open"))
     ending.notes.append(f"{len(open_before)} sessions open at the SIGKILLs, {unnamed} of them named nowhere")
+    ending.notes += [f"{name} can be read by others" for name in readable]
     return _merged(drive, ending, left)
+
+
+def full_journal(night: Night) -> Verdict:
+    """Fill the disk of the journal in mid-batch: the run ends with one line. With room again, the next one goes on."""
+    scenario = "full disk in the journal"
+    with small_disk(night.folder / "journal-disk", DISK_BYTES) as disk, night.environment() as environment:
+        with night.engine() as engine:
+            drive = Drive(night, scenario, night.count(320), configuration(environment.url), engine.url)
+            drive.in_folder(disk.folder / "run")
+            with drive.driver() as running:
+                drive.until(moment(night, scenario), running)
+                disk.fill(running, 0)
+                code, said = running.wait(PLAY_SECONDS), last_line(running)
+            disk.empty()
+            ending = Verdict(scenario=scenario, unclear=int(code != 1 or not said.startswith("ended: ")))
+            ending.notes.append(said)
+            with drive.driver() as running:
+                healthy_end(running, PLAY_SECONDS, ending)
+        return _merged(drive, ending, len(environment.ask("/night/open")))
 
 
 def _merged(drive: Drive, ending: Verdict, left: int) -> Verdict:
     verdict = drive.judged(ending.scenario)
     verdict.lost += ending.lost
-    verdict.ended = ending.ended
+    verdict.ended, verdict.unclear = ending.ended, ending.unclear
     verdict.left = left
     verdict.notes = [*ending.notes, *verdict.notes]
     return verdict

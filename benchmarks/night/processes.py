@@ -131,6 +131,11 @@ class Program:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Return its id."""
+        return self._process.pid
+
     def code(self) -> int | None:
         """Return the exit code; None while it runs."""
         return self._process.poll()

@@ -17,7 +17,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Column, Table
 
-from benchmarks.night import healthy, sick
+from benchmarks.night import cluster, healthy, sick, training
 from benchmarks.night.processes import NotInTime
 from benchmarks.night.scenario import Night
 from benchmarks.night.verdict import Verdict
@@ -33,8 +33,18 @@ unclear: ended without one clear line and the error in summary.json. open: sessi
 """
 # Scenarios of one lane run one after the other, lanes run side by side.
 LANES: dict[str, list[tuple[str, Scenario]]] = {
+    "cluster": [("silent", cluster.silent_trainer)],
+    "training": [
+        ("disk", training.full_disk),
+        ("frozen", training.frozen_engine),
+        ("unrewarded", training.no_reward),
+    ],
     "outage 60": [("outage-60", partial(healthy.outage, seconds=60.0))],
-    "outage 12": [("outage-12", partial(healthy.outage, seconds=12.0)), ("agent", sick.silent_agent)],
+    "outage 12": [
+        ("outage-12", partial(healthy.outage, seconds=12.0)),
+        ("agent", sick.silent_agent),
+        ("journal", healthy.full_journal),
+    ],
     "busy": [("busy", healthy.busy), ("dead", sick.dead_environment)],
     "engine": [("engine", healthy.engine_death), ("kills", healthy.kills)],
 }
@@ -46,6 +56,7 @@ def run_scenarios(
     console: Console, *, quick: bool, seed: int = 0, long: bool = False, only: Sequence[str] = ()
 ) -> list[str]:
     """Run the scenarios, print the table, and return what must be zero and is not."""
+    started = time.monotonic()
     chosen = only or (QUICK if quick else ())
     with tempfile.TemporaryDirectory(prefix="orl-night-", ignore_cleanup_errors=True) as folder:
         night = Night(folder=Path(folder), seed=seed, quick=quick, long=long)
@@ -56,7 +67,7 @@ def run_scenarios(
         lanes = [lane for lane in lanes if lane]
         with ThreadPoolExecutor(len(lanes)) as pool:
             verdicts = [verdict for lane in pool.map(partial(_lane, night, console), lanes) for verdict in lane]
-    console.print(table(verdicts))
+    console.print(table(verdicts, time.monotonic() - started))
     console.print(LEGEND, end="", soft_wrap=True)
     for verdict in verdicts:
         for note in verdict.notes:
@@ -86,14 +97,14 @@ def _make_checkpoint(night: Night) -> None:
     subprocess.run(words, check=True, timeout=CHECKPOINT_SECONDS, cwd=ROOT, env=child_environment())
 
 
-def table(verdicts: Sequence[Verdict]) -> Table:
-    """Return the table of all scenarios, with their sums."""
+def table(verdicts: Sequence[Verdict], seconds: float) -> Table:
+    """Return the table of all scenarios, with their sums and the seconds of the whole night."""
     figures = (Column(name, justify="right", no_wrap=True) for name in HEADINGS)
-    shown = Table(Column("scenario", no_wrap=True), *figures, box=SIMPLE, padding=(0, 1, 0, 0))
+    shown = Table(Column("scenario", no_wrap=True), *figures, box=SIMPLE, show_edge=False)
     for verdict in verdicts:
         shown.add_row(verdict.scenario, f"{verdict.planned:,}", *_figures([verdict]), f"{verdict.seconds:.0f}")
     shown.add_section()
-    shown.add_row("all", f"{sum(one.planned for one in verdicts):,}", *_figures(verdicts), "")
+    shown.add_row("all", f"{sum(one.planned for one in verdicts):,}", *_figures(verdicts), f"{seconds:.0f}")
     return shown
 
 

@@ -26,7 +26,7 @@ def dead_environment(night: Night) -> Verdict:
     verdict.lost = 0  # a dead environment loses them
     verdict.went_on = int(not code)
     verdict.unclear = int(bool(code) and "ended: " not in said)
-    verdict.notes.insert(0, said)
+    verdict.notes.insert(0, f"exit code {code}: {said}")
     return verdict
 
 
@@ -43,5 +43,5 @@ def silent_agent(night: Night) -> Verdict:
     verdict = drive.judged(scenario)
     verdict.lost = 0
     verdict.went_on = int(code is None or verdict.wrong > 0)
-    verdict.notes.insert(0, said)
+    verdict.notes.insert(0, f"exit code {code}: {said}")
     return verdict
