@@ -25,8 +25,9 @@ SESSIONS = "sessions-*.jsonl"  # lists of open sessions beside the journal
 class Verdict(Struct, kw_only=True):
     """The row of a scenario. `notes` say what the numbers do not.
 
-    `lost` rollouts were begun and have no record that counts. `wrong` records count and must not, or have another
-    reward. `unclear` ends lack the one clear line or the error in summary.json. `left` sessions are open at the end.
+    `lost` rollouts were begun and have no record that counts, or had a session at a SIGKILL and are named nowhere.
+    `wrong` records count and must not, or have another reward. `unclear` ends lack the one clear line or the error in
+    summary.json. `left` sessions are open at the end.
     """
 
     scenario: str
