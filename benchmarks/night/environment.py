@@ -50,8 +50,9 @@ class Shift(Environment):
         """Work for a moment."""
         await asyncio.sleep(SECONDS["call"])
         self.done += 1
-        last = self.done >= int(self.task_spec["turns"])
-        final: float | None = self.task_spec.get("final")
+        spec: Any = self.task_spec
+        last = self.done >= spec["turns"]
+        final: float | None = spec.get("final")
         if final is None:
             final = next_reward()
         reward = final if last else STEP_REWARD
