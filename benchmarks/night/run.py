@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from orl_core import OrlError
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -100,10 +99,10 @@ def _make_checkpoint(night: Night) -> None:
 def table(verdicts: Sequence[Verdict], seconds: float) -> Table:
     """Return the table of all scenarios, with their sums and the seconds of the whole night."""
     figures = (Column(name, justify="right", no_wrap=True) for name in HEADINGS)
-    shown = Table(Column("scenario", no_wrap=True), *figures, box=SIMPLE, show_edge=False)
+    shown = Table(Column("scenario", no_wrap=True), *figures, box=None, padding=(0, 1, 0, 0))
     for verdict in verdicts:
         shown.add_row(verdict.scenario, f"{verdict.planned:,}", *_figures([verdict]), f"{verdict.seconds:.0f}")
-    shown.add_section()
+    shown.add_row()
     shown.add_row("all", f"{sum(one.planned for one in verdicts):,}", *_figures(verdicts), f"{seconds:.0f}")
     return shown
 
