@@ -82,7 +82,7 @@ class ResultsAsUser:
         for message in messages:
             role, content = message["role"], message["content"]
             if role == "tool":
-                content = content.join(RESPONSE)
+                content = f"{RESPONSE[0]}{content}{RESPONSE[1]}"
             if last == "tool" and role in ("tool", "user"):
                 shown[-1] = {"role": "user", "content": f"{shown[-1]['content']}\n{content}"}
             else:
