@@ -62,8 +62,8 @@ How to read the tables:
 
 ## Models without tools
 
-The chat templates of many older and smaller models know no tools: ChatML, Zephyr, Phi-3, Vicuna, Alpaca, OpenChat, Llama
-2 and 3, Granite 3, StarChat, DeepSeek LLM. Show such a model the tools and an example of a call in
+The chat templates of many older and smaller models know no tools: ChatML, Zephyr, Phi-3, Vicuna, Alpaca, OpenChat,
+Llama 2 and 3, Granite 3, StarChat, DeepSeek LLM. Show such a model the tools and an example of a call in
 `system_prompt_template`. Results are then user messages, as in the cookbook:
 
 ```
