@@ -7,11 +7,13 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import grimp
+import orl_core
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -86,8 +88,8 @@ PUBLIC = {
         "Generation GroupRewardConfig ImageBlock Limits Message OrlError ParseFailure RenderError Renderer "
         "Role RolloutSpec RunAborted RunConfig SessionError Span StopDetail StopReason TOOL_FORMATS Task TaskRow "
         "TextBlock Tokenizer ToolCall ToolFormat ToolResult ToolSpec TrainOn TrainerConfig Trajectory Turn "
-        "boundary decode_config group_advantages group_rewards load_config parse reduce_reward row_of "
-        "text_message text_of to_data"
+        "boundary decode_config format_tools group_advantages group_rewards load_config parse reduce_reward "
+        "reduce_rewards render_call row_of system_prompt text_message text_of to_data"
     ),
     "orl_core.config": (
         "AgentCommand Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
@@ -98,7 +100,9 @@ PUBLIC = {
         "report_of rollouts_that_fit shape_of token_bytes training_memory"
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
-    "orl_core.tools": "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking wire_format",
+    "orl_core.tools": (
+        "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking tool_format wire_format"
+    ),
     "orl_gateway": "AgentEpisode Episode Gateway",
     "orl_gateway.dialects": "ANTHROPIC CHAT ClientApi History ModelRequest RESPONSES Reply RequestRefused SentCall",
     "orl_miles": "generate hooks launch",
@@ -154,3 +158,8 @@ def test_documents_import_public_names_only(path: Path) -> None:
     """Internal modules may move: what users read and copy imports from packages with public names."""
     imported = IMPORT.findall(path.read_text(encoding="utf-8"))
     assert [name for name in imported if name not in PUBLIC] == []
+
+
+def test_core_states_its_version() -> None:
+    project = tomllib.loads((ROOT / "packages/orl-core/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert orl_core.__version__ == project["version"]

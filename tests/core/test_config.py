@@ -1,5 +1,6 @@
 """The configuration: the cookbook's file loads unchanged, and what is wrong is refused with file and path."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.config import RunConfig, TrainerConfig, decode_config, load_config
+from orl_core.config import EnvironmentConfig, RolloutConfig, RunConfig, TrainerConfig, decode_config, load_config
 from orl_core.errors import ConfigError
 
 COOKBOOK = """\
@@ -355,3 +356,18 @@ def test_engine_is_an_option_of_trl_alone(engine: str):
 def test_engine_that_is_none_is_refused(engine: str):
     with pytest.raises(ConfigError, match="engine"):
         decode_config({"environments": {"toy/Env": {}}, "trainer": {"engine": engine}}, "test")
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: EnvironmentConfig(reward_reduction="average"), "reward_reduction"),  # pyright: ignore[reportArgumentType]
+        (lambda: EnvironmentConfig(max_turns=0), "max_turns"),
+        (lambda: RolloutConfig(max_error_rate=2.0), "max_error_rate"),
+        (lambda: TrainerConfig(lr=-1.0), "lr"),
+        (lambda: EnvironmentConfig(splits="train"), "splits"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_values_built_in_python_are_checked(make: Callable[[], object], field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        make()

@@ -9,8 +9,8 @@ README = Path(__file__).parents[2] / "packages" / "orl-core" / "README.md"
 BLOCKS = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", README.read_text("utf-8"), re.M | re.S))
 
 
-def test_the_three_uses_are_there():
-    assert list(BLOCKS) == ["Parse a reply", "Mask a conversation", "Reduce rewards"]
+def test_each_use_is_there():
+    assert list(BLOCKS) == ["Show tools", "Parse a reply", "Mask a conversation", "Reduce rewards"]
     assert README.read_text("utf-8").count("```python") == len(BLOCKS)
 
 

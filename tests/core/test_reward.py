@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.config import GroupRewardConfig
-from orl_core.reward import group_advantages, group_rewards, reduce_reward
+from orl_core.reward import group_advantages, group_rewards, reduce_reward, reduce_rewards
 from orl_core.trajectory import StopReason, Trajectory
 
 from tests.kit.strategies import finite, modest, trajectories
@@ -50,6 +50,40 @@ def test_reduce_reward_is_total_finite_and_bounded(rewards: list[float | None], 
     assert math.isfinite(reduce_reward(played(rewards), environment(reward_reduction=reduction)))
     clamped = reduce_reward(played(rewards), environment(reward_reduction=reduction, min_reward=-1, max_reward=1))
     assert -1 <= clamped <= 1
+
+
+@given(rewards=st.lists(st.none() | finite, max_size=6), reduction=st.sampled_from(REDUCTIONS), terminal=st.booleans())
+def test_reduce_rewards_is_total_and_bounded(rewards: list[float | None], reduction: str, terminal: bool):
+    options = {"terminal": terminal, "nonterminal": -2.0}
+    assert math.isfinite(reduce_rewards(rewards, reduction, **options))
+    assert -1 <= reduce_rewards(rewards, reduction, lower=-1, upper=1, **options) <= 1
+
+
+@given(pairs=st.lists(st.tuples(modest, modest), min_size=1, max_size=6), reduction=st.sampled_from(REDUCTIONS))
+def test_reduce_rewards_is_monotone(pairs: list[tuple[float, float]], reduction: str):
+    lower, higher = [min(pair) for pair in pairs], [max(pair) for pair in pairs]
+    small, large = reduce_rewards(lower, reduction), reduce_rewards(higher, reduction)
+    assert small <= large or math.isclose(small, large, abs_tol=1e-9)
+
+
+def test_reduce_rewards_says_what_it_does():
+    assert reduce_rewards([0.5, 1.0]) == 0.75
+    assert reduce_rewards([0.5, 1.0, None], "mean", terminal=False, nonterminal=-0.5, lower=0, upper=0.7) == 1 / 3
+    assert reduce_rewards([], "max", lower=-5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"rewards": [0.5, math.nan]}, r"rewards\[1\]"),
+        ({"rewards": [0.5], "how": "average"}, "average"),
+        ({"rewards": [0.5], "upper": math.inf}, "upper"),
+        ({"rewards": [0.5], "lower": 1, "upper": 0}, "lower"),
+    ],
+)
+def test_reduce_rewards_names_what_is_wrong(options: dict[str, Any], named: str):
+    with pytest.raises(ValueError, match=named):
+        reduce_rewards(**options)
 
 
 @given(trajectory=trajectories)

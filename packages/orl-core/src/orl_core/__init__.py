@@ -3,13 +3,15 @@
     config      RunConfig and load_config: one YAML file, refused at load time when wrong
     task        Task: which episode of which environment
     messages    Message, ToolSpec, ToolCall, ToolResult, ParseFailure, Action
-    tools       tool formats and parsers
+    tools       tool formats: parse, render_call, format_tools, system_prompt
     render      messages ⇄ token ids, append-only, certified for a tokenizer
     limits      budgets of a rollout, and the tokens that may train
     trajectory  the record of an episode: Generation, Turn, Trajectory, StopReason, StopDetail
     datum       rows of training data: Datum, to_data
-    reward      reduce_reward, group_rewards, group_advantages
+    reward      reduce_rewards, reduce_reward, group_rewards, group_advantages
     errors      the tree of OrlError, and boundary
+
+`orl_core.__version__` is the version of the installed package.
 
 Internal: credentials, names, nesting and text, and the modules inside config, render and tools.
 """
@@ -35,9 +37,11 @@ from orl_core.messages import (
     text_of,
 )
 from orl_core.render import Certificate, Renderer, Tokenizer
-from orl_core.reward import group_advantages, group_rewards, reduce_reward
+from orl_core.reward import group_advantages, group_rewards, reduce_reward, reduce_rewards
 from orl_core.task import Task, TaskRow, row_of
 from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
+from orl_core.tools.show import format_tools, system_prompt
+from orl_core.tools.write import render_call
 from orl_core.trajectory import (
     BranchCause,
     FinishReason,
@@ -92,13 +96,26 @@ __all__ = [
     "Turn",
     "boundary",
     "decode_config",
+    "format_tools",
     "group_advantages",
     "group_rewards",
     "load_config",
     "parse",
     "reduce_reward",
+    "reduce_rewards",
+    "render_call",
     "row_of",
+    "system_prompt",
     "text_message",
     "text_of",
     "to_data",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """Return `__version__`. It is read when it is asked for: importlib.metadata would double the time of the import."""
+    if name != "__version__":
+        raise AttributeError(f"module `orl_core` has no attribute `{name}`")
+    from importlib.metadata import version
+
+    return version("orl-core")

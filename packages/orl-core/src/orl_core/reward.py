@@ -32,25 +32,59 @@ _REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
-    """Return the reward of a trajectory: its rewards reduced, the nonterminal reward appended, clamped to the bounds.
+def reduce_rewards(
+    rewards: Sequence[float | None],
+    how: str = "mean",
+    *,
+    terminal: bool = True,
+    nonterminal: float | None = None,
+    lower: float | None = None,
+    upper: float | None = None,
+) -> float:
+    """Return one number for the rewards of an episode, clamped to `lower` and `upper`.
 
-    The nonterminal reward counts where the environment did not end the episode. No rewards at all give 0.0 before the
-    clamp. A trajectory that ends in ERROR has no reward worth the name; its datum does not train.
+    `how` is `sum`, `mean`, `max`, `min` or `last`. A reward of None is left out: it is not 0. `nonterminal` is appended
+    if the environment did not end the episode (`terminal=False`). No rewards at all give 0.0 before the clamp.
+
+        reduce_rewards([0.5, 1.0])                                              # 0.75
+        reduce_rewards([0.5, 1.0], "sum", upper=1.0)                            # 1.0
+        reduce_rewards([0.5, None], "sum", terminal=False, nonterminal=-0.25)   # 0.25
+
+    Raises:
+        ValueError: `how` is unknown, a number is NaN or infinite, or `lower` is above `upper`.
+    """
+    if how not in _REDUCTIONS:
+        raise ValueError(f"unknown reduction {how!r}. Use one of: {', '.join(_REDUCTIONS)}")
+    named = {"nonterminal": nonterminal, "lower": lower, "upper": upper}
+    named |= {f"rewards[{place}]": reward for place, reward in enumerate(rewards)}
+    for name, value in named.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}. Give a finite number, or None if there is no value")
+    if lower is not None and upper is not None and lower > upper:
+        raise ValueError(f"lower ({lower}) is above upper ({upper}). Swap them")
+    numbers = [reward for reward in rewards if reward is not None]
+    if not terminal and nonterminal is not None:
+        numbers.append(nonterminal)
+    reward = float(_REDUCTIONS[how](numbers)) if numbers else 0.0
+    return min(max(reward, -_BOUND if lower is None else lower), _BOUND if upper is None else upper)
+
+
+def reduce_reward(trajectory: Trajectory, config: EnvironmentConfig) -> float:
+    """Return the reward of a trajectory: `reduce_rewards` with the settings of its environment.
+
+    The environment's rewards that are not finite are left out. The nonterminal reward counts if the environment did not
+    end the episode. A trajectory that ends in ERROR has no reward worth the name; its datum does not train.
 
     Source: the fields `reward_reduction`, `nonterminal_reward`, `min_reward`, `max_reward` of the configuration.
     """
-    rewards = [reward for reward in trajectory.rewards if math.isfinite(reward)]
-    if trajectory.stop_reason is not StopReason.FINISHED and config.nonterminal_reward is not None:
-        rewards.append(config.nonterminal_reward)
-    return clamp(_REDUCTIONS[config.reward_reduction](rewards) if rewards else 0.0, config)
-
-
-def clamp(reward: float, config: EnvironmentConfig) -> float:
-    """Return a finite `reward` within `min_reward` and `max_reward`, or small enough to be squared."""
-    low = -_BOUND if config.min_reward is None else config.min_reward
-    high = _BOUND if config.max_reward is None else config.max_reward
-    return min(max(reward, low), high)
+    return reduce_rewards(
+        [reward for reward in trajectory.rewards if math.isfinite(reward)],
+        config.reward_reduction,
+        terminal=trajectory.stop_reason is StopReason.FINISHED,
+        nonterminal=config.nonterminal_reward,
+        lower=config.min_reward,
+        upper=config.max_reward,
+    )
 
 
 def group_rewards(rewards: Sequence[float], scores: Sequence[float | None], config: GroupRewardConfig) -> list[float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
+from orl_core.config.checked import Checked
 from orl_core.credentials import has_login, refuse_on_command_line, takes_secret
 from orl_core.errors import ConfigError
 from orl_core.limits import Budgets, Positive, Seconds
@@ -18,7 +19,7 @@ GIVEN = (
 )  # variables that a command gets for each episode
 
 
-class AgentCommand(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AgentCommand(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Run a program for each episode. It plays through the addresses, the key and the prompt in its environment.
 
     These are OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY, ORL_MCP_URL, ORL_PROMPT and

@@ -13,9 +13,10 @@ from datetime import date
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from orl_core.config.agent import AgentCommand, agent_mistakes
+from orl_core.config.checked import Checked, check_fields
 from orl_core.config.trainer import TrainerConfig
 from orl_core.credentials import has_login, takes_secret
 from orl_core.errors import ConfigError
@@ -34,7 +35,7 @@ RewardMode = Literal["replace", "add", "scale"]
 _TEMPLATE = re.compile(r"\{[{%]")  # in every chat template, and in no path of one
 
 
-class Secret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Secret(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Release a secret to named hosts only."""
 
     value: Annotated[
@@ -46,7 +47,7 @@ class Secret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 Secrets = dict[str, str | Secret | None]
 
 
-class DifficultyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DifficultyConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Choose the tasks to train on by the mean reward of their rollouts at OpenReward, of all who logged any."""
 
     min_reward: Annotated[float | None, Meta(description="Least mean reward; null: any.")] = None
@@ -59,11 +60,12 @@ class DifficultyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     model_name: Annotated[str | None, Meta(description="Only rollouts of this model; null: of every model.")] = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
             raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}. Swap them")
 
 
-class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configure one environment, named Organization/Environment."""
 
     splits: Annotated[tuple[str, ...], Meta(min_length=1, description="Splits to train on, at least one.")] = ("train",)
@@ -101,6 +103,7 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     call_timeout: Annotated[Seconds | None, Meta(description="Seconds for a call; null: as `rollout` says.")] = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
             raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}. Swap them")
 
@@ -120,6 +123,7 @@ class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.call_timeout <= self.turn_timeout <= self.rollout_timeout:
             raise ValueError(
                 f"deadlines must nest, but `call_timeout` is {self.call_timeout}, `turn_timeout` {self.turn_timeout}, "
@@ -127,7 +131,7 @@ class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
 
-class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EvalConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Evaluate on the environments' `eval_splits`. `orl rollout` samples as this section says."""
 
     interval: Annotated[Positive | None, Meta(description="Steps between evaluations; null: at both ends only.")] = None
@@ -137,7 +141,7 @@ class EvalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     top_p: Annotated[float, Meta(gt=0, le=1, description="Probability mass of nucleus sampling.")] = 1.0
 
 
-class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GroupRewardConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Use the environment's comparative score of a whole group (`score_group`)."""
 
     mode: Annotated[
@@ -148,7 +152,7 @@ class GroupRewardConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     timeout: Annotated[Seconds, Meta(description="Seconds for all scores of a step; late ones do not count.")] = 300.0
 
 
-class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configure a run. Every stage reads this, and none writes it."""
 
     environments: Annotated[
@@ -219,6 +223,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if mistakes := "\n".join(self._mistakes()):
             raise ValueError(mistakes)
 

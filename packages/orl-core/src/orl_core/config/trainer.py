@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal, get_args
 
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, field, structs
 
+from orl_core.config.checked import Checked, check_fields
 from orl_core.credentials import credentials_among
 from orl_core.limits import NonNegative, Positive
 
@@ -26,7 +27,7 @@ RolloutEngine = Annotated[
 ]
 
 
-class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SharedOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set options that every trainer obeys; null leaves the choice to the trainer."""
 
     backend: Annotated[Backend, Meta(description="Trainer: trl on this machine, slime or miles on a cluster.")] = "trl"
@@ -87,6 +88,7 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = field(default_factory=dict[str, Flag | dict[str, Flag]])
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if mistakes := "\n".join(self._mistakes()):
             raise ValueError(mistakes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 from orl_core.errors import RenderError
-from orl_core.text import clean
+from orl_core.text import clean, did_you_mean
 from orl_core.tools import (
     cohere,
     deepseek,
@@ -74,6 +74,7 @@ __all__ = [
     "parse",
     "parse_marked",
     "thinking",
+    "tool_format",
     "wire_format",
 ]
 
@@ -104,9 +105,44 @@ _FORMATS: Mapping[ToolFormat, WireFormat] = {
 }
 
 
+# Families of models by the names that people know. A name is compared in lower case, without `-`, `_` and `.`.
+_FAMILIES: dict[str, ToolFormat] = {
+    **dict.fromkeys(("qwen25", "qwen3", "qwen3vl", "granite4", "smollm3"), "hermes"),
+    **dict.fromkeys(("qwen35", "qwen36", "nemotron3"), "qwen3_coder"),
+    **dict.fromkeys(("glm46", "glm47", "glm5"), "glm45"),
+    **dict.fromkeys(("llama31", "llama32", "llama33"), "llama3"),
+    **dict.fromkeys(("deepseekr1", "deepseekv3", "deepseekv31", "deepseekv32"), "deepseek"),
+    **dict.fromkeys(("kimik25",), "kimi_k2"),
+    **dict.fromkeys(("minimaxm2", "minimaxm25"), "minimax"),
+    **dict.fromkeys(("commandr7b", "commanda"), "cohere"),
+    **dict.fromkeys(("hunyuana13b",), "minimax_m1"),
+    **dict.fromkeys(("granite3", "nemotronnanov2"), "opened_array"),
+    "lfm2": "pythonic",
+    "xlam": "json_array",
+}
+_SEPARATORS = str.maketrans("", "", "-_. ")
+_NAMES: Mapping[str, ToolFormat] = {**_FAMILIES, **{name.translate(_SEPARATORS): name for name in TOOL_FORMATS}}
+# What ends a turn in a text that was decoded with its stop token. It is part of no action.
+_TURN_ENDS = ("<|eom_id|>", "<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|end▁of▁sentence|>")
+
+
+def tool_format(name: str) -> ToolFormat:
+    """Return the tool format of this name, or of the family of models that has this name (`qwen3`, `llama-3.1`).
+
+    Raises:
+        RenderError: the name is unknown.
+    """
+    if found := _NAMES.get(name.lower().translate(_SEPARATORS)):
+        return found
+    raise RenderError(
+        f"tool format `{name}` is not supported{did_you_mean(name, TOOL_FORMATS)}. The formats are: "
+        f"{', '.join(TOOL_FORMATS)}"
+    )
+
+
 def parse(
     text: str,
-    format: ToolFormat = "hermes",  # noqa: A002
+    format: str = "hermes",  # noqa: A002
     *,
     tools: Sequence[ToolSpec] = (),
     reasoning_opened: bool = False,
@@ -115,13 +151,16 @@ def parse(
 
     `tools` are those that the model was shown: a format that carries arguments as texts takes their types from there,
     others do not look at it. No call is checked against them. `reasoning_opened` says that the prompt ended inside
-    `<think>`, so that the text begins with reasoning.
+    `<think>`, so that the text begins with reasoning. `format` may also be the name of a family of models: `qwen3`,
+    `llama-3.1`. A stop token at the end of the text is left out.
 
     Raises:
         RenderError: `format` is not supported; no text raises.
     """
-    marked = mark(clean(text), delimiters(format))
-    return parse_marked(marked, format, tools=tools, reasoning_opened=reasoning_opened)
+    name = tool_format(format)
+    end = next((end for end in _TURN_ENDS if text.endswith(end)), "")
+    marked = mark(clean(text.removesuffix(end)), delimiters(name))
+    return parse_marked(marked, name, tools=tools, reasoning_opened=reasoning_opened)
 
 
 def parse_marked(
@@ -151,9 +190,7 @@ def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
     Raises:
         RenderError: `format` is not supported.
     """
-    if format not in TOOL_FORMATS:
-        raise RenderError(f"tool format `{format}` is not supported; the formats are: {', '.join(TOOL_FORMATS)}")
-    return _FORMATS[format].delimiters
+    return _FORMATS[tool_format(format)].delimiters
 
 
 def thinking(format: ToolFormat) -> tuple[str, str]:  # noqa: A002

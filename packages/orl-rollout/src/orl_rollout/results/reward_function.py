@@ -13,7 +13,7 @@ from typing import cast
 
 from msgspec import Struct, structs
 from orl_core.config import EnvironmentConfig, RewardMode, RunConfig
-from orl_core.reward import clamp, reduce_reward
+from orl_core.reward import reduce_reward, reduce_rewards
 from orl_core.trajectory import Trajectory
 
 from orl_rollout.functions import loading
@@ -46,7 +46,7 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
             value += reduce_reward(trajectory, config)
         elif self.mode == "scale":
             value *= reduce_reward(trajectory, config)
-        return clamp(value, config)
+        return reduce_rewards([value], "last", lower=config.min_reward, upper=config.max_reward)
 
 
 def load_reward(config: RunConfig) -> RewardFunction | None:

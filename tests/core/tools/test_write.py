@@ -1,0 +1,83 @@
+"""`render_call` and `parse` are inverses, for every format; what a format cannot express is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from orl_core import RenderError, ToolCall, parse, render_call
+from orl_core.messages import Action
+from orl_core.tools import TOOL_FORMATS, ToolFormat
+
+from tests.core.tools.wire import any_calls, quiet_calls, tools_for
+
+ESCAPING: tuple[ToolFormat, ...] = (
+    *("hermes", "llama3", "mistral", "deepseek", "kimi_k2", "gpt_oss", "pythonic", "cohere", "olmo3"),
+    *("minimax_m1", "json_array", "opened_array"),
+)
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+@given(calls=quiet_calls)
+def test_parse_reads_what_was_rendered(tool_format: ToolFormat, calls: list[ToolCall]) -> None:
+    for call in calls:
+        try:
+            text = render_call(call, tool_format)
+        except RenderError:
+            assert tool_format not in ESCAPING
+            continue
+        assert parse(text, tool_format, tools=tools_for([call])) == Action(calls=(call,))
+
+
+@pytest.mark.parametrize("tool_format", ESCAPING)
+@given(calls=any_calls)
+def test_escaping_formats_express_any_call(tool_format: ToolFormat, calls: list[ToolCall]) -> None:
+    for call in calls:
+        assert parse(render_call(call, tool_format), tool_format) == Action(calls=(call,))
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+@given(text=st.text(st.characters(categories=("L", "N")), min_size=1, max_size=8), number=st.integers(-(10**6), 10**6))
+def test_every_format_expresses_plain_calls(tool_format: ToolFormat, text: str, number: int) -> None:
+    arguments: dict[str, Any] = {"where": f"the {text}", "count": number, "sure": True, "all": [1, "a b"]}
+    call = ToolCall(name="look_up", arguments=arguments)
+    assert parse(render_call(call, tool_format), tool_format, tools=tools_for([call])) == Action(calls=(call,))
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "value"),
+    [
+        ("qwen3_coder", "a</parameter>b"),
+        ("glm45", "a</arg_value>b"),
+        ("gemma4", 'a<|"|>b'),
+        ("lfm2_5", "a', b='c"),
+        ("hermes", float("nan")),
+    ],
+)
+def test_inexpressible_call_is_refused(tool_format: ToolFormat, value: Any) -> None:
+    with pytest.raises(RenderError, match=tool_format):
+        render_call(ToolCall(name="look", arguments={"a": value}), tool_format)
+
+
+@pytest.mark.parametrize(
+    ("family", "tool_format"),
+    [("qwen3", "hermes"), ("Llama-3.1", "llama3"), ("DeepSeek-V3.1", "deepseek"), ("kimi-k2", "kimi_k2")],
+)
+def test_family_names_its_format(family: str, tool_format: ToolFormat) -> None:
+    call = ToolCall(name="look", arguments={"where": "attic"})
+    assert render_call(call, family) == render_call(call, tool_format)
+    assert parse(render_call(call, tool_format), family) == Action(calls=(call,))
+
+
+def test_unknown_format_is_named() -> None:
+    with pytest.raises(RenderError, match=r"hermse.*did you mean hermes"):
+        parse("", "hermse")
+
+
+@pytest.mark.parametrize("end", ["<|eom_id|>", "<|eot_id|>", "<|im_end|>"])
+def test_stop_token_is_no_text(end: str) -> None:
+    call = ToolCall(name="look", arguments={})
+    assert parse(render_call(call, "llama3") + end, "llama3") == Action(calls=(call,))
+    assert parse(f"Done.{end}", "llama3") == Action(text="Done.")
