@@ -31,7 +31,7 @@ def files(request: LaunchRequest, argv: Sequence[str]) -> dict[Path, bytes]:
     Raises:
         ConfigError: the user's file gives the critic no folder of its own, or a resumed run has no critic.
     """
-    if estimator_of(request) != "ppo":
+    if not estimator_of(request).critic:
         return {}
     if own := request.value(ROLES):
         _check(own)

@@ -70,7 +70,7 @@ def _write_notes(command: Command) -> None:
     model = value_of(command.argv, "--hf-checkpoint") or ""
     with boundary(OrlError, f"writing the note beside the checkpoint in {save}"):
         note_saved(save, trainer, model)
-        if estimator_of(command.request) == "ppo":
+        if estimator_of(command.request).critic:
             note_saved(critic_folder(str(save)), trainer, model, critic=True)
 
 
