@@ -68,7 +68,7 @@ def arguments(
         ConfigError: an option that orl owns or that the backend lacks, or sizes that do not fit together.
     """
     trainer = request.trainer
-    estimator = trainer_defaults.estimator_of(request)
+    estimator = request.estimator
     if estimator.name == "reinforce_plus_plus":
         raise ConfigError(f"{OPTION} {estimator.name}: {NOT_REINFORCE}")
     trainer_defaults.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend])

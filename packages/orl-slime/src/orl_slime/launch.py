@@ -64,7 +64,7 @@ def _shape(installation: Installation, trainer: TrainerConfig) -> list[str]:
 
 
 def _estimator_options(request: LaunchRequest) -> Options:
-    estimator = trainer_defaults.estimator_of(request)
+    estimator = request.estimator
     if estimator.name == "reinforce_plus_plus":
         return {ADVANTAGES: "orl_slime.advantages.reinforce_plus_plus"}
     return {critic.ROLES: critic.path_of(request)} if estimator.critic else {}
@@ -98,7 +98,7 @@ def _turn_advantages(request: LaunchRequest) -> Options:
     """
     if ADVANTAGES in request.names:
         raise ConfigError(f"{ADVANTAGES}: `turn_advantages` sets it. Remove one of them")
-    estimator = trainer_defaults.estimator_of(request)
+    estimator = request.estimator
     if not estimator.turns:
         known = ", ".join(one.name for one in ESTIMATORS.values() if one.turns)
         raise ConfigError(f"`turn_advantages` does not fit {OPTION} {estimator.name}. Use one of {known}")

@@ -62,7 +62,7 @@ class Training(TrainerCallback):
             except KeyboardInterrupt:
                 ending = {"interrupted": True}
                 raise
-            except OrlError as error:
+            except (OrlError, OSError) as error:
                 ending = {"error": str(error)}
                 raise
             finally:

@@ -17,8 +17,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import trained_number
 from orl_rollout.secrets.secrets import refuse_in_words
 
-from orl_cluster import estimators
-from orl_cluster.estimators import Estimator, estimator_named
+from orl_cluster.estimators import OPTION
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
 from orl_cluster.launch.eval_sets import eval_options
 from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
@@ -204,21 +203,12 @@ def _context_tokens(request: LaunchRequest, *, parallel: bool) -> int:
     return context_tokens_of(structs.replace(config, trainer=trainer))
 
 
-def estimator_of(request: LaunchRequest) -> Estimator:
-    """Return the advantage estimator of the run.
-
-    Raises:
-        ConfigError: orl does not know it.
-    """
-    return estimator_named(request.value(estimators.OPTION) or request.trainer.advantage_estimator or "grpo")
-
-
 def _learning(request: LaunchRequest) -> Options:
     """Return estimator and optimizer. The importance of old samples is corrected where rollouts can be off-policy."""
-    trainer, estimator = request.trainer, estimator_of(request)
+    trainer, estimator = request.trainer, request.estimator
     old = trainer.asynchronous or request.value(PARTIAL) is not None
     return {
-        estimators.OPTION: estimator.name,
+        OPTION: estimator.name,
         "--eps-clip": 0.2,
         "--normalize-advantages": estimator.whiten,
         "--use-tis": old and request.value("--use-rollout-logprobs") is None,  # the other correction, not with it
