@@ -137,7 +137,7 @@ async def test_agent_that_its_turns_end_is_no_error() -> None:
 
 
 async def test_agent_that_takes_too_long_is_ended() -> None:
-    trajectory = await play(waits, session_of(1.0), timeout=0.01)
+    trajectory = await play(waits, session_of(1.0), timeout=0.5)
     assert trajectory.stop_reason is StopReason.TIMEOUT
 
 

@@ -64,6 +64,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
     engine_of(run, None)  # what cannot be is refused before the model is loaded
     with interrupt.listening(), quiet_trl():
         model = load_model(found.model if found and rank else name, frozen=rank is not None)
+        transformers.logging.disable_progress_bar()  # of each checkpoint that is written
         choice = engine_of(run, model.num_parameters())
         say(str(choice))
         settings = grpo_config(run, parameters=model.num_parameters())
