@@ -27,7 +27,7 @@ from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.config_file import named
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
-from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 
 from orl_cluster.hooks.kept import KeptRollout
 
@@ -136,7 +136,9 @@ async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any
         context = context_tokens(args, evaluation=evaluation) or context_tokens_of(worker.config)
         closing = AsyncExitStack()
         client = await closing.enter_async_context(OpenRewardClient(worker.config))
-        engine = await closing.enter_async_context(SglangEngine(url, context_tokens=context, payload=payload))
+        timeouts = Timeouts(retry=worker.config.rollout.patience)
+        engine = SglangEngine(url, context_tokens=context, payload=payload, timeouts=timeouts)
+        engine = await closing.enter_async_context(engine)
         return LoopClients(worker, engine, worker.runtime(client), closing)
 
 

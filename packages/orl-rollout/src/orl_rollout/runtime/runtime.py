@@ -26,12 +26,12 @@ from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 
 from orl_rollout.journal.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
+from orl_rollout.loop.admission import AdaptiveLimiter, LimitedSession, Ticket
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome, cleared, outcome_of
 from orl_rollout.results.reward_function import load_reward
-from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import load_player
 from orl_rollout.secrets.entries import unset, unset_secrets
@@ -103,7 +103,8 @@ class Runtime:
         self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
         self._player = load_player(config)
         self._limiters = {
-            name: AdaptiveLimiter(config.environment(name).max_concurrency) for name in (*config.environments, PLAIN)
+            name: AdaptiveLimiter(config.environment(name).max_concurrency, name=name, patience=config.rollout.patience)
+            for name in (*config.environments, PLAIN)
         }
 
     async def play(
@@ -124,7 +125,8 @@ class Runtime:
             sampling=dict(request.sampling),
             evaluation=request.evaluation,
         )
-        trajectory = await self._play(job, engine, stopped, pause)
+        ticket = self._limiters[task.env_name].ticket()
+        trajectory = await self._play(job, engine, ticket, stopped, pause)
         judged = await self._judge(trajectory, environment)
         outcome = _with_short_error(await self._clear(judged))
         if self._journal is not None:
@@ -132,7 +134,7 @@ class Runtime:
                 await self._journal.record(outcome, step=request.step)
             except OrlError as exc:  # it must not count, and the next ones could not be recorded either
                 raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
-        self._breaker.saw(outcome.trajectory.error)
+        self._breaker.saw(outcome.trajectory.error, lost_since=ticket.lost_since(trajectory.error))
         return outcome
 
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
@@ -154,13 +156,14 @@ class Runtime:
     def _session(self, task: Task) -> Session:
         return PlainSession() if task.env_name == PLAIN else self._client.session(task)
 
-    async def _play(self, job: RolloutSpec, engine: Engine, stopped: Callable[[], bool], pause: Pause) -> Trajectory:
+    async def _play(
+        self, job: RolloutSpec, engine: Engine, ticket: Ticket, stopped: Callable[[], bool], pause: Pause
+    ) -> Trajectory:
         """Play within the environment's concurrency; a bug of ours becomes a trajectory that does not train.
 
-        Where the server had no room for the session, nothing was begun: the rollout waits for its turn and begins.
+        Where the server was busy or away, nothing was begun: the rollout waits for its turn and begins.
         """
         session = self._session(job.task)
-        ticket = self._limiters[job.task.env_name].ticket()
         try:
             with boundary(OrlError, "a bug in orl"):
                 while True:

@@ -39,7 +39,9 @@ class SharedState:
         self.config = config
         self.tokenizer = open_tokenizer(config, checkpoint)
         self.renderer = open_renderer(config, self.tokenizer)
-        self.breaker = CircuitBreaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
+        self.breaker = CircuitBreaker(
+            max_error_rate=config.rollout.max_error_rate, group_size=group_size, patience=config.rollout.patience
+        )
         self.journal: Journal | None = None
         with ExitStack() as opening:
             if folder := config.rollout.journal or folder:
