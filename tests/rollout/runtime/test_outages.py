@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from orl_core.config import GroupRewardConfig, RunConfig, decode_config
@@ -20,7 +20,7 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import WINDOW, CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.sglang.client import SglangEngine, Timeouts
-from orl_testing import SglangServer
+from orl_testing import Mishap, MishapKind, Proxy, SglangServer
 from orl_testing import environments as envs
 
 from tests.kit.episodes import RENDERER, calling, model, task_of
@@ -143,3 +143,92 @@ async def test_groups_are_scored_after_the_server_comes_back() -> None:
             starting.join()
     assert [outcome.reward for outcome in compared] == [1.0, 4.0]
     assert metrics["group_reward/failed"] == 0.0
+
+
+class Gate:
+    """Before the server: holds the answers of `/call` after their first event until `opened`. `held` counts them."""
+
+    def __init__(self) -> None:
+        self.opened = False
+        self.held = 0
+
+    def __call__(self, app: Any) -> Any:
+        async def gated(scope: Any, receive: Any, send: Any) -> None:
+            begun = False
+
+            async def after_the_first(message: Any) -> None:
+                nonlocal begun
+                if begun and not self.opened:
+                    self.held += 1
+                    await asyncio.Event().wait()  # the server ends it
+                begun = begun or message["type"] == "http.response.body"
+                await send(message)
+
+            await app(scope, receive, after_the_first if scope.get("path", "").endswith("/call") else send)
+
+        return gated
+
+
+@pytest.mark.parametrize("replay", [True, False])
+async def test_batch_that_a_restart_breaks_is_played_again(replay: bool) -> None:
+    """The sessions are gone with the server: the calls under way break, and going on with them is answered 404."""
+    gate = Gate()
+    rollouts = 2 * WINDOW
+    with restarting(gate) as server:
+        async with runtime_of(config_of(server.url, 60.0, replay=replay)) as playing, asyncio.timeout(100):
+            async with asyncio.TaskGroup() as tasks:
+                batch = [tasks.create_task(play(playing, f"{replay} {n}", two_plays())) for n in range(rollouts)]
+                while gate.held < rollouts:  # noqa: ASYNC110 - the server is on another thread
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(server.stop)
+                gate.opened = True
+                await asyncio.to_thread(server.start)
+            outcomes = [task.result() for task in batch]
+            assert (await play(playing, f"{replay} after")).reward == 1.0  # no run ended
+    assert [outcome.reward for outcome in outcomes] == [1.0 if replay else 0.0] * rollouts
+    assert {outcome.replayed for outcome in outcomes} == {replay}
+
+
+def two_plays() -> Any:
+    return model(*(("step",), ("finish",)) * 2)
+
+
+class Cell(NamedTuple):
+    """A fault of the second call, and whether the rollout is played again."""
+
+    mishap: Mishap
+    again: bool
+
+
+CELLS = {
+    "reset": Cell(Mishap(kind=MishapKind.RESET, path="/call", at=1), again=True),
+    "lose": Cell(Mishap(kind=MishapKind.LOSE, path="/call", at=1), again=True),
+    **{
+        str(status): Cell(Mishap(kind=MishapKind.STATUS, path="/call", at=1, status=status), again=again)
+        for again, statuses in ((True, (502, 503, 504, 404, 410)), (False, (400, 429, 500)))
+        for status in statuses
+    },
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+async def test_lost_episode_is_played_once_more(name: str) -> None:
+    cell = CELLS[name]
+    with envs.serve(envs.Trouble) as served:
+        async with Proxy(served.url, [cell.mishap]) as proxy, runtime_of(config_of(proxy.url, 60.0)) as playing:
+            engine = model(("step",), ("step",), ("finish",), ("finish",))
+            outcome = await play(playing, f"cell {name}", engine)
+        assert served.sessions == 0
+    assert outcome.replayed is cell.again
+    assert (outcome.reward, bool(outcome.trajectory.error)) == ((1.0, False) if cell.again else (0.0, True))
+    assert proxy.count("/create") == 1 + cell.again
+
+
+async def test_deadline_is_not_played_again() -> None:
+    with envs.serve(envs.Trouble) as served:
+        mishap = Mishap(kind=MishapKind.HANG, path="/call", at=0)
+        async with Proxy(served.url, [mishap]) as proxy:
+            config = config_of(proxy.url, 60.0, call_timeout=0.5)
+            async with runtime_of(config) as playing:
+                outcome = await play(playing, "hangs")
+    assert (outcome.replayed, outcome.trajectory.stop_reason) == (False, StopReason.ERROR)

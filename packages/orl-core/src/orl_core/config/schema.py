@@ -99,6 +99,9 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     parallel_calls: Annotated[bool, Meta(description="Run the calls of a turn concurrently.")] = Limits().parallel_calls
     max_concurrency: Annotated[Positive | None, Meta(description="Most sessions of a process; null: adaptive.")] = None
     call_timeout: Annotated[Seconds | None, Meta(description="Seconds for a call; null: as `rollout` says.")] = None
+    replay: Annotated[
+        bool, Meta(description="Play a rollout again whose connection broke; false: its world outlives the session.")
+    ] = True
 
     def __post_init__(self) -> None:
         if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:

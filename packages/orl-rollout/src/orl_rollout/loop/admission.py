@@ -119,7 +119,7 @@ class Ticket:
         self._let_in = 0.0
         self._refusal: Unserved | None = None
         self._refusals = 0
-        self._lost: SessionLost | None = None
+        self._lost: set[str] = set()  # faults since a session last opened
         self._lost_since = 0.0
         self.waited = 0.0
 
@@ -144,13 +144,16 @@ class Ticket:
 
         A server that never answered is not away: its address is wrong.
         """
-        away = self._lost is not None and str(self._lost) == error and self._limiter.answered
-        return self._lost_since if away else None
+        return self._lost_since if error in self._lost and self._limiter.answered else None
+
+    def lost_midway(self, error: str) -> bool:
+        """Return whether `error` is that of a session that had opened, and was lost with its connection or server."""
+        return self.lost_since(error) is not None and self._refusal is None
 
     def opened(self) -> None:
         """Note that the server took the session."""
         self._limiter.answered = True
-        self._lost, self._refusals, self.waited = None, 0, 0.0
+        self._lost, self._refusals, self.waited = set(), 0, 0.0
         self._limiter.grow()
 
     def overloaded(self) -> None:
@@ -160,8 +163,8 @@ class Ticket:
 
     def lost(self, fault: SessionLost, since: float) -> None:
         """Note that the server is away, `since` that moment at least."""
-        self._lost_since = since if self._lost is None else self._lost_since
-        self._lost = fault
+        self._lost_since = self._lost_since if self._lost else since
+        self._lost.add(str(fault))
 
     def refused(self, refusal: Unserved) -> None:
         """Note that the server did not take the session, which may be opened again."""
