@@ -135,7 +135,7 @@ async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any
         worker = run_of(args).worker(args)
         context = context_tokens(args, evaluation=evaluation) or context_tokens_of(worker.config)
         closing = AsyncExitStack()
-        client = await closing.enter_async_context(OpenRewardClient(worker.config))
+        client = await closing.enter_async_context(OpenRewardClient(worker.config, worker.open_sessions))
         timeouts = Timeouts(retry=worker.config.rollout.patience)
         engine = SglangEngine(url, context_tokens=context, payload=payload, timeouts=timeouts)
         engine = await closing.enter_async_context(engine)

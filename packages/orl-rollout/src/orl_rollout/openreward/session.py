@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -26,6 +27,7 @@ from orl_rollout.http.client import KEPT_BYTES
 from orl_rollout.logs import logger_of
 from orl_rollout.loop.session import Opening, SessionLost
 from orl_rollout.openreward.faults import FORGOTTEN, as_session_error
+from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.openreward.remote import RemoteSession
 from orl_rollout.openreward.transport import Endpoint, Refusal, retried, transient
 from orl_rollout.openreward.wire import (
@@ -55,6 +57,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     close_seconds: float
     open_seconds: float = OPEN_SECONDS
     scrubber: Scrubber
+    open_sessions: OpenSessions | None = None
 
 
 class OpenRewardSession:
@@ -122,7 +125,9 @@ class OpenRewardSession:
 
     async def _begin(self, task: Task) -> Opening:
         endpoint = await self._reach(task)
-        self._remote = remote = RemoteSession(endpoint, self._options.secrets, self._options.overrides)
+        options, listed = self._options, self._options.open_sessions
+        named = partial(listed.opened, options.name) if listed is not None else None
+        self._remote = remote = RemoteSession(endpoint, options.secrets, options.overrides, named=named)
         begun = False
         try:
             await remote.create(_episode(task, endpoint.variant, self._options.toolset))
@@ -179,6 +184,8 @@ async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
     try:
         with as_session_error(f"closing a session of {options.name}", options.scrubber):
             await remote.delete(options.close_seconds)
+            if options.open_sessions is not None and remote.sid:
+                options.open_sessions.closed(remote.sid)
     except SessionLost as fault:
         logger.info("%s", fault)
     except SessionError as fault:
