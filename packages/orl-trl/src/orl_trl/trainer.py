@@ -114,7 +114,7 @@ def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
 
 async def _compared(config: RunConfig, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, float]]:
     async with OpenRewardClient(config) as client:
-        return await compare(outcomes, client, config.group_reward)
+        return await compare(outcomes, client, config.group_reward, patience=config.rollout.patience)
 
 
 def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Runtime]:
