@@ -16,6 +16,7 @@ BENCHMARKS = {
     "parsers": "parser speed and agreement against SGLang's own detectors",
     "prepare": "tasks.jsonl of a million tasks: time and peak memory",
     "one-gpu": "engine, weight sync and update of a model on one GPU, beside bare SGLang; small without a GPU",
+    "night": "accidents of real runs, and sick runs that must not go on: what is lost, miscounted, ended, not ended",
     "import-time": "what importing orl and `orl --help` cost",
 }
 
@@ -27,6 +28,8 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which ones; all by default")
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: seconds instead of minutes")
+    parser.add_argument("--seed", type=int, default=0, help="of the night's tasks and of the moments of its accidents")
+    parser.add_argument("--long", action="store_true", help="add an outage of 300 s to the night")
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - set(BENCHMARKS)):
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
@@ -35,7 +38,8 @@ def main() -> int:
     for name in options.names or BENCHMARKS:
         console.rule(f"{name}: {BENCHMARKS[name]}")
         benchmark = import_module(f"benchmarks.{name.replace('-', '_')}")
-        complaints += [f"{name}: {complaint}" for complaint in benchmark.run(console, quick=options.quick)]
+        more = {"seed": options.seed, "long": options.long} if name == "night" else {}
+        complaints += [f"{name}: {complaint}" for complaint in benchmark.run(console, quick=options.quick, **more)]
     for complaint in complaints:
         console.print(complaint, style="red", markup=False)
     return bool(complaints)

@@ -109,8 +109,8 @@ PUBLIC = {
     "orl_playground": "server warm_start",
     "orl_rollout": (
         "CircuitBreaker Engine Entry Journal LocalEngine OpenRewardClient Opening Outcome Overloaded Plan "
-        "RolloutRequest Run Runtime Session SglangEngine Timeouts Trainer load_tokenizer metrics_of open_runtime "
-        "prepare read_journal read_tasks rollout stats_of"
+        "RolloutRequest Run Runtime Session SessionLost SglangEngine Timeouts Trainer load_tokenizer metrics_of "
+        "open_runtime prepare read_journal read_tasks rollout stats_of"
     ),
     "orl_rollout.openreward": "OpenRewardClient OpenRewardSession",
     "orl_slime": "generate hooks launch",

@@ -78,4 +78,6 @@ def test_run_that_breaks_off_is_not_finished(monkeypatch: pytest.MonkeyPatch, tm
     write_config(tmp_path, command.request.run.config)
     with pytest.raises(OSError, match="No space"):
         attempts.run_to_end(command, lambda _: pytest.fail("no other attempt helps"))
-    assert not read_record(tmp_path).finished
+    record = read_record(tmp_path)
+    assert not record.finished
+    assert "No space" in record.summary["error"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from orl_cluster.launch import process
+from orl_rollout.run_folder.process import running
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.signals import children
 
@@ -47,6 +48,16 @@ def test_everything_else_arrives_byte_by_byte_and_in_order(tmp_path: Path):
 
 def test_without_secrets_the_log_is_what_was_said(tmp_path: Path):
     assert logged(tmp_path, "print('TOKEN', flush=True)", hidden=()) == b"TOKEN\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is full")
+def test_full_disk_behind_the_log_does_not_end_the_trainer(tmp_path: Path):
+    program = "print(*range(100_000), sep='\\n', flush=True); open(sys.argv[1], 'w').write('whole')"
+    done = tmp_path / "done"
+    command = [sys.executable, "-c", SAYS + program, str(done)]
+    with running(command, ENVIRONMENT, log=Path("/dev/full"), hidden=()) as trainer:
+        assert trainer.wait(60) == 0
+    assert done.read_text(encoding="utf-8") == "whole"
 
 
 def test_working_folder_is_no_secret(tmp_path: Path):

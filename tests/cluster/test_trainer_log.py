@@ -105,3 +105,14 @@ def test_log_of_a_gpu_run_has_the_common_names(log: str, loss: float, seconds: f
     assert metrics["entropy"] > 0.1
     assert metrics["learning_rate"] == 0.0004
     assert set(NAMES.values()) - {"kl"} <= metrics.keys()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is full")
+def test_log_is_followed_through_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The trainer goes on, and no thread dies."""
+    log, path = tmp_path / "trainer.log", tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    log.touch()
+    with followed(log, path), log.open("a") as file:
+        file.write((LOGS / "slime.log").read_text())
+    assert caplog.text.count("No space left") == 2

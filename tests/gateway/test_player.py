@@ -29,7 +29,7 @@ from orl_gateway.shared import shared_gateway
 from orl_rollout.journal.journal import Journal, read_journal
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
-from orl_rollout.loop.session import Session
+from orl_rollout.loop.session import Session, SessionLost
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import load_player
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
@@ -137,7 +137,7 @@ async def test_agent_that_its_turns_end_is_no_error() -> None:
 
 
 async def test_agent_that_takes_too_long_is_ended() -> None:
-    trajectory = await play(waits, session_of(1.0), timeout=0.01)
+    trajectory = await play(waits, session_of(1.0), timeout=0.5)
     assert trajectory.stop_reason is StopReason.TIMEOUT
 
 
@@ -393,3 +393,46 @@ async def test_calls_of_a_function_are_checked() -> None:
     session = session_of(1.0)
     assert (await play(wrong, session)).error == ""
     assert session.calls == []
+
+
+class Forgetful:
+    """An environment whose first session is lost when it is answered."""
+
+    def __init__(self) -> None:
+        self.sessions: list[ScriptedSession] = []
+
+    def session(self, task: Task) -> Session:
+        answer = ToolResult(name="answer", reward=1.0, finished=True)
+        script = [answer] if self.sessions else [SessionLost("reset by peer")]
+        self.sessions.append(ScriptedSession(script, accepts_text_answer=True))
+        return self.sessions[-1]
+
+
+async def asks_once(episode: AgentEpisode) -> None:
+    async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+        await client.chat.completions.create(model=episode.model, messages=[{"role": "user", "content": "Hello."}])
+
+
+ASKS_ONCE = """
+import json, os, urllib.request
+body = json.dumps({"model": os.environ["ORL_MODEL"], "messages": [{"role": "user", "content": "Hello."}]}).encode()
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers))
+"""
+
+
+@pytest.mark.parametrize(
+    ("agent", "sessions"),
+    [(f"{HERE}:asks_once", 2), ({"command": [sys.executable, "-I", "-S", "agent.py"]}, 1)],
+    ids=["function", "program"],
+)
+async def test_lost_function_is_played_again_and_no_program(agent: Any, sessions: int, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(ASKS_ONCE)
+    world = Forgetful()
+    config = config_of(agent=agent if isinstance(agent, str) else {**agent, "folder": str(tmp_path)})
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
+    runtime = Runtime(config, renderer=RENDERER, client=world, breaker=breaker)
+    outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("text", "text")))
+    assert [(session.opened, session.closed) for session in world.sessions] == [(1, 1)] * sessions
+    assert (outcome.replayed, outcome.reward) == ((True, 1.0) if sessions == 2 else (False, 0.0))
+    assert bool(outcome.trajectory.error) is (sessions == 1)

@@ -115,7 +115,7 @@ async def test_open_sessions_are_recorded_at_the_end(model: str, tmp_path: Path)
 
 
 async def test_session_ends_at_its_deadline(model: str, tmp_path: Path) -> None:
-    short = {"call_timeout": 0.5, "turn_timeout": 0.5, "rollout_timeout": 0.5, "upload": False}
+    short = {"call_timeout": 2.0, "turn_timeout": 2.0, "rollout_timeout": 2.0, "upload": False}
     async with recorded(model, tmp_path, rollout=short) as recorder:
         token = await recorder.begin()
         await chats(recorder.gateway.url, token)

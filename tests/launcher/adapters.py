@@ -7,6 +7,7 @@ import os
 import signal
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 from msgspec import structs
 from orl_core.errors import ConfigError, RunAborted
@@ -125,6 +126,27 @@ def _train_until_aborted(run: Run) -> None:
     raise RunAborted("the engine is gone")
 
 
+def _fill_the_report(run: Run) -> None:
+    """Let the disk be full when the report is drawn."""
+    (run.folder / "curve.png").symlink_to("/dev/full")
+
+
+def _train_before_a_full_disk(run: Run) -> None:
+    _fill_the_report(run)
+    _train_well(run)
+
+
+def _train_until_aborted_before_a_full_disk(run: Run) -> None:
+    _fill_the_report(run)
+    _train_until_aborted(run)
+
+
+def _train_until_full(run: Run) -> None:
+    """As if a file of the run found no room."""
+    _write_metrics(run, 2)
+    Path("/dev/full").write_text("x", encoding="utf-8")
+
+
 def _train_until_broken(run: Run) -> None:
     """As if the trainer ran out of memory."""
     _write_metrics(run, 2)
@@ -148,4 +170,7 @@ train_until_interrupted = Adapter(_train_until_interrupted)
 train_until_signalled = Adapter(_train_until_signalled)
 train_through_a_signal = Adapter(_train_through_a_signal)
 train_until_aborted = Adapter(_train_until_aborted)
+train_before_a_full_disk = Adapter(_train_before_a_full_disk)
+train_until_aborted_before_a_full_disk = Adapter(_train_until_aborted_before_a_full_disk)
+train_until_full = Adapter(_train_until_full)
 train_until_broken = Adapter(_train_until_broken)

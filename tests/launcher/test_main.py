@@ -335,6 +335,37 @@ def test_a_trainers_own_exception_is_kept_and_the_run_reported(training: Trainin
     assert Path("runs/five/report.html").is_file()
 
 
+def test_full_disk_ends_a_run_with_one_line(capsys: Capture, training: Training) -> None:
+    assert "No space left" in fails(capsys, 1, *training("train_until_full", "one"))
+    assert Path("runs/one/report.html").is_file()
+
+
+def test_full_disk_for_the_report_leaves_the_end_of_the_run(capsys: Capture, training: Training) -> None:
+    assert main(training("train_before_a_full_disk", "one")) == 0
+    assert "No space left" in capsys.readouterr().out
+    assert json.loads(Path("runs/one/summary.json").read_bytes())["success_after"] == 0.6
+    assert "the engine is gone" in fails(capsys, 1, *training("train_until_aborted_before_a_full_disk", "two"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_disk_behind_stdout_is_an_error(training: Training, unbuffered: str) -> None:
+    assert main(training("train_half_in_error", "one")) == 0
+    program = "from orl_launcher.main import program; program()"
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program, "show", "runs/one"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "No space left" in line
+
+
 def test_tasks_that_are_not_there(capsys: Capture, training: Training, tmp_path: Path) -> None:
     assert "orl prepare" in fails(
         capsys, 1, *training("train_well", "four"), "--task-data", str(tmp_path / "none.jsonl")

@@ -156,8 +156,10 @@ def test_interrupted_run_keeps_episodes_and_upload_files(tmp_path: Path, model: 
             deadline = time.monotonic() + 60
             while not (out.is_dir() and any(True for _ in read_journal(out))) and time.monotonic() < deadline:
                 time.sleep(0.1)
+            assert len(list(out.glob("sessions-*.jsonl"))) == 1
             child.send_signal(signal.SIGINT)
             assert child.wait(60) == 130
+    assert not list(out.glob("sessions-*.jsonl"))
     assert any(True for _ in read_journal(out))
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["rollout"]["journal"] is None  # `orl upload` looks where the episodes are

@@ -159,6 +159,10 @@ def test_parser_refusal_is_the_reported_problem(capsys: pytest.CaptureFixture[st
     )
 
 
+def test_unknown_estimator_is_refused_before_the_start(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    assert "own" in refused(capsys, python, "--advantage-estimator", "own")
+
+
 @pytest.mark.slow
 def test_an_attention_that_mixes_packed_sequences_trains_each_by_itself(
     capsys: pytest.CaptureFixture[str], python: str, flashless: str

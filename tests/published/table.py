@@ -60,6 +60,22 @@ How to read the tables:
   L1), so only the end of the whole rendering can be compared.
 - **told**: the template shows no tools, so the run needs a `system_prompt_template`.
 
+## Models without tools
+
+The chat templates of many older and smaller models know no tools: ChatML, Zephyr, Phi-3, Vicuna, Alpaca, OpenChat,
+Llama 2 and 3, Granite 3, StarChat, DeepSeek LLM. Show such a model the tools and an example of a call in
+`system_prompt_template`. Results are then user messages, as in the cookbook:
+
+```
+<tool_response>
+The door is locked.
+</tool_response>
+```
+
+All results of an action, and a user message after them, are one message, so that roles alternate. The template's own
+role for results is used if it prints results in its own way, or if it also prints tools or calls. A template that
+refuses or drops a system message (Gemma 1, Mistral v0.1) is refused: name another file in `chat_template`.
+
 ## Certified
 
 | template | reasoning | format | vocabulary | history | limits and differences |

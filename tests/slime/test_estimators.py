@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from orl_cluster.estimators import ESTIMATORS
 from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import NOTE
 
@@ -138,3 +139,21 @@ def roles_of(run: Path) -> dict[str, str]:
     (role,) = json.loads((run / "megatron.json").read_text(encoding="utf-8"))["megatron"]
     assert role["role"] == "critic"
     return role["overrides"]
+
+
+@pytest.mark.parametrize("argv", [("--advantage-estimator", "own"), ("--", "--advantage-estimator", "own")])
+def test_unknown_estimator_is_refused_before_the_start(
+    capsys: pytest.CaptureFixture[str], python: str, argv: tuple[str, ...]
+) -> None:
+    told = refused(capsys, python, *SHAPE, *argv)
+    assert "own" in told
+    assert all(name in told for name in ESTIMATORS)
+
+
+def test_each_seed_is_another_seed_of_megatron(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    seeds = []
+    for seed in ("0", "1", "1234"):
+        words = words_of(planned(capsys, python, *SHAPE, "--seed", seed))
+        seeds.append(int(words[words.index("--seed") + 1]))
+    assert len(set(seeds)) == 3
+    assert min(seeds) > 0, "Megatron takes no 0"

@@ -102,6 +102,12 @@ def test_post_process_gives_what_the_estimator_wants(estimator: str, expected: l
     assert rewards == pytest.approx(expected, abs=1e-3)
 
 
+def test_unknown_estimator_does_not_train_on_raw_rewards():
+    for normalised in (True, False):
+        with pytest.raises(ConfigError, match="own"):
+            post_process(arguments(advantage_estimator="own", rewards_normalization=normalised), batch())
+
+
 async def test_reward_returns_what_was_set():
     assert await reward(None, Sample(reward=0.5)) == 0.5
     assert await reward(None, [Sample(reward=0.5), Sample()]) == [0.5, 0.0]

@@ -44,6 +44,7 @@ ELSEWHERE = {
     "wandb_project": "tests/trl/test_settings.py",
     "tensorboard": "tests/trl/test_training.py",
     "max_tokens_per_gpu": "tests/trl/test_micro_batches.py",
+    "max_logprob_difference": "tests/trl/test_weight_check.py",
     "lora_rank": "tests/trl/test_lora.py",
 }
 REFUSED = {"save": "x", "async": True}

@@ -9,6 +9,7 @@ alone: TRL's rollouts of several data are in test_several_rows.py.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -168,6 +169,7 @@ def by_trl(batch: Batch, checkpoint: Path, folder: Path) -> list[Row]:
     rollouts = Rollouts(plan_of(run, settings), InProcessEngine(model), Recorded(batch).open)
     with quiet_trl(), rollouts:
         trainer = trainer_of(model, str(checkpoint), settings, rollouts)
+        trainer.max_logprob_difference = math.inf  # the batch has logprobs of no model
         trainer.train()
     columns = columns_of(rollouts.outcomes)
     rows = {

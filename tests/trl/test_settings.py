@@ -45,7 +45,11 @@ def test_save_interval_counts_steps(tmp_path: Path, rows: dict[str, Any]):
     """TRL counts updates, of which a step makes several."""
     made = settings(tmp_path, save_interval=3, num_rollout=9, **rows)
     assert (made.save_steps, made.max_steps) == (3 * updates_per_step(made), 9 * updates_per_step(made))
-    assert settings(tmp_path).save_strategy == "no"
+
+
+def test_two_checkpoints_are_kept_by_default(tmp_path: Path):
+    made = settings(tmp_path)
+    assert (made.save_steps, made.save_total_limit) == (10 * updates_per_step(made), 2)
 
 
 def test_one_of_several_gpus_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

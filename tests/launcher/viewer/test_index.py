@@ -67,6 +67,14 @@ def test_index_grows_with_the_journal(index: Index, folder: Path, tmp_path: Path
     assert sorted(path.name for path in folder.iterdir()) == ["journal-1.jsonl.zst", "journal-2.jsonl.zst"]
 
 
+def test_replaced_attempts_are_left_out(index: Index, folder: Path) -> None:
+    path = write(folder, trajectory_of(key="a"))
+    with path.open("ab") as file:
+        file.write(frame(encode_entry(structs.replace(entry_of(trajectory_of(key="b")), replaced=True))))
+    write(folder, trajectory_of(key="b"))
+    assert (grown(index), total(index)) == (2, 2)
+
+
 def test_torn_and_foreign_records_are_left_out(index: Index, folder: Path) -> None:
     path = write(folder, trajectory_of(key="a"))
     with path.open("ab") as file:

@@ -9,6 +9,7 @@ from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, Trajectory
 from orl_rollout.loop.clock import give_up, never
+from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import rollout
 from orl_testing import ScriptedEngine, ScriptedSession
 
@@ -36,7 +37,7 @@ def result(text: str = "ok", **fields: Any) -> ToolResult:
 
 
 async def play(
-    engine: ScriptedEngine, session: ScriptedSession, stopped: Any = never, pause: Any = give_up, **limits: Any
+    engine: Engine, session: ScriptedSession, stopped: Any = never, pause: Any = give_up, **limits: Any
 ) -> Trajectory:
     job = RolloutSpec(task=TASK, rollout_id="k", limits=Limits(**limits), sampling={"temperature": 0.7})
     trajectory = await rollout(job, session=session, renderer=RENDERER, engine=engine, stopped=stopped, pause=pause)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.trajectory import Generation, StopReason, Trajectory
+from orl_rollout.loop.deadline import postpone
 from orl_testing import ScriptedEngine
 
 from tests.laws.virtual import VirtualLoop
@@ -60,3 +63,32 @@ def test_rollout_that_the_host_gives_up_is_aborted(read: int):
     trajectory = played(frozenset({read}), goes_on=False)
     assert trajectory.stop_reason is StopReason.ABORTED
     assert not trajectory.trainable
+
+
+class Away:
+    """An engine that is away before each answer, for LONG, and says so."""
+
+    def __init__(self, *, says_so: bool) -> None:
+        self._engine = engine_of_three_calls()
+        self._says_so = says_so
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        if self._says_so:
+            postpone(LONG)
+        await asyncio.sleep(LONG)
+        return await self._engine.generate(ids, sampling, key=key)
+
+
+def engine_of_three_calls() -> ScriptedEngine:
+    return ScriptedEngine([say(call(number)) for number in range(3)])
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_no_deadline_counts_an_engine_that_is_away(says_so: bool):
+    async def main() -> Trajectory:
+        session = session_of(result("a"), result("b"), result("c", finished=True))
+        return await play(Away(says_so=says_so), session)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        trajectory = runner.run(main())
+    assert trajectory.stop_reason is (StopReason.FINISHED if says_so else StopReason.ERROR)

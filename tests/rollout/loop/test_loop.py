@@ -17,7 +17,8 @@ Those of 7 to 10, how a rollout ends before its time, stand in test_loop_endings
 10. Cancellation propagates after the session is closed.
 11. A tool result over its budget is cut with a visible marker; an image is refused loudly.
 12. Evaluation uses the sampling parameters it is given.
-13. The breaker ends a run whose rollouts mostly end in ERROR (tests/rollout/runtime/test_circuit_breaker.py).
+13. The breaker ends a run whose rollouts mostly end in ERROR (tests/rollout/runtime/test_circuit_breaker.py), and none
+    that loses a batch to a restart (tests/rollout/runtime/test_outages.py).
 """
 
 from __future__ import annotations

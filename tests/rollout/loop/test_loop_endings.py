@@ -111,16 +111,16 @@ async def test_9_a_call_past_its_deadline_is_a_fault():
 async def test_9_late_turn_is_a_fault_of_whom_it_waits_for(engine: float, session: float, words: str):
     async with asyncio.timeout(10):
         trajectory = await play(
-            ScriptedEngine([say(call())], pause=engine), session_of(result(), pause=session), turn_timeout=0.05
+            ScriptedEngine([say(call())], pause=engine), session_of(result(), pause=session), turn_timeout=0.5
         )
     assert trajectory.stop_reason is StopReason.ERROR
-    assert trajectory.error == f"{words}: no answer within the 0.05 s of its turn"
+    assert trajectory.error == f"{words}: no answer within the 0.5 s of its turn"
 
 
 @pytest.mark.parametrize("train", [False, True])
 async def test_9_late_rollout_is_a_timeout_with_its_turns(train: bool):
     engine, session = ScriptedEngine([say(call())]), session_of(result(), pause=Hang)
-    trajectory = await play(engine, session, rollout_timeout=0.05, train_timeouts=train)
+    trajectory = await play(engine, session, rollout_timeout=0.5, train_timeouts=train)
     assert trajectory.stop_reason is StopReason.TIMEOUT
     assert len(trajectory.turns) == 1
     assert trajectory.trainable is train

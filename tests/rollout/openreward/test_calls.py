@@ -75,9 +75,13 @@ async def test_a_call_is_cut_by_the_callers_deadline_and_run_once(gallery):
     envs.Hanging.started.clear()
     before = gallery.sessions
     async with Playing("Hanging", gallery.url) as play:
+        calling = asyncio.ensure_future(play.call("wait"))
+        async with asyncio.timeout(60):
+            while not envs.Hanging.started:  # noqa: ASYNC110 - the server is on another thread
+                await asyncio.sleep(0.01)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await play.call("wait")
+            async with asyncio.timeout(0):
+                await calling
     assert envs.Hanging.started == ["wait"]
     assert gallery.sessions == before
 

@@ -12,7 +12,7 @@ from orl_core.errors import (
     SessionUnavailable,
 )
 from orl_rollout.http.client import UnsafeAnswer
-from orl_rollout.loop.session import Overloaded
+from orl_rollout.loop.session import Overloaded, SessionLost
 from orl_rollout.openreward.faults import SEARCHED, as_session_error
 from orl_rollout.openreward.transport import Refusal, RemoteFailure
 from orl_rollout.secrets.secrets import Scrubber
@@ -65,8 +65,13 @@ def test_secret_at_the_end_of_what_is_searched_is_not_shown(place: int) -> None:
     ("cause", "kind"),
     [
         (TimeoutError(), SessionTimeout),
-        (aiohttp.ServerDisconnectedError(), SessionUnavailable),
-        (Refusal(503, "busy"), SessionUnavailable),
+        (aiohttp.ServerDisconnectedError(), SessionLost),
+        (aiohttp.ConnectionTimeoutError(), SessionLost),
+        (ConnectionResetError(), SessionLost),
+        (Refusal(502, "bad gateway"), SessionLost),
+        (Refusal(503, "busy"), SessionLost),
+        (Refusal(500, "a bug"), SessionUnavailable),
+        (Refusal(404, "no such session"), SessionRefused),
         (Refusal(429, "busy"), Overloaded),
         (Refusal(400, "no such task"), SessionRefused),
         (UnsafeAnswer("too large"), SessionAnswerError),
@@ -79,3 +84,9 @@ def test_fault_has_the_class_of_its_cause(cause: Exception, kind: type[SessionEr
         raise cause
     assert type(caught.value) is kind
     assert caught.value.__cause__ is cause
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_a_session_that_the_server_forgot_is_lost(status: int) -> None:
+    with pytest.raises(SessionLost), as_session_error("calling", Scrubber([VALUE]), begun=True):
+        raise Refusal(status, "no such session")

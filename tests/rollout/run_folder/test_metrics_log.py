@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from orl_core.config import EnvironmentConfig, RunConfig
+from orl_core.errors import OrlError
 from orl_rollout.run_folder.metrics_log import append, overall, read
 from orl_rollout.run_folder.summary import Summary
 
@@ -79,3 +80,11 @@ def test_update_stands_in_the_row_of_its_batch(tmp_path: Path) -> None:
     assert (first.kind, first.step, first.seconds) == ("train", 1, 3.0)
     assert first.metrics == {"a/b/reward": 0.75, "loss": 0.25}
     assert (second.kind, second.step, second.metrics) == ("train", 2, {"loss": 0.125})
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is full")
+def test_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(OrlError, match=r"metrics\.jsonl"):
+        append(path, "train", 1, {"reward": 0.5}, seconds=1.0)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.messages import ToolCall
 from orl_core.task import Task
+from orl_rollout.loop import admission
+from orl_rollout.loop.admission import AdaptiveLimiter, LimitedSession
 from orl_rollout.loop.clock import never
-from orl_rollout.loop.session import Overloaded
-from orl_rollout.runtime import admission
-from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
+from orl_rollout.loop.session import Overloaded, SessionLost, Unserved
 from orl_testing import ScriptedSession
 
 TASK = Task(env_name="A/B", deployment_name="A/B")
@@ -195,17 +195,54 @@ async def test_a_refused_opening_is_tried_again_and_nothing_else():
     assert await ticket.again(never)
 
 
-async def test_patience_ends_and_the_hosts_flag_ends_a_pause():
-    limiter = AdaptiveLimiter(None)
+@pytest.mark.parametrize(
+    ("answered", "refusal", "patience"),
+    [
+        (True, Overloaded("full", retry_after=3600.0), 600.0),
+        (True, SessionLost("away"), 600.0),
+        (False, Overloaded("full"), 600.0),
+        (False, SessionLost("away"), admission.FIRST_CONTACT),
+    ],
+)
+async def test_patience_ends_and_the_hosts_flag_ends_a_pause(answered: bool, refusal: Unserved, patience: float):
+    limiter = AdaptiveLimiter(None, patience=600.0)
+    limiter.answered = answered
     ticket = limiter.ticket()
-    tries = 0
-    while tries < 1000:
+    for _ in range(1000):
         async with ticket:
-            ticket.refused(Overloaded("full", retry_after=3600.0))
+            ticket.refused(refusal)
         if not await ticket.again(lambda: True):
             break
-        tries += 1
-    assert tries == admission.PATIENCE // (admission.LONGEST_WISH + admission.FIRST_PAUSE)
+    assert ticket.waited == pytest.approx(patience, abs=1.0)
+
+
+async def test_server_away_lowers_no_limit_and_is_one_warning(caplog: pytest.LogCaptureFixture):
+    limiter = AdaptiveLimiter(8, name="A/B")
+    limiter.answered = True
+    for _ in range(8):
+        ticket = limiter.ticket()
+        async with ticket:
+            ticket.refused(SessionLost("no answer"))
+        assert await ticket.again(lambda: True)
+    assert limiter.limit == 8.0
+    (said,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "A/B" in said.getMessage()
+
+
+async def test_patience_begins_again_with_each_session():
+    limiter = AdaptiveLimiter(None)
+    ticket = limiter.ticket()
+    async with ticket:
+        ticket.refused(SessionLost("away"))
+    assert await ticket.again(lambda: True)
+    assert ticket.lost_since("away") is None  # by a server that never answered
+    async with ticket:
+        ticket.opened()
+    assert ticket.waited == 0.0
+    async with ticket:
+        ticket.refused(SessionLost("away"))
+    assert ticket.lost_since("away") is not None
+    assert ticket.lost_since("another fault") is None
 
 
 async def test_call_answered_429_lowers_limit_and_is_not_retried():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +60,33 @@ def test_promise_13_a_rollout_that_fails_late_counts_once():
     breaker.saw("")
     with pytest.raises(RunAborted, match=f"{WINDOW} of the last {WINDOW} rollouts"):
         breaker.saw_late("the last")
+
+
+def lost(breaker: CircuitBreaker, rollouts: int, since: float) -> None:
+    for number in range(rollouts):
+        breaker.saw(f"lost {number}", lost_since=since)
+
+
+def test_promise_13_batch_lost_to_a_restart_ends_nothing():
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1, patience=600.0)
+    lost(breaker, 4 * WINDOW, time.monotonic())
+    breaker.saw("one answer")
+
+
+def test_promise_13_server_away_for_the_patience_ends_the_run():
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1, patience=600.0)
+    lost(breaker, WINDOW - 1, time.monotonic() - 599.0)
+    breaker.saw("", lost_since=None)
+    lost(breaker, WINDOW, time.monotonic() - 601.0)  # one succeeded since
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1, patience=600.0)
+    with pytest.raises(RunAborted, match=f"{WINDOW} of the last {WINDOW} rollouts"):
+        lost(breaker, WINDOW, time.monotonic() - 601.0)
+
+
+def test_promise_13_answers_among_lost_rollouts_end_the_run():
+    breaker = CircuitBreaker(max_error_rate=0.25, group_size=1, patience=600.0)
+    lost(breaker, WINDOW // 2, time.monotonic())
+    assert fed(breaker, [True] * WINDOW) == (
+        WINDOW // 2,
+        f"{WINDOW} of the last {WINDOW} rollouts ended in ERROR; the latest: fault {WINDOW // 2}",
+    )

@@ -50,6 +50,16 @@ async def test_what_is_recorded_is_sent_while_the_run_goes_on(tmp_path, platform
     assert {headers["x-api-key"] for headers in platform.headers} == {KEY}
 
 
+async def test_replaced_attempt_is_not_uploaded(tmp_path, platform):
+    with Journal(tmp_path, config_of()) as journal:
+        await journal.record(outcome("the first"), replaced=True)
+        await journal.record(outcome("the second"))
+    assert upload(tmp_path).counts.sent == 1
+    assert "the second" in str(platform.events())
+    assert "the first" not in str(platform.events())
+    assert not unsent(tmp_path)
+
+
 def test_long_rollouts_are_cut_into_requests_in_order(tmp_path, platform):
     write(tmp_path, trajectory_of(turns=50))
     assert upload(tmp_path).counts.sent == 1

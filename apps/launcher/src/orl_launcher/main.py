@@ -7,6 +7,7 @@ number, even if the command finished: 129 SIGHUP, 130 SIGINT, 143 SIGTERM.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -79,6 +80,7 @@ on OpenReward, with OPENREWARD_API_KEY set:
 """
 
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # no room, or none for this user
 LEAVE_SECONDS = 5.0  # for the interpreter to end, before threads that are stuck are left behind
 
 
@@ -97,8 +99,10 @@ def program() -> NoReturn:
     code = main()
     try:
         sys.stdout.flush()
-    except OSError:  # `orl ... | head`: the interpreter must not try again
+    except OSError as exc:  # `orl ... | head`, or a full disk: the interpreter must not try again
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if code == 0 and exc.errno in FULL_DISK:
+            code = _say_full(exc)
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) not in (signal.SIG_IGN, None):
             signal.signal(ending, signal.SIG_DFL)
@@ -174,6 +178,15 @@ def _run(words: list[str]) -> int:
     except BrokenPipeError:  # `orl show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as exc:
+        if exc.errno not in FULL_DISK:
+            raise
+        return _say_full(exc)
+
+
+def _say_full(exc: OSError) -> int:
+    _say(f"orl: error: {exc}. Make room on the disk, then run the command again")
+    return 1
 
 
 def _say(line: str) -> None:

@@ -3,7 +3,7 @@
     OrlError
     ├── ConfigError     a file, an option or an environment variable is wrong: refused at load time
     ├── EngineError     the inference engine failed: -Timeout, -Unavailable, -Refused, -AnswerError (law L1)
-    ├── SessionError    the environment or the way to it failed: the same four, and Overloaded
+    ├── SessionError    the environment or the way to it failed: the same four; Overloaded, SessionLost
     ├── RenderError     messages could not become token ids, or the tokenizer fails its certificate
     └── RunAborted      the breaker: too many rollouts end in ERROR; the only exception that leaves an adapter
 

@@ -34,7 +34,7 @@ from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.contract import GatewayAddress
 from orl_rollout.runtime.runtime import check_renderer
 from orl_rollout.runtime.stack import SharedState
-from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.signals import interrupt
 
 from orl_gateway.dialects import CHAT, RequestRefused
@@ -257,8 +257,9 @@ async def recording(config: RunConfig, folder: Path, address: GatewayAddress) ->
         journal = state.journal
         if journal is None:
             raise OrlError("sessions need a folder to be recorded in")
+        tokens, timeouts = context_tokens_of(config), Timeouts(retry=config.rollout.patience)
         async with (
-            SglangEngine(address.engine, context_tokens=context_tokens_of(config)) as engine,
+            SglangEngine(address.engine, context_tokens=tokens, timeouts=timeouts) as engine,
             Recorder(config, renderer=state.renderer, engine=engine, journal=journal, address=address) as recorder,
         ):
             yield recorder

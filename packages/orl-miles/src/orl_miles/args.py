@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from orl_cluster.estimators import OPTION
 from orl_cluster.launch import trainer_defaults
 from orl_cluster.launch.argv import Options, number
 from orl_cluster.launch.critic import critic_load
@@ -67,9 +68,9 @@ def arguments(
         ConfigError: an option that orl owns or that the backend lacks, or sizes that do not fit together.
     """
     trainer = request.trainer
-    estimator = trainer_defaults.estimator_of(request)
-    if estimator == "reinforce_plus_plus":
-        raise ConfigError(f"{trainer_defaults.ESTIMATOR} {estimator}: {NOT_REINFORCE}")
+    estimator = request.estimator
+    if estimator.name == "reinforce_plus_plus":
+        raise ConfigError(f"{OPTION} {estimator.name}: {NOT_REINFORCE}")
     trainer_defaults.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend])
     _refuse_fully_async(request, features)
     if request.run.config.turn_advantages:
@@ -81,7 +82,7 @@ def arguments(
     generate = "generate_legacy" if LEGACY in features else "generate"
     ours = trainer_defaults.options(request, reference, {**training, **exact}, parallel=parallel, generate=generate)
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
-    resumed = critic_load(argv) if estimator == "ppo" and not request.value("--critic-load") else None
+    resumed = critic_load(argv) if estimator.critic and not request.value("--critic-load") else None
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
 
 

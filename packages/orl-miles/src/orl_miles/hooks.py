@@ -22,7 +22,6 @@ MILES = TrainerHooks(
     package="miles",
     tracking=("utils.tracking_utils.tracking",),
     metric_utils=("utils.metric_utils",),
-    normalised=frozenset({"grpo", "gspo"}),
     unhook=_unhook,
 )
 reward, has_signal = MILES.reward, MILES.has_signal

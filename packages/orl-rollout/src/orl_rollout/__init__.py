@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orl_rollout.journal.journal import Entry, Journal, read_journal
     from orl_rollout.loop.engine import Engine
     from orl_rollout.loop.loop import rollout
-    from orl_rollout.loop.session import Opening, Overloaded, Session
+    from orl_rollout.loop.session import Opening, Overloaded, Session, SessionLost
     from orl_rollout.openreward import OpenRewardClient
     from orl_rollout.results.metrics import metrics_of, stats_of
     from orl_rollout.results.outcome import Outcome
@@ -54,6 +54,7 @@ __all__ = [
     "Run",
     "Runtime",
     "Session",
+    "SessionLost",
     "SglangEngine",
     "Timeouts",
     "Trainer",
@@ -71,7 +72,7 @@ _NAMES = {
     "journal.journal": "Entry Journal read_journal",
     "loop.engine": "Engine",
     "loop.loop": "rollout",
-    "loop.session": "Opening Overloaded Session",
+    "loop.session": "Opening Overloaded Session SessionLost",
     "openreward": "OpenRewardClient",
     "results.metrics": "metrics_of stats_of",
     "results.outcome": "Outcome",

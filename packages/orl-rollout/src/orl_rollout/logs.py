@@ -7,7 +7,9 @@ record and its traceback, so no call needs to do so. orl sets up no handler: the
 from __future__ import annotations
 
 import logging
+import math
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,9 @@ from orl_core.text import visible
 
 if TYPE_CHECKING:
     from orl_rollout.secrets.secrets import Scrubber
+
+
+QUIET_SECONDS = 60.0  # after a warning of `Sparing`
 
 
 class _Shown(logging.Filter):
@@ -32,6 +37,21 @@ class _Shown(logging.Filter):
 
 
 _SHOWN = _Shown()
+
+
+class Sparing:
+    """Logs at most one warning a minute: what ends one rollout ends hundreds of them in the same way."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._latest = -math.inf
+
+    def warn(self, text: str) -> None:
+        """Log `text` as a warning, unless the last one was less than a minute ago."""
+        now = time.monotonic()
+        quiet = now - self._latest < QUIET_SECONDS
+        self._latest = self._latest if quiet else now
+        self._logger.log(logging.DEBUG if quiet else logging.WARNING, "%s", text)
 
 
 def logger_of(name: str) -> logging.Logger:

@@ -13,7 +13,6 @@ import msgspec
 from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.critic import critic_folder, critic_load
 from orl_cluster.launch.layout import LaunchRequest
-from orl_cluster.launch.trainer_defaults import estimator_of
 from orl_core.config.yaml import read
 from orl_core.errors import ConfigError
 
@@ -31,7 +30,7 @@ def files(request: LaunchRequest, argv: Sequence[str]) -> dict[Path, bytes]:
     Raises:
         ConfigError: the user's file gives the critic no folder of its own, or a resumed run has no critic.
     """
-    if estimator_of(request) != "ppo":
+    if not request.estimator.critic:
         return {}
     if own := request.value(ROLES):
         _check(own)

@@ -25,7 +25,6 @@ SLIME = TrainerHooks(
     package="slime",
     tracking=("observability.logging_utils", "utils.logging_utils"),  # the latter until slime 0.3.1
     metric_utils=("observability.metric_utils", "utils.metric_utils"),
-    normalised=frozenset({"grpo", "gspo", "cispo"}),
     unhook=_unhook,
     takes_turns=_takes_turns,
 )

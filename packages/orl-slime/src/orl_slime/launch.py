@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from msgspec import structs
+from orl_cluster.estimators import ESTIMATORS, OPTION
 from orl_cluster.launch import launch, tools, trainer_defaults
 from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import Command
@@ -24,7 +25,6 @@ from orl_slime.advantages import TURN_ADVANTAGES
 
 ADVANTAGES = "--custom-advantage-function-path"
 ROLLOUT, EVALUATION, FILTER = "--rollout-function-path", "--eval-function-path", "--dynamic-sampling-filter-path"
-TURN_ESTIMATORS = ("grpo", "gspo", "cispo")  # they train on the advantages that they are given
 PRINT_SHAPE = 'source "$1" >/dev/null && printf "%s\\0" "${MODEL_ARGS[@]}"'
 
 
@@ -64,10 +64,10 @@ def _shape(installation: Installation, trainer: TrainerConfig) -> list[str]:
 
 
 def _estimator_options(request: LaunchRequest) -> Options:
-    estimator = trainer_defaults.estimator_of(request)
-    if estimator == "reinforce_plus_plus":
+    estimator = request.estimator
+    if estimator.name == "reinforce_plus_plus":
         return {ADVANTAGES: "orl_slime.advantages.reinforce_plus_plus"}
-    return {critic.ROLES: critic.path_of(request)} if estimator == "ppo" else {}
+    return {critic.ROLES: critic.path_of(request)} if estimator.critic else {}
 
 
 def _fully_async(request: LaunchRequest) -> Options:
@@ -98,10 +98,10 @@ def _turn_advantages(request: LaunchRequest) -> Options:
     """
     if ADVANTAGES in request.names:
         raise ConfigError(f"{ADVANTAGES}: `turn_advantages` sets it. Remove one of them")
-    estimator = trainer_defaults.estimator_of(request)
-    if estimator not in TURN_ESTIMATORS:
-        known = ", ".join(TURN_ESTIMATORS)
-        raise ConfigError(f"`turn_advantages` does not fit --advantage-estimator {estimator}. Use one of {known}")
+    estimator = request.estimator
+    if not estimator.turns:
+        known = ", ".join(one.name for one in ESTIMATORS.values() if one.turns)
+        raise ConfigError(f"`turn_advantages` does not fit {OPTION} {estimator.name}. Use one of {known}")
     return {ADVANTAGES: TURN_ADVANTAGES}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import structs
+from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
 from orl_core.errors import OrlError, boundary
@@ -43,7 +44,7 @@ def _obstacle(argv: Sequence[str]) -> str:
     if _holds(begins, CHECKPOINT_TRACKER) or of_run or not (fresh or _holds(begins, "config.json")):
         return probe.no_checkpoint(name, begins) or _of_fsdp(name, begins)
     if _holds(begins, "config.json") and _reads(begins):
-        if value_of(argv, "--advantage-estimator") != "ppo":
+        if not estimator_named(value_of(argv, OPTION) or "grpo").critic:
             return ""
         why = "slime cannot start PPO's critic from a Hugging Face checkpoint"
     else:

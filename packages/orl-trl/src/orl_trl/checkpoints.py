@@ -6,7 +6,9 @@ tasks depends on, and refuses a checkpoint that would continue in another way th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +16,8 @@ from typing import Any, cast
 import msgspec
 import torch
 from msgspec import Struct, structs
-from orl_core.errors import ConfigError, boundary
+from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.memory.report import GIB
 from orl_rollout.bounded_files import replace
 from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, write_note
 from orl_rollout.run_folder.config_file import read_object
@@ -134,6 +137,25 @@ def _changes(folder: Path, settings: GRPOConfig, order: Order) -> Iterator[tuple
             yield named.get(name, name), group[name], now
 
 
+@contextmanager
+def _whole(fresh: Path) -> Generator[None]:
+    """Let the block write into `fresh` and move what is whole. What is left in `fresh` then is removed: it holds disk.
+
+    Raises:
+        OrlError: the block fails. The error says how much disk was free, because torch does not name a full disk.
+    """
+    try:
+        with boundary(OrlError, f"saving a checkpoint in {fresh.parent}"):
+            yield
+    except OrlError as fault:
+        free = shutil.disk_usage(fresh.parent).free / GIB
+        line = str(fault).splitlines()[0]
+        advice = "If that is too little, make room. --load continues from the last whole checkpoint"
+        raise OrlError(f"{line}; {free:.2f} GiB of this disk are free. {advice}") from fault
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
 class WholeCheckpoints(MicroBatches):
     """TRL's trainer, whose `save_interval` writes a checkpoint under another name and renames it when it is whole.
 
@@ -157,7 +179,7 @@ class WholeCheckpoints(MicroBatches):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir or ".")
         unfinished = folder / "unfinished"
-        with interrupt.held():
+        with interrupt.held(), _whole(unfinished):
             self.args.output_dir = str(unfinished)
             try:
                 super()._save_checkpoint(model, trial)
@@ -191,22 +213,29 @@ class WholeCheckpoints(MicroBatches):
 
     def note_random_state(self) -> None:
         """Keep the random state at the end of a step. The next step draws from it before it can be interrupted."""
-        self._save_rng_state(str(self.args.output_dir))
+        fresh = Path(self.args.output_dir or ".") / "random"
+        with _whole(fresh):
+            self._save_rng_state(str(fresh))
+            (fresh / RANDOM).replace(fresh.parent / RANDOM)
 
     def save_whole(self, folder: Path, step: int) -> None:
         """Write weights and states after `step` steps into `folder`, once all of it is on disk.
 
         Updates of a step that did not end are in the weights, and the step is played again by who continues.
+
+        Raises:
+            OrlError: it cannot be written. Nothing of it is left.
         """
         fresh = folder.with_name(f"{folder.name}.unfinished")
-        self.save_model(str(fresh))
-        if not self.args.save_only_model:
-            self._save_optimizer_and_scheduler(str(fresh))
-            Path(self.args.output_dir or ".", RANDOM).replace(fresh / RANDOM)
-            self.state.global_step = step * self.order.updates
-            self.state.save_to_json(str(fresh / STATE))
-        self._note(fresh, folder, step)
-        fresh.rename(folder)
+        with _whole(fresh):
+            self.save_model(str(fresh))
+            if not self.args.save_only_model:
+                self._save_optimizer_and_scheduler(str(fresh))
+                Path(self.args.output_dir or ".", RANDOM).replace(fresh / RANDOM)
+                self.state.global_step = step * self.order.updates
+                self.state.save_to_json(str(fresh / STATE))
+            self._note(fresh, folder, step)
+            fresh.rename(folder)
 
     def _note(self, fresh: Path, saved: Path, step: int) -> None:
         """Write the notes of the checkpoint in `fresh`, which is going to be `saved`."""

@@ -22,6 +22,7 @@ from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.checkpoints import check_start, order_of, start_of
+from orl_trl.disk import disk_report
 from orl_trl.engines import engine_of, share_of, unready
 from orl_trl.local import TINY
 from orl_trl.lora import check_rank
@@ -64,17 +65,18 @@ def plan_run(run: Run) -> Plan:
     )
     unseen = "" if parameters else f"not checked: the model {model}, which is not on this machine yet"
     config = config_of(model)
-    memory = MemoryReport(table=UNSEEN.format(model))
+    memory, disk = MemoryReport(table=UNSEEN.format(model)), MemoryReport()
     if config:
         memory = report(run, settings, config, gpu_memory(), share_of(run, engine))
-    notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes)
+        disk = disk_report(run, settings, config)
+    notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes, *disk.notes)
     return Plan(
         command="\n".join(filter(None, lines)),
         problems=tuple(
             dict.fromkeys(filter(None, [unready(engine.url), *_missing_keys(run.config), *memory.problems]))
         ),
         notes=tuple(filter(None, notes)),
-        memory=memory.table,
+        memory="\n".join(filter(None, (memory.table, disk.table))),
         engine=str(engine),
     )
 

@@ -101,7 +101,13 @@ def started(run: Run, model: PreTrainedModel, launch: Launch) -> Generator[Serve
     with SharedMemorySync(control, room_for(model, run.folder.absolute())) as shared, process:
         by_handle = model.device.type == "cuda" and named_as_saved(model)
         sync = FirstThatWorks(CudaIpcSync(control), shared) if by_handle else shared
-        server = Server(url=process.url, context_tokens=launch.context_tokens, releases=launch.memory_saver, exact=True)
+        server = Server(
+            url=process.url,
+            context_tokens=launch.context_tokens,
+            releases=launch.memory_saver,
+            exact=True,
+            patience=run.config.rollout.patience,
+        )
         yield ServedEngine(model, server, sync, Child(process, shared))
 
 
@@ -117,7 +123,8 @@ def reached(run: Run, model: PreTrainedModel, url: str) -> Generator[ServedEngin
     control = SglangControl(url)
     folder = run.folder.absolute()
     with SharedMemorySync(control, room_for(model, folder) if _is_here(url) else folder) as shared:
-        server = Server(url=url, context_tokens=_context_of(run.config, model))
+        context = _context_of(run.config, model)
+        server = Server(url=url, context_tokens=context, patience=run.config.rollout.patience)
         yield ServedEngine(model, server, shared)
 
 

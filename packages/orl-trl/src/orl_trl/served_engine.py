@@ -36,12 +36,15 @@ SYNC_SECONDS, RESTARTS = "weight_sync_seconds", "engine_restarts"  # in the metr
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """An SGLang: its address, its context in ids, whether it can give memory back, and `exact` as in `WeightCheck`."""
+    """An SGLang: its address, its context in token ids, whether it can give memory back, `exact` as in `WeightCheck`,
+    and how long rollouts wait for it.
+    """
 
     url: str
     context_tokens: int
     releases: bool = False
     exact: bool = False
+    patience: float = Timeouts().retry
 
 
 class Child(Struct, frozen=True):
@@ -70,7 +73,9 @@ class ServedEngine:
 
     def client(self) -> AbstractAsyncContextManager[Engine]:
         """Return a client of the server. Its retries outlive a restart."""
-        timeouts = Timeouts(retry=START_SECONDS) if self._child else Timeouts()
+        timeouts = Timeouts(retry=self._server.patience)
+        if self._child is not None:  # a first start takes longer than an engine that is only away
+            timeouts = Timeouts(retry=max(self._server.patience, START_SECONDS), first=START_SECONDS)
         return SglangEngine(self._server.url, context_tokens=self._server.context_tokens, timeouts=timeouts)
 
     @contextmanager

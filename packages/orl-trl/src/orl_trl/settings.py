@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from transformers.hf_argparser import DataClassType
 
 GROUP_SIZE, GROUPS, STEPS = 16, 8, 55
+SAVE_INTERVAL, KEPT = 10, 2  # steps between checkpoints, and how many of them stay
 # Estimators, and GRPOConfig's fields for each; GSPO's are those of its paper (arXiv 2507.18071) in TRL's paper index.
 ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
@@ -178,7 +179,8 @@ def _defaults(parameters: int, lora_rank: int | None) -> dict[str, Any]:
         "temperature": 1.0,
         "num_generations": GROUP_SIZE,
         "logging_steps": 1,
-        "save_strategy": "no",
+        "save_strategy": "steps",
+        "save_total_limit": KEPT,
         "disable_tqdm": True,
     }
 
@@ -229,13 +231,12 @@ def _batches(config: TrainerConfig, merged: Mapping[str, Any]) -> dict[str, int 
     if passes % update:
         raise ConfigError(f"`gradient_accumulation_steps` {update} does not divide the {passes} passes of a step")
     updates = passes * merged.get("num_iterations", 1) // update
-    saves = {"save_strategy": "steps", "save_steps": config.save_interval * updates} if config.save_interval else {}
     return {
         "per_device_train_batch_size": width,
         "steps_per_generation": passes,
         "gradient_accumulation_steps": update,
         "max_steps": (config.num_rollout or STEPS) * updates,
-        **saves,
+        "save_steps": (config.save_interval or SAVE_INTERVAL) * updates,
     }
 
 

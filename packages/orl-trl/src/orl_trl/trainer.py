@@ -64,6 +64,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
     engine_of(run, None)  # what cannot be is refused before the model is loaded
     with interrupt.listening(), quiet_trl():
         model = load_model(found.model if found and rank else name, frozen=rank is not None)
+        transformers.logging.disable_progress_bar()  # of each checkpoint that is written
         choice = engine_of(run, model.num_parameters())
         say(str(choice))
         settings = grpo_config(run, parameters=model.num_parameters())
@@ -114,7 +115,7 @@ def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
 
 async def _compared(config: RunConfig, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, float]]:
     async with OpenRewardClient(config) as client:
-        return await compare(outcomes, client, config.group_reward)
+        return await compare(outcomes, client, config.group_reward, patience=config.rollout.patience)
 
 
 def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Runtime]:

@@ -62,7 +62,7 @@ class Training(TrainerCallback):
             except KeyboardInterrupt:
                 ending = {"interrupted": True}
                 raise
-            except OrlError as error:
+            except (OrlError, OSError) as error:
                 ending = {"error": str(error)}
                 raise
             finally:
@@ -139,12 +139,23 @@ class Training(TrainerCallback):
     def _conclude(self, ending: dict[str, Any]) -> None:
         """Write the summary, the weights under another name, and the summary again.
 
-        A run that dies in the middle has a summary that says so, and no torn `checkpoint`.
+        A run that dies in the middle has a summary that says so, and no torn `checkpoint`. An error that ended the run
+        counts, and not that of the save after it.
+
+        Raises:
+            OrlError: the weights cannot be written, and no other error ended the run.
         """
         self._summary.interrupted()
-        if self._steps > self._begun:
-            self._trainer.save_whole(self._run.folder / "checkpoint", self._steps)
-        self._summary.end(ending)
+        try:
+            if self._steps > self._begun:
+                self._trainer.save_whole(self._run.folder / "checkpoint", self._steps)
+        except OrlError as fault:
+            self._summary.end({"error": str(fault), **ending})
+            if "error" not in ending:
+                raise
+            logger.error("%s", fault)
+        else:
+            self._summary.end(ending)
 
     def _summary_of(self) -> Summary:
         return structs.replace(

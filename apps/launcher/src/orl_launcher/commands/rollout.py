@@ -164,9 +164,10 @@ def _tasks(config: RunConfig, folder: Path, arguments: argparse.Namespace, given
 async def _against(url: str, plan: RolloutPlan) -> list[Played]:
     """Play against a running engine."""
     from orl_core.config.limits import context_tokens_of
-    from orl_rollout.sglang.client import SglangEngine
+    from orl_rollout.sglang.client import SglangEngine, Timeouts
 
-    async with SglangEngine(url, context_tokens=context_tokens_of(plan.config)) as engine:
+    timeouts = Timeouts(retry=plan.config.rollout.patience)
+    async with SglangEngine(url, context_tokens=context_tokens_of(plan.config), timeouts=timeouts) as engine:
         return await play(plan, engine)
 
 

@@ -130,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     cli.make_folder(folder, "--name")
 
     def note() -> None:
-        with suppress(FileExistsError):  # the trainer has written one
+        with suppress(OSError):  # the trainer has written one, or the disk is full
             note_interruption(config, folder)
 
     try:
@@ -234,15 +234,18 @@ def _conclude(folder: Path) -> None:
     record = read_record(folder)
     if not record.points:
         return
-    page = write_report(folder)
     console = cli.console()
+    try:
+        told = f"The report: {write_report(folder)}"
+    except OSError as fault:  # the end of the training itself counts
+        told = f"No report: {fault}. To make it: {invocation()} show {folder} --html report.html"
     for table in overview(record):
         console.print(table)
     for line in untrained(record):
         console.print(line, soft_wrap=True)
     seconds = record.summary.get("seconds_total")
     took = f" in {duration(seconds)}" if isinstance(seconds, int | float) and record.finished else " so far"
-    console.print(f"{count(record.steps)}{took}. The report: {page}", soft_wrap=True)
+    console.print(f"{count(record.steps)}{took}. {told}", soft_wrap=True)
     shown = f"{invocation()} show {folder}, or in a browser: {invocation()} view {folder}"
     console.print(f"To show the episodes: {shown}", style="dim", soft_wrap=True)
 

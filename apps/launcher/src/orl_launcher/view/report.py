@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from orl_rollout.bounded_files import replace
 from orl_rollout.journal.journal import read_journal
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import Record, read_record
@@ -50,7 +51,7 @@ def write_report(folder: Path) -> Path:
         **values,
     )
     path = folder / "report.html"
-    path.write_text(text, encoding="utf-8")
+    replace(path, text.encode())
     return path
 
 

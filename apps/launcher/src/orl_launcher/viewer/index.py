@@ -59,6 +59,7 @@ class _Record(Struct):
     success: bool
     trajectory: _Trajectory
     step: int | None = None
+    replaced: bool = False
 
 
 _decoder = msgspec.json.Decoder(_Record)
@@ -151,7 +152,7 @@ def _read(database: sqlite3.Connection, name: str, records: Any) -> Iterator[int
             )
         database.execute("COMMIT")
         if frames:
-            yield len(frames) - rows.skipped
+            yield rows.added
         if len(frames) < BATCH:
             return
 
@@ -176,17 +177,20 @@ class _Rows:
     def __init__(self, database: sqlite3.Connection, file: int) -> None:
         self._database, self._file = database, file
         self._names: dict[tuple[str, str], int] = {}
-        self.skipped = 0
+        self.added = self.skipped = 0
 
     def add(self, frames: list[Frame]) -> None:
-        """Insert the records of `frames`; those of another schema are counted."""
+        """Insert the records of `frames`; those of another schema are counted, those that were replaced left out."""
         rows: list[tuple[Any, ...]] = []
         for frame in frames:
             try:
-                rows.append(self._row(frame.start, _decoder.decode(frame.content)))
+                record = _decoder.decode(frame.content)
+                if not record.replaced:
+                    rows.append(self._row(frame.start, record))
             except (msgspec.DecodeError, ValueError, RecursionError):
                 self.skipped += 1
         marks = ", ".join("?" * 12)
+        self.added += len(rows)
         columns = "file, start, environment, task, ending, step, held_out, reward, verdict, turns, seconds, time"
         self._database.executemany(f"INSERT INTO episodes ({columns}) VALUES ({marks})", rows)  # noqa: S608
 

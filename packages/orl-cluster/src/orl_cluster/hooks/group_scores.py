@@ -89,4 +89,5 @@ async def _scores(config: RunConfig, groups: Sequence[Sequence[Any]]) -> list[tu
         for members in groups
     ]
     async with OpenRewardClient(config) as client:
-        return await score_groups(asked, client, seconds=config.group_reward.timeout)
+        patience = config.rollout.patience
+        return await score_groups(asked, client, seconds=config.group_reward.timeout, patience=patience)

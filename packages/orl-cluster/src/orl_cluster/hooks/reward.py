@@ -6,17 +6,17 @@ may not look into rollouts that were split into several samples, and takes a fai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from orl_core.errors import ConfigError
 from orl_core.reward import group_advantages
 
+from orl_cluster.estimators import estimator_named
 from orl_cluster.hooks.group_scores import OFFERED, compare, flat, rollout_of
 from orl_cluster.hooks.turns import TURNS, advantages_of_turns
 
 SMALLEST = 1e-6  # difference between rewards that counts as one
-_CENTRED = frozenset({"reinforce_plus_plus_baseline"})
 
 
 def reward_of(args: Any, sample: Any) -> float:
@@ -32,23 +32,21 @@ def trainable(sample: Any) -> bool:
     return not sample.remove_sample and any(mask)
 
 
-def advantages(
-    args: Any, samples: list[Any], normalised: Collection[str], *, takes_turns: bool
-) -> tuple[list[float], list[float]]:
+def advantages(args: Any, samples: list[Any], *, takes_turns: bool) -> tuple[list[float], list[float]]:
     """Return raw rewards, and rewards as the estimator wants them, for N samples in the trainer's order.
 
-    `normalised` are the estimators that take the group's mean and deviation out. Groups are whole here for the first
-    time, so the environment compares them here (`group_reward`). Samples that do not train are left out of their
-    group's baseline and get 0. A rollout that was split into several samples (equal `rollout_id`) counts once. With
-    `turn_advantages`, each of the rewards is a TurnAdvantages. `takes_turns` tells that the trainer reads them.
+    Groups are whole here for the first time, so the environment compares them here (`group_reward`). Samples that do
+    not train are left out of their group's baseline and get 0. A rollout that was split into several samples (equal
+    `rollout_id`) counts once. With `turn_advantages`, each of the rewards is a TurnAdvantages. `takes_turns` tells that
+    the trainer reads them.
 
     Raises:
-        ConfigError: `turn_advantages`, and the trainer does not read them.
+        ConfigError: orl does not know the estimator, or `turn_advantages`, and the trainer does not read them.
     """
     raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
-    estimator = args.advantage_estimator if getattr(args, "rewards_normalization", False) else ""
-    center = estimator in normalised or estimator in _CENTRED
-    scale = estimator in normalised and args.grpo_std_normalization
+    estimator, normalised = estimator_named(args.advantage_estimator), getattr(args, "rewards_normalization", False)
+    center = estimator.center and normalised
+    scale = estimator.scale and normalised and args.grpo_std_normalization
     if not takes_turns and any(TURNS in sample.metadata for sample in samples):
         raise ConfigError("the trainer was started without orl's function for `turn_advantages`: use orl train")
     if takes_turns:

@@ -33,14 +33,13 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
     """Hooks of the trainer `package`.
 
     `tracking` and `metric_utils` are the modules of its own logging, under the names that its versions give them.
-    `normalised` are the estimators that subtract a group's mean and divide by its deviation. `unhook` takes the path of
-    our reward hook out of a sample. `takes_turns` tells from the trainer's arguments that it reads advantages of turns.
+    `unhook` takes the path of our reward hook out of a sample. `takes_turns` tells from the trainer's arguments that it
+    reads advantages of turns.
     """
 
     package: str
     tracking: tuple[str, ...]
     metric_utils: tuple[str, ...]
-    normalised: frozenset[str]
     unhook: Callable[[Any], None]
     takes_turns: Callable[[Any], bool] = lambda _: False
 
@@ -104,7 +103,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
 
     def post_process(self, args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
         """`--custom-reward-post-process-path`: return raw rewards and advantages; see `orl_cluster.hooks.reward`."""
-        return advantages(args, samples, self.normalised, takes_turns=self.takes_turns(args))
+        return advantages(args, samples, takes_turns=self.takes_turns(args))
 
     def aborted(self, args: Any) -> bool:
         """Return the trainer's abort flag."""

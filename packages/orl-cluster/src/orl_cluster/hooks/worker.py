@@ -27,7 +27,7 @@ from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.config_file import named
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
-from orl_rollout.sglang.client import SglangEngine
+from orl_rollout.sglang.client import SglangEngine, Timeouts
 
 from orl_cluster.hooks.kept import KeptRollout
 
@@ -135,8 +135,10 @@ async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any
         worker = run_of(args).worker(args)
         context = context_tokens(args, evaluation=evaluation) or context_tokens_of(worker.config)
         closing = AsyncExitStack()
-        client = await closing.enter_async_context(OpenRewardClient(worker.config))
-        engine = await closing.enter_async_context(SglangEngine(url, context_tokens=context, payload=payload))
+        client = await closing.enter_async_context(OpenRewardClient(worker.config, worker.open_sessions))
+        timeouts = Timeouts(retry=worker.config.rollout.patience)
+        engine = SglangEngine(url, context_tokens=context, payload=payload, timeouts=timeouts)
+        engine = await closing.enter_async_context(engine)
         return LoopClients(worker, engine, worker.runtime(client), closing)
 
 

@@ -27,7 +27,6 @@ from orl_cluster.launch.critic import critic_folder
 from orl_cluster.launch.eval_sets import write_eval_sets
 from orl_cluster.launch.process import Failure
 from orl_cluster.launch.ray import ray_cluster
-from orl_cluster.launch.trainer_defaults import estimator_of
 from orl_cluster.launch.trainer_log import followed
 
 logger = logger_of("orl")
@@ -56,7 +55,7 @@ def run_to_end(command: Command, remake: Remake) -> None:
     except KeyboardInterrupt:
         ending = {"interrupted": True}
         raise
-    except OrlError as error:
+    except (OrlError, OSError) as error:
         ending = {"error": shown(str(error))}
         raise
     finally:
@@ -70,7 +69,7 @@ def _write_notes(command: Command) -> None:
     model = value_of(command.argv, "--hf-checkpoint") or ""
     with boundary(OrlError, f"writing the note beside the checkpoint in {save}"):
         note_saved(save, trainer, model)
-        if estimator_of(command.request) == "ppo":
+        if command.request.estimator.critic:
             note_saved(critic_folder(str(save)), trainer, model, critic=True)
 
 

@@ -15,6 +15,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.tracking import Tracking
 
+from orl_cluster.estimators import OPTION, Estimator, estimator_named
 from orl_cluster.launch.argv import merge, names_in, number, option_name, value_of
 from orl_cluster.launch.probe import Findings
 
@@ -96,6 +97,15 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         """Tell whether the run goes on from the checkpoint in its own folder, if there is one."""
         load = self.value("--load") or self.trainer.load
         return not load or Path(load).expanduser().absolute() == self.save
+
+    @property
+    def estimator(self) -> Estimator:
+        """The advantage estimator.
+
+        Raises:
+            ConfigError: orl does not know it.
+        """
+        return estimator_named(self.value(OPTION) or self.trainer.advantage_estimator or "grpo")
 
     def value(self, name: str) -> str | None:
         """Return the user's own value of the trainer's option `name`: after `--`, else in the file; "" for a switch.

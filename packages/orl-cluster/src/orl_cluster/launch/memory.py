@@ -35,6 +35,7 @@ from orl_core.memory import (
 from orl_core.memory.training import EAGER, FP32_ADAMW, FUSED, MEGATRON, UNFUSED_MLP
 from orl_rollout.bounded_files import read_whole
 
+from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.layout import Layout
 
@@ -175,7 +176,7 @@ def _share(work: Work) -> float:
 def _remarks(work: Work) -> Iterator[str]:
     if work.layout.colocate:
         yield "training and engines take turns on the same GPUs"
-    if value_of(work.argv, "--advantage-estimator") == "ppo":
+    if estimator_named(value_of(work.argv, OPTION) or "grpo").critic:
         yield "PPO's critic is not in the estimate: it needs as much as training, on its own GPUs or in turn"
 
 

@@ -17,6 +17,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import trained_number
 from orl_rollout.secrets.secrets import refuse_in_words
 
+from orl_cluster.estimators import OPTION
 from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
 from orl_cluster.launch.eval_sets import eval_options
 from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
@@ -51,8 +52,7 @@ MEGATRON_GONE = {
     **GONE,
 }
 TENSOR_PARALLEL = "--tensor-model-parallel-size"
-ESTIMATOR, PARTIAL = "--advantage-estimator", "--partial-rollout"
-NORMALISED_ADVANTAGES = frozenset({"ppo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"})
+PARTIAL = "--partial-rollout"
 
 
 def assemble(request: LaunchRequest, ours: Options) -> list[str]:
@@ -203,19 +203,14 @@ def _context_tokens(request: LaunchRequest, *, parallel: bool) -> int:
     return context_tokens_of(structs.replace(config, trainer=trainer))
 
 
-def estimator_of(request: LaunchRequest) -> str:
-    """Return the advantage estimator of the run."""
-    return request.value(ESTIMATOR) or request.trainer.advantage_estimator or "grpo"
-
-
 def _learning(request: LaunchRequest) -> Options:
     """Return estimator and optimizer. The importance of old samples is corrected where rollouts can be off-policy."""
-    trainer, estimator = request.trainer, estimator_of(request)
+    trainer, estimator = request.trainer, request.estimator
     old = trainer.asynchronous or request.value(PARTIAL) is not None
     return {
-        ESTIMATOR: estimator,
+        OPTION: estimator.name,
         "--eps-clip": 0.2,
-        "--normalize-advantages": estimator in NORMALISED_ADVANTAGES,
+        "--normalize-advantages": estimator.whiten,
         "--use-tis": old and request.value("--use-rollout-logprobs") is None,  # the other correction, not with it
         "--optimizer": "adam",
         "--lr": trainer.lr or LEARNING_RATE,
@@ -224,7 +219,7 @@ def _learning(request: LaunchRequest) -> Options:
         "--adam-beta1": 0.9 if trainer.adam_beta1 is None else trainer.adam_beta1,
         "--adam-beta2": 0.999 if trainer.adam_beta2 is None else trainer.adam_beta2,
         "--adam-eps": trainer.adam_eps or "1e-8",
-        "--seed": trainer.seed or 1234,
+        "--seed": trainer.seed + 1,  # Megatron takes no 0
     }
 
 

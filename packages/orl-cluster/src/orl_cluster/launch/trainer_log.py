@@ -14,11 +14,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
+from orl_core.errors import OrlError
+from orl_rollout.logs import logger_of
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.follow import lines_of, meanwhile
 from orl_rollout.run_folder.metrics_log import mean
 from orl_rollout.run_folder.training_metrics import with_common_names
 
+logger = logger_of("orl")
 NAMES = {
     "train/loss": "loss",
     "train/kl_loss": "kl",
@@ -92,5 +95,9 @@ def _follow(log: Path, metrics: Path, start: int, ended: threading.Event) -> Non
 
 
 def _add(metrics: Path, found: Iterable[tuple[int, dict[str, float]]]) -> None:
+    """Add updates to the file `metrics`. One that cannot be written (a full disk) is logged: the trainer continues."""
     for step, numbers in found:
-        metrics_log.append(metrics, "update", step, numbers, seconds=0.0)
+        try:
+            metrics_log.append(metrics, "update", step, numbers, seconds=0.0)
+        except OrlError as fault:
+            logger.warning("%s", fault)

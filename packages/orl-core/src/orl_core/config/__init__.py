@@ -2,6 +2,7 @@
 
 from orl_core.config.agent import AgentCommand
 from orl_core.config.load import decode_config, load_config
+from orl_core.config.rollout import RolloutConfig
 from orl_core.config.schema import (
     DifficultyConfig,
     EnvironmentConfig,
@@ -9,7 +10,6 @@ from orl_core.config.schema import (
     GroupRewardConfig,
     Reduction,
     RewardMode,
-    RolloutConfig,
     RunConfig,
     Secret,
     Secrets,

@@ -17,16 +17,16 @@ from msgspec import Meta, field
 
 from orl_core.config.agent import AgentCommand, agent_mistakes
 from orl_core.config.checked import Checked, check_fields
+from orl_core.config.rollout import RolloutConfig
 from orl_core.config.trainer import TrainerConfig
 from orl_core.credentials import has_login, takes_secret
 from orl_core.errors import ConfigError
-from orl_core.limits import Budgets, Limits, Positive, Seconds
+from orl_core.limits import Limits, Positive, Seconds
 from orl_core.names import EnvironmentName, PathName
 from orl_core.task import PLAIN
 from orl_core.tools import ToolFormat
 from orl_core.tools.format import check_system_prompt
 
-Share = Annotated[float, Meta(ge=0, le=1)]
 Url = Annotated[str, Meta(pattern=r"^https?://[^@?#\s]*\Z", title="address (http or https, without login and query)")]
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 Function = Annotated[str, Meta(pattern=rf"^{_NAME}:{_NAME}\Z", title="module:function")]
@@ -101,34 +101,14 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
     parallel_calls: Annotated[bool, Meta(description="Run the calls of a turn concurrently.")] = Limits().parallel_calls
     max_concurrency: Annotated[Positive | None, Meta(description="Most sessions of a process; null: adaptive.")] = None
     call_timeout: Annotated[Seconds | None, Meta(description="Seconds for a call; null: as `rollout` says.")] = None
+    replay: Annotated[
+        bool, Meta(description="Play a rollout again whose connection broke; false: its world outlives the session.")
+    ] = True
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
             raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}. Swap them")
-
-
-class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set budgets, deadlines and records of every rollout. Deadlines nest: call, turn, rollout."""
-
-    context_tokens: Annotated[
-        Positive | None,
-        Meta(description="Most tokens of prompt and response together; null: 32768, or fewer if training GPUs ask it."),
-    ] = None
-    rollout_tokens: Annotated[Positive | None, Meta(description="Most sampled tokens; null: `context_tokens`.")] = None
-    max_error_rate: Annotated[Share, Meta(description="Share of recent rollouts in ERROR that aborts the run.")] = 0.5
-    journal: Annotated[str | None, Meta(description="Folder of the journal; null means the run's own folder.")] = None
-    upload: Annotated[
-        bool | None, Meta(description="Upload rollouts to OpenReward; null: of its own environments, if a key is set.")
-    ] = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not self.call_timeout <= self.turn_timeout <= self.rollout_timeout:
-            raise ValueError(
-                f"deadlines must nest, but `call_timeout` is {self.call_timeout}, `turn_timeout` {self.turn_timeout}, "
-                f"`rollout_timeout` {self.rollout_timeout}. Raise the later ones"
-            )
 
 
 class EvalConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -66,7 +66,7 @@ class SharedOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "have the weights of the trainer, or computes otherwise."
         ),
     ] = MAX_LOGPROB_DIFFERENCE
-    save_interval: Annotated[Positive | None, Meta(description="Steps between checkpoints.")] = None
+    save_interval: Annotated[Positive | None, Meta(description="Steps between checkpoints (default: 10).")] = None
     task_data: Annotated[str | None, Meta(description="File from orl prepare (default: all tasks, unweighted).")] = None
     wandb_project: Annotated[
         str | None, Meta(description="Project at Weights & Biases; reports the run there, offline without a key.")

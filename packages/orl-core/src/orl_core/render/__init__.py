@@ -1,19 +1,20 @@
 """Rendering: messages ⇄ token ids, append only (laws L1, L4, L5), certified for a tokenizer and its chat template.
 
-tokenizer     the protocol that the renderer is handed
-renderer      Renderer: open, extend, parse, cut, stop_ids, certificate
-opening       first messages through the chat template, guarded
-plan          what follows an action, worked out once for each shape
-dummy         the conversations that plans are made from
-contents      what a template does to a content, found by probing
-junction      where an action ends and what follows it begins
-taught        the format of calls: the template's own, or that of a system prompt
-calls         an action's ids split at delimiters; which format they are in
-places        from characters to ids
-controls      control strings: found, kept out, spliced
-conversation  messages as templates read them
-certify       the hard checks that a tokenizer and a template must pass
-report        the soft checks and the certificate
+tokenizer       the protocol that the renderer is handed
+renderer        Renderer: open, extend, parse, cut, stop_ids, certificate
+opening         first messages through the chat template, guarded
+plan            what follows an action, worked out once for each shape
+dummy           the conversations that plans are made from
+contents        what a template does to a content, found by probing
+junction        where an action ends and what follows it begins
+plain_template  results as user messages, if a template knows no tools
+taught          the format of calls: the template's own, or that of a system prompt
+calls           an action's ids split at delimiters; which format they are in
+places          from characters to ids
+controls        control strings: found, kept out, spliced
+conversation    messages as templates read them
+certify         the hard checks that a tokenizer and a template must pass
+report          the soft checks and the certificate
 """
 
 from orl_core.render.certify import Certificate, Check

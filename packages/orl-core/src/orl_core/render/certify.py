@@ -202,7 +202,8 @@ def _notes_on(made: Plans, found: OpeningLimits) -> list[str]:
     """
     if found.system and not made.shown:
         raise RenderError(
-            f"`system_prompt_template` needs a system message, which breaks this template: {found.system}"
+            "`system_prompt_template` needs a system message, which breaks this template: name another file in "
+            f"`chat_template`. {found.system}"
         )
     notes = [f"an opening cannot have a system message: {found.system}"] if found.system else []
     if found.moved:
@@ -274,7 +275,9 @@ def openings(opening: OpeningRenderer, controls: Controls, encode_joint: Callabl
     """
     user = text_message("user", "Hi.")
     if "Zqtool" not in opening.text([user], [ToolSpec(name="Zqtool")], str):
-        raise RenderError("check 11: the chat template does not show the tools: set `system_prompt_template`")
+        drops = "drops the system message, which shows the tools: name another file in `chat_template`"
+        lacks = "does not show the tools: set `system_prompt_template`"
+        raise RenderError(f"check 11: the chat template {drops if opening.prompted else lacks}")
     plain = opening.text([user], [ToolSpec(name="look")], str)
     if opening.ids([user], [ToolSpec(name="look")]) != (joint := encode_joint(plain)):
         raise RenderError(f"check 4: the opening {plain!r} is not encoded jointly, which gives {joint}")

@@ -47,15 +47,15 @@ def probe(render: Callable[[str], str], before: str, after: str, *, prefix: str,
     for name, change in TRANSFORMS.items():
         if all(text == before + change(said) + after for said, text in rendered.items()):
             return Transform(name=name, of=change)
-    asked = _asked(render, before, after)
+    of = asked(render, before, after)
     try:
-        same = all(text == before + asked(said) + after for said, text in rendered.items())
+        same = all(text == before + of(said) + after for said, text in rendered.items())
     except RenderError:
         return None
-    return Transform(name="as the template prints it, asked each time", of=asked) if same else None
+    return Transform(name="as the template prints it, asked each time", of=of) if same else None
 
 
-def _asked(render: Callable[[str], str], before: str, after: str) -> Callable[[str], str]:
+def asked(render: Callable[[str], str], before: str, after: str) -> Callable[[str], str]:
     """Return a content as the template prints it; raise RenderError if it prints something else beside it."""
 
     def of(content: str) -> str:

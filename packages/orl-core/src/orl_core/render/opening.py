@@ -31,6 +31,7 @@ class OpeningRenderer:
         self._dialect = dialect
         self._controls = controls
         self._system = system_prompt_template
+        self.prompted = system_prompt_template is not None
 
     def ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """Return the ids of the opening, generation prompt included.

@@ -10,18 +10,19 @@ tokenizer's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from orl_core.errors import RenderError, boundary
 from orl_core.messages import Role, ToolSpec
-from orl_core.render.contents import Transform, probe
+from orl_core.render.contents import Transform, asked, probe
 from orl_core.render.dummy import (
     DUMMY_TOOL,
     HELLO,
+    KINDS,
     Dicts,
     Form,
     Roles,
@@ -88,13 +89,15 @@ class Plans:
 
     `shown` says whether the template is given the tools; with a `system_prompt_template` it is not. `counting` says
     that what the template prints depends on the number of calls before, and keys the plans by it. `why_no_calls` says
-    why the dummies have no calls, where the template has them in no form that can be followed.
+    why the dummies have no calls, where the template has them in no form that can be followed. `merged` says that
+    results and the user message after them are one message of the template.
     """
 
-    def __init__(self, tokenizer: Tokenizer, controls: Controls, *, shown: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, controls: Controls, *, shown: bool = True, merged: bool = False) -> None:
         self.tokenizer = tokenizer
         self.controls = controls
         self.shown = shown
+        self.merged = merged
         self.counting = False
         self.why_no_calls = ""
         stops = [text for text, token in controls.ids.items() if token in tokenizer.stop_ids]
@@ -133,8 +136,9 @@ class Plans:
     def values(self, roles: Roles, contents: Sequence[str], names: Sequence[str], ids: Sequence[str]) -> list[str]:
         """Return the texts for the slots: contents as the template changes them, each with its name and call id."""
         values: list[str] = []
-        for role, content, name, call in zip(roles, contents, names, ids, strict=True):
-            values += (self.transform(role).of(content), name, call)
+        for index, (role, content, name, call) in enumerate(zip(roles, contents, names, ids, strict=True)):
+            change = self._behind_results(roles, index) if self._is_merged(roles, index) else self.transform(role).of
+            values += (change(content), name, call)
         return values
 
     def tail(
@@ -185,7 +189,7 @@ class Plans:
         """Return the form with the fewest stops before the first slot, and its plan."""
         if calls_before:
             form = self.form(roles)
-            return self._compiled(self.expected(roles, calls_before)), form
+            return self._compiled(self.expected(roles, calls_before), roles), form
         found: list[tuple[int, str, Form]] = []
         faults: list[RenderError] = []
         for calls, as_text, empty in product(*self._choices(roles), ("", None)):
@@ -203,9 +207,9 @@ class Plans:
             what = ", ".join(roles)
             raise RenderError(f"the chat template cannot follow an action with {what}: {_furthest(faults)}")
         _, tail, form = min(found, key=lambda candidate: candidate[0])
-        if "tool" in roles and not form.calls:
+        if faults and "tool" in roles and not form.calls:
             self.why_no_calls = str(_furthest(faults))
-        return self._compiled(tail), form
+        return self._compiled(tail, roles), form
 
     def _choices(self, roles: Roles) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
         """Return whether to try calls and arguments as text: what a single call needs goes for several too."""
@@ -216,9 +220,12 @@ class Plans:
         single = self.form(("tool",))
         return (single.calls,), (single.as_text,)
 
-    def _compiled(self, tail: str) -> TailPlan:
+    def _compiled(self, tail: str, roles: Roles) -> TailPlan:
         """Return the tail with its slots as parts, its control strings as ids, its constant pieces encoded."""
         parts = split_slots(tail)
+        for place, (before, slot) in enumerate(pairwise(parts)):
+            if isinstance(before, str) and isinstance(slot, int) and self._is_merged(roles, slot // len(KINDS)):
+                parts[place] = before.rstrip()
         fixed: list[list[int]] = [[]]
         pieces: list[tuple[str | int, ...]] = []
         piece: list[str | int] = []
@@ -241,6 +248,23 @@ class Plans:
         else:
             pieces.append(tuple(piece))
             fixed.append([])
+
+    def _is_merged(self, roles: Roles, index: int) -> bool:
+        """Return whether new message `index` is a user message that the template prints as the end of results."""
+        return self.merged and roles[max(0, index - 1) : index + 1] == ("tool", "user")
+
+    def _behind_results(self, roles: Roles, index: int) -> Callable[[str], str]:
+        """Return a content as the template prints it behind results, with the white space before it.
+
+        A template that strips messages strips that too, if the content is blank.
+        """
+        form, contents = self.form(roles), [sentinel("c", place) for place in range(len(roles))]
+        before, _, after = self._render(roles, form, ()).partition(contents[index])
+
+        def render(content: str) -> str:
+            return self._render(roles, form, (), contents=[*contents[:index], content, *contents[index + 1 :]])
+
+        return asked(render, before.rstrip(), after)
 
     def _probed(self, role: Role) -> Transform:
         roles: Roles = (role,)

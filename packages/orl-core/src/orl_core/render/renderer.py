@@ -5,7 +5,7 @@ It knows no engine, environment or history. It is made and certified once for a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import structs
 
@@ -17,6 +17,7 @@ from orl_core.render.controls import Controls
 from orl_core.render.conversation import text_content
 from orl_core.render.junction import ActionBoundary
 from orl_core.render.opening import OpeningRenderer
+from orl_core.render.plain_template import AS_USER, ResultsAsUser, knows_results
 from orl_core.render.plan import Plans
 from orl_core.render.report import certificate, whole_conversations
 from orl_core.render.taught import check_taught, choose_format
@@ -38,10 +39,11 @@ _CHARACTERS_PER_TOKEN = 8  # about twice what prose, code and JSON have on avera
 class Renderer:
     """Renders for one tokenizer and chat template.
 
-    `tool_format` is the wire format of calls; None takes the one that `system_prompt_template` teaches, or else that of
-    the chat template's own calls. `system_prompt_template` replaces the template's rendering of the tools: a text with
-    `{tools}`, a system message of the environment is appended to it. `thinking` are the tags of reasoning. `stop_ids`
-    end an action, the ones that the template closes with first.
+    `tool_format` is the wire format of calls; `auto` takes the one that `system_prompt_template` teaches, or else that
+    of the chat template's own calls. `system_prompt_template` replaces the template's rendering of the tools: a text
+    with `{tools}`, a system message of the environment is appended to it. If the chat template knows no tools, results
+    are user messages. `thinking` are the tags of reasoning. `stop_ids` end an action, the ones that the template closes
+    with first.
 
     Raises:
         RenderError: the certificate fails; the message names the check, the law, the text and the ids.
@@ -51,7 +53,7 @@ class Renderer:
         self,
         tokenizer: Tokenizer,
         *,
-        tool_format: ToolFormat | None = None,
+        tool_format: ToolFormat | Literal["auto"] = "auto",
         system_prompt_template: str | None = None,
     ) -> None:
         self._tokenizer = tokenizer
@@ -62,6 +64,11 @@ class Renderer:
             checks = certify.before_plans(tokenizer, self._controls)
             written = CallCheck(self._plans)
             self._format = choose_format(written, tool_format, system_prompt_template)
+            plain = self._format.is_taught and not knows_results(tokenizer)
+            if plain:
+                tokenizer = ResultsAsUser(tokenizer)
+                self._plans = Plans(tokenizer, self._controls, shown=False, merged=True)
+                written = CallCheck(self._plans)
             self.tool_format: ToolFormat = self._format.calls
             self.thinking = thinking(self._format.frame)
             self._dialect = written.dialect(self._format.frame)
@@ -78,7 +85,8 @@ class Renderer:
                 check_taught(self._controls, self._calls) if taught else written.check(self._dialect, self._calls)
             )
             made = certificate(checks, extent, self._plans, self._opened)
-            self.certificate = structs.replace(made, notes=(*made.notes, self._format.why)) if taught else made
+            notes = (*made.notes, *([self._format.why] if taught else []), *([AS_USER] if plain else []))
+            self.certificate = structs.replace(made, notes=notes)
         stops = [token for token in extent.closing.values() if token in tokenizer.stop_ids]
         self.stop_ids = tuple(dict.fromkeys((*stops, *tokenizer.stop_ids)))
 

@@ -6,7 +6,7 @@ them as the system prompt does, and reading them back in ids.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, structs
 
@@ -16,6 +16,7 @@ from orl_core.render.call_check import Rendering, difference, spelling
 from orl_core.render.certify import Check
 from orl_core.render.controls import GUARDS
 from orl_core.text import map_strings
+from orl_core.tools import delimiters
 from orl_core.tools.taught import taught_format
 
 if TYPE_CHECKING:
@@ -41,12 +42,18 @@ class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return bool(self.why)
 
 
-def choose_format(written: CallCheck, stated: ToolFormat | None, system_prompt_template: str | None) -> CallFormat:
-    """Return the `stated` format, or else the one that the system prompt teaches, or else the chat template's own.
+def choose_format(
+    written: CallCheck, tool_format: ToolFormat | Literal["auto"], system_prompt_template: str | None
+) -> CallFormat:
+    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own.
 
     Raises:
-        RenderError: none is stated or taught, and no parser reads what the chat template writes.
+        RenderError: the stated one is not supported; or none is stated or taught, and no parser reads what the chat
+            template writes.
     """
+    stated = None if tool_format == "auto" else tool_format
+    if stated is not None:
+        delimiters(stated)
     if system_prompt_template is None:
         calls = stated or written.detect_format()
         return CallFormat(calls=calls, frame=calls)

@@ -42,7 +42,10 @@ FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
 
 
 class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One record. `key` is the rollout's, `step` the trainer's where it is known, `time` in seconds since the epoch."""
+    """One record. `key` is the rollout's, `step` the trainer's where it is known, `time` in seconds since the epoch.
+
+    `replaced` marks an attempt that was lost with its connection. The rollout was played again: it counts nowhere.
+    """
 
     version: int = VERSION
     key: str
@@ -50,6 +53,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reward: float
     success: bool
     step: int | None = None
+    replaced: bool = False
     trajectory: Trajectory
 
 
@@ -78,8 +82,8 @@ class Journal:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    async def record(self, outcome: Outcome, *, step: int | None = None) -> Outcome:
-        """Write one outcome; it is safe from the process's death on return.
+    async def record(self, outcome: Outcome, *, step: int | None = None, replaced: bool = False) -> Outcome:
+        """Write one outcome; it is safe from the process's death on return. Readers leave out one that is `replaced`.
 
         Where its text echoes a secret, it is written and returned scrubbed, without ids and marked `contains_secret`,
         and does not train.
@@ -88,7 +92,7 @@ class Journal:
             OrlError: it cannot be written (a full disk); nothing of it is then left in the file.
         """
         with boundary(OrlError, f"writing the journal in {self.folder}"):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._record, outcome, step)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._record, outcome, step, replaced)
 
     def close(self) -> None:
         """Write what was handed over, and close the file; nothing rests on it."""
@@ -97,7 +101,7 @@ class Journal:
             os.close(self._file)
             self._file = -1
 
-    def _record(self, outcome: Outcome, step: int | None) -> Outcome:
+    def _record(self, outcome: Outcome, step: int | None, replaced: bool) -> Outcome:
         outcome = cleared(outcome, self._scrubber)
         trajectory = outcome.trajectory
         if trajectory.contains_secret:
@@ -108,6 +112,7 @@ class Journal:
             reward=outcome.reward,
             success=outcome.success,
             step=step,
+            replaced=replaced,
             trajectory=trajectory,
         )
         self._append(frame(_line_of(entry)))
@@ -144,15 +149,15 @@ def journal_files(path: str | Path) -> list[Path]:
     return sorted(path.glob(FILES)) if path.is_dir() else [path]
 
 
-def read_journal(path: str | Path) -> Iterator[Entry]:
+def read_journal(path: str | Path, *, replaced: bool = False) -> Iterator[Entry]:
     """Return the entries of the journal at `path`, as `read_sized` does."""
-    return (entry for entry, _ in read_sized(path))
+    return (entry for entry, _ in read_sized(path, replaced=replaced))
 
 
-def read_sized(path: str | Path) -> Iterator[tuple[Entry, int]]:
+def read_sized(path: str | Path, *, replaced: bool = False) -> Iterator[tuple[Entry, int]]:
     """Yield the entries of the journal at `path`, a folder or one file, in order, each with its bytes of JSON.
 
-    What is torn or foreign is skipped and logged.
+    Attempts that were replaced are left out, unless `replaced` is set. What is torn or foreign is skipped and logged.
 
     Raises:
         OrlError: a file cannot be read.
@@ -168,7 +173,8 @@ def read_sized(path: str | Path) -> Iterator[tuple[Entry, int]]:
                 except OrlError as fault:
                     logger.warning("%s: the record at byte %d is skipped: %s", file, found.start, fault)
                 else:
-                    yield entry, len(found.content)
+                    if replaced or not entry.replaced:
+                        yield entry, len(found.content)
             _warn_of_gap(file, position, file.stat().st_size)
 
 

@@ -1,19 +1,19 @@
 """Deadlines of one rollout and of its turns, and the wait for a host that has put the rollout aside.
 
-No deadline counts that wait. The module knows not what is awaited.
+No deadline counts that wait, nor one for an engine that is away. The module knows not what is awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from orl_core.errors import OrlError
 from orl_core.limits import Limits
 
-from orl_rollout.loop.deadline import within
+from orl_rollout.loop.deadline import move_timeout, postponable, within
 
 Pause = Callable[[], Awaitable[bool]]
 
@@ -29,7 +29,7 @@ async def give_up() -> bool:
 
 
 class Clock:
-    """Deadlines of a rollout that begins now. `whole` is that of all of it, to be entered once.
+    """Deadlines of a rollout that begins now. `whole` is that of all of it.
 
     `stopped` is the host's abort flag. If it is set, `pause` waits until the host goes on with this rollout, and tells
     whether it does.
@@ -47,6 +47,18 @@ class Clock:
     def seconds(self) -> float:
         """Return the time that the rollout has taken, waits for the host left out."""
         return time.monotonic() - self._started
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Open the deadline of the whole rollout, once."""
+        with postponable(self._postpone):
+            async with self.whole:
+                yield
+
+    def _postpone(self, seconds: float) -> None:
+        """Move the deadlines of the rollout and of its turn by `seconds`."""
+        self._turn_ends += seconds
+        move_timeout(self.whole, seconds)
 
     def begin_turn(self) -> None:
         """Begin the deadline of a turn."""

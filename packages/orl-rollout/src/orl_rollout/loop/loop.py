@@ -54,7 +54,7 @@ async def rollout(
     episode = _Episode(job, session=session, renderer=renderer, engine=engine, clock=clock)
     error = ""
     try:
-        async with clock.whole:
+        async with clock.running():
             ending = await episode.play()
     except TimeoutError:
         if not clock.whole.expired():

@@ -14,8 +14,8 @@ from orl_core.messages import Message, ToolCall, ToolResult, ToolSpec
 from orl_core.task import Task
 
 
-class Overloaded(SessionUnavailable):
-    """The server refuses for being busy (429). Raised by `open`, nothing was begun: the same may succeed later.
+class Unserved(SessionUnavailable):
+    """The server is busy or away. Raised by `open`, nothing was begun: the same may succeed later.
 
     `retry_after` is what the server asks to wait, in seconds, where it says so.
     """
@@ -23,6 +23,17 @@ class Overloaded(SessionUnavailable):
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class Overloaded(Unserved):
+    """The server refuses for being busy (429)."""
+
+
+class SessionLost(Unserved):
+    """The connection broke, a proxy answers for a server that is away (502 to 504), or the session is unknown there.
+
+    Servers forget their sessions when they restart: a call is then answered 404 or 410.
+    """
 
 
 class Opening(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +52,8 @@ class Session(Protocol):
 
         Raises:
             Overloaded: the server has no room for another episode now.
-            SessionError: the environment cannot be reached or does not start.
+            SessionLost: the server is away.
+            SessionError: the environment does not start.
         """
         ...
 
@@ -49,6 +61,7 @@ class Session(Protocol):
         """Call a tool that `open` listed, with arguments that fit its schema. Never repeated.
 
         Raises:
+            SessionLost: the episode is gone with its connection or its server.
             SessionError: the call failed in the machinery; the state of the episode is unknown from here on.
         """
         ...

@@ -10,7 +10,9 @@ size, and cannot address a loopback server.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
 from msgspec import structs
@@ -19,7 +21,11 @@ from orl_core.errors import ConfigError, SessionError, SessionTimeout
 from orl_core.task import Task
 
 from orl_rollout.http.client import HttpClient
+from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward.environment import RemoteEnvironment
+from orl_rollout.openreward.faults import as_session_error
+from orl_rollout.openreward.open_sessions import OpenSessions
+from orl_rollout.openreward.remote import RemoteSession
 from orl_rollout.openreward.required_secrets import required_secrets, usual_hosts
 from orl_rollout.openreward.sdk import prepare_sdk, session_url
 from orl_rollout.openreward.secrets_body import reads_secrets_in_body
@@ -29,20 +35,27 @@ from orl_rollout.openreward.transport import Channel, Endpoint
 from orl_rollout.secrets.entries import resolve_secrets, unset_secrets
 from orl_rollout.secrets.secrets import Scrubber, api_key
 
+logger = logger_of("orl")
+
 CLOSE_SECONDS = 10.0  # at most, for a remote session's teardown; an environment's `call_timeout` may be shorter
 # Seconds that an idle connection is kept. A call on a connection that its server closes cannot be repeated. uvicorn
 # closes after 5 s, and in a burst it may read a call seconds late. The platform keeps connections for a minute.
 IDLE_SECONDS = 1.0
 PLATFORM_IDLE_SECONDS = 15.0
 CONTACT_SECONDS = 30.0  # for the first answer of a server of one's own, which needs no environment for it
+LEFT_AT_ONCE, LEFT_SECONDS = 64, 60.0  # in closing what a killed process left open
 NAMED = 20  # environments of a server that an error names
 
 
 class OpenRewardClient:
-    """Sessions and listings of the configured environments. Use it by `async with`, on one event loop."""
+    """Sessions and listings of the configured environments. Use it by `async with`, on one event loop.
 
-    def __init__(self, config: RunConfig) -> None:
+    `open_sessions` lists the sessions. On entry, those that dead processes of this run left open are closed.
+    """
+
+    def __init__(self, config: RunConfig, open_sessions: OpenSessions | None = None) -> None:
         self.config = config
+        self._open_sessions = open_sessions
         self.scrubber = Scrubber.of(config)
         self._http: dict[str, HttpClient] = {}
         self._options: dict[str, SessionOptions] = {}
@@ -54,6 +67,13 @@ class OpenRewardClient:
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(prepare_sdk)
+        if self._open_sessions is not None:
+            try:
+                for path, sessions in await asyncio.to_thread(self._open_sessions.left):
+                    await self._close_left(path, sessions)
+            except BaseException:
+                await self.__aexit__()
+                raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -138,6 +158,34 @@ class OpenRewardClient:
             self._variants[name] = wanted if served is not None else environment.variant or ""
         return self._variants[name]
 
+    async def _close_left(self, path: Path, sessions: Mapping[str, str]) -> None:
+        """Close `sessions`, the environment of each, and remove their list `path` if all are closed.
+
+        Those of environments that are not configured are left: only an environment's own server gets its key.
+        """
+        room = asyncio.Semaphore(LEFT_AT_ONCE)
+
+        async def close(sid: str, name: str) -> None:
+            environment = self.config.environment(name)
+            http = self._connection(environment)
+            endpoint = Endpoint(http=http, key=_key(environment), deployment=name, variant="")
+            async with room:
+                with as_session_error(f"closing a session of {name} that a killed process left", self.scrubber):
+                    await RemoteSession(endpoint, sid=sid).delete(CLOSE_SECONDS)
+
+        mine = {sid: name for sid, name in sessions.items() if name in self.config.environments}
+        try:
+            async with asyncio.timeout(LEFT_SECONDS):
+                ends = await asyncio.gather(*(close(*each) for each in mine.items()), return_exceptions=True)
+        except TimeoutError:
+            ends = [SessionTimeout(f"sessions that a killed process left are not closed within {LEFT_SECONDS:g} s")]
+        if faults := [end for end in ends if isinstance(end, BaseException)]:
+            logger.warning("%s (%d such). %s lists them for the next start", faults[0], len(faults), path)
+            return
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+        if mine:
+            say(f"closed {len(mine)} sessions that a killed process of this run left open")
+
     def _connection(self, environment: EnvironmentConfig) -> HttpClient:
         if self._closed:
             raise SessionError("the client of OpenReward is closed: use it inside `async with`")
@@ -156,6 +204,7 @@ class OpenRewardClient:
             overrides=self._overrides(name, environment),
             close_seconds=min(call_timeout, CLOSE_SECONDS),
             scrubber=self.scrubber,
+            open_sessions=self._open_sessions,
         )
 
     def _overrides(self, name: str, environment: EnvironmentConfig) -> dict[str, str]:

@@ -23,19 +23,22 @@ from orl_core.errors import (
 
 from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.http.safe_json import NotJson
-from orl_rollout.loop.session import Overloaded
+from orl_rollout.loop.session import Overloaded, SessionLost
 from orl_rollout.openreward.transport import Refusal, RemoteFailure, transient
 from orl_rollout.secrets.secrets import Scrubber
 
+AWAY = frozenset({502, 503, 504})  # statuses by which a proxy answers for a server that is away
+FORGOTTEN = frozenset({404, 410})  # statuses of a session that the server does not know, as after a restart
 LONGEST = 1_000  # characters of a fault's line
 SEARCHED = 1 << 16  # characters of a fault that are searched for secrets, which happens on the event loop
 
 
 @contextmanager
-def as_session_error(what: str, scrubber: Scrubber) -> Generator[None]:
+def as_session_error(what: str, scrubber: Scrubber, *, begun: bool = False) -> Generator[None]:
     """Convert exceptions of the block to a SessionError of one line that begins with `what`, secrets scrubbed.
 
-    A busy server (429) raises `Overloaded`. The cause is kept unless its traceback holds a secret.
+    A busy server (429) raises `Overloaded`. A server that is away raises `SessionLost`, and so does one that has
+    forgotten a session that was `begun`. The cause is kept unless its traceback holds a secret.
     """
     try:
         with boundary(SessionError, what):
@@ -49,10 +52,20 @@ def as_session_error(what: str, scrubber: Scrubber) -> Generator[None]:
         kept = cause if scrubbed == said and _is_clean(cause, scrubber) else None
         if isinstance(cause, Refusal) and cause.status == 429:
             raise Overloaded(safe, retry_after=cause.retry_after) from kept
+        if _is_lost(cause, begun=begun):
+            raise SessionLost(safe, retry_after=cause.retry_after if isinstance(cause, Refusal) else None) from kept
         leaf = _leaf(fault)
         if leaf is SessionAnswerError:
             raise SessionAnswerError(safe, answer=_answer(fault)) from kept
         raise leaf(safe) from kept
+
+
+def _is_lost(cause: BaseException | None, *, begun: bool) -> bool:
+    """Return whether the connection broke, or the server is away or has forgotten the session."""
+    if isinstance(cause, Refusal | aiohttp.ClientResponseError):
+        return cause.status in AWAY or (begun and cause.status in FORGOTTEN)
+    timeout = isinstance(cause, TimeoutError) and not isinstance(cause, aiohttp.ClientError)  # a deadline of ours
+    return isinstance(cause, aiohttp.ClientError | OSError) and not timeout
 
 
 def _leaf(fault: SessionError) -> type[SessionError]:
@@ -62,7 +75,7 @@ def _leaf(fault: SessionError) -> type[SessionError]:
         return SessionTimeout
     if isinstance(cause, UnsafeAnswer | NotJson | msgspec.ValidationError):
         return SessionAnswerError
-    if isinstance(cause, aiohttp.ClientError | OSError) or transient(cause):
+    if isinstance(cause, aiohttp.ClientError) or transient(cause):
         return SessionUnavailable
     return SessionRefused if isinstance(cause, Refusal) else type(fault)
 

@@ -1,14 +1,14 @@
 """Keep-alive pings of sessions, from an event loop on its own thread, which a busy event loop cannot starve.
 
 A server drops a session that is silent for minutes. Pings use the same client as every other request: one origin, no
-redirects, bounded answers (law L6). After a failed ping comes the next one: a lost session shows at its next call.
+redirects, bounded answers (law L6). After a failed ping comes the next one: a lost session shows at its next call. A
+server that is away fails the pings of all its sessions: one of them is a warning.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import os
 import threading
 from collections import Counter
@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from orl_core.errors import SessionError, boundary
 
 from orl_rollout.http.client import HttpClient
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.openreward.transport import Channel
 
 logger = logger_of(__name__)
@@ -45,6 +45,7 @@ class _Pinger:
         self.loop = asyncio.new_event_loop()
         self._clients: dict[str, HttpClient] = {}
         self._users: Counter[str] = Counter()
+        self._warnings: dict[str, Sparing] = {}
         threading.Thread(target=self.loop.run_forever, name="orl-pings", daemon=True).start()
 
     async def ping(self, url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> None:
@@ -55,7 +56,7 @@ class _Pinger:
         channel.cookies = cookies
         self._users[url] += 1
         try:
-            await _ping(channel, headers)
+            await _ping(channel, headers, self._warnings.setdefault(url, Sparing(logger)))
         finally:
             self._users[url] -= 1
             if not self._users[url]:
@@ -68,16 +69,13 @@ def _pinger_of(process: int) -> _Pinger:
     return _Pinger()
 
 
-async def _ping(channel: Channel, headers: Mapping[str, str]) -> None:
-    failing = False
+async def _ping(channel: Channel, headers: Mapping[str, str], warnings: Sparing) -> None:
     while True:
         try:
             with boundary(SessionError, "pinging a session"):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await channel.request("POST", "/ping", headers, None)
-            failing = False
         except SessionError as fault:
             cause = type(fault.__cause__).__name__  # its message could echo a secret
-            logger.log(logging.DEBUG if failing else logging.WARNING, "a ping of a session failed: %s", cause)
-            failing = True
+            warnings.warn(f"a ping of a session failed: {cause}")
         await asyncio.sleep(PING_SECONDS)

@@ -6,8 +6,9 @@ The session's name is kept as soon as the server sends it, so `delete` also rele
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Any
 
 from orl_rollout.openreward.pings import keep_alive
@@ -21,14 +22,26 @@ LAST_WORD_SECONDS = 1.0  # for deleting a session whose teardown hangs
 class RemoteSession:
     """The requests of one session. `secrets` is the header's value that holds them.
 
-    `overrides` are variables of the environment's container.
+    `overrides` are variables of the environment's container. `sid` names a session that was created before; `named` is
+    told the name of one that is created.
     """
 
-    def __init__(self, endpoint: Endpoint, secrets: str, overrides: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        secrets: str = "",
+        overrides: Mapping[str, str] = MappingProxyType({}),
+        *,
+        sid: str = "",
+        named: Callable[[str], None] | None = None,
+    ) -> None:
         self._endpoint = endpoint
         self._channel = Channel(endpoint.http)
         self._secrets = {"X-Secrets": secrets}
         self._named: dict[str, Any] = {"env": dict(overrides)} if overrides else {}  # the body, then the name
+        if sid:
+            self._named["task_id"] = sid
+        self._tell = named
         self._pings: Future[None] | None = None
 
     @property
@@ -39,7 +52,10 @@ class RemoteSession:
     async def create(self, episode: Mapping[str, Any]) -> None:
         """Create a session with the environment of `episode`, and keep it alive from now on."""
         headers = {**self._endpoint.headers(""), **self._secrets}
-        headers = self._endpoint.headers(await open_session(self._channel, headers, self._named))
+        sid = await open_session(self._channel, headers, self._named)
+        if self._tell is not None:
+            self._tell(sid)
+        headers = self._endpoint.headers(sid)
         secrets = {"secrets": secrets_of(self._secrets["X-Secrets"])} if self._endpoint.body_secrets else {}
         await self._channel.request("POST", "/create", {**headers, **self._secrets}, {**episode, **secrets})
         self._pings = keep_alive(self._endpoint.http.url, headers, self._channel.cookies)

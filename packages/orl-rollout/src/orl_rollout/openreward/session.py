@@ -2,7 +2,7 @@
 
 Deadlines of calls are the loop's. Opening and closing have their own. The episode begins when the opening is complete.
 Until then a failed remote session is released and replaced by a fresh one. If the server is busy, the code that counts
-sessions retries (`orl_rollout.runtime.admission`). A call is made once. The module knows nothing of configurations.
+sessions retries (`orl_rollout.loop.admission`). A call is made once. The module knows nothing of configurations.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.errors import SessionAnswerError, SessionError, cut
@@ -23,10 +25,11 @@ from orl_core.text import plain
 
 from orl_rollout.http.client import KEPT_BYTES
 from orl_rollout.logs import logger_of
-from orl_rollout.loop.session import Opening
-from orl_rollout.openreward.faults import as_session_error
+from orl_rollout.loop.session import Opening, SessionLost
+from orl_rollout.openreward.faults import FORGOTTEN, as_session_error
+from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.openreward.remote import RemoteSession
-from orl_rollout.openreward.transport import Endpoint, retried, transient
+from orl_rollout.openreward.transport import Endpoint, Refusal, retried, transient
 from orl_rollout.openreward.wire import (
     ToolListing,
     candidate_of,
@@ -54,6 +57,7 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     close_seconds: float
     open_seconds: float = OPEN_SECONDS
     scrubber: Scrubber
+    open_sessions: OpenSessions | None = None
 
 
 class OpenRewardSession:
@@ -70,16 +74,18 @@ class OpenRewardSession:
 
         Raises:
             Overloaded: the server has no room for another session now.
-            SessionError: the environment cannot be reached or does not start, after bounded tries.
+            SessionLost: the server cannot be reached, after bounded tries.
+            SessionError: the environment does not start, after bounded tries.
         """
         with as_session_error(f"opening a session of {self._options.name}", self._options.scrubber):
             async with asyncio.timeout(self._options.open_seconds):
-                return await retried(lambda: self._begin(task), PAUSES, transient)
+                return await retried(lambda: self._begin(task), PAUSES, _begins_again)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Call a tool once. A refusal that is the model's mistake is a result with `failure`.
 
         Raises:
+            SessionLost: the connection broke, or the server is away or has forgotten the session.
             SessionError: the tool or the machinery failed, or the reply cannot be used.
         """
         return await self._call(call.name, call.arguments)
@@ -106,7 +112,7 @@ class OpenRewardSession:
         remote, name = self._remote, self._options.name
         if remote is None or not self._listing.supports_score_group:
             raise SessionError(f"{name} scores no groups: {'no score_group' if remote else 'the session is not open'}")
-        with as_session_error(f"scoring a group of {name}", self._options.scrubber):
+        with as_session_error(f"scoring a group of {name}", self._options.scrubber, begun=True):
             calls = self._listing.takes_calls
             said = [asdict(candidate_of(conversation, calls=calls)) for conversation in candidates]
             return scores_of(await remote.run("/score_group", {"candidates": said}, repeatable=True), len(said))
@@ -119,11 +125,18 @@ class OpenRewardSession:
 
     async def _begin(self, task: Task) -> Opening:
         endpoint = await self._reach(task)
-        self._remote = remote = RemoteSession(endpoint, self._options.secrets, self._options.overrides)
+        options, listed = self._options, self._options.open_sessions
+        named = partial(listed.opened, options.name) if listed is not None else None
+        self._remote = remote = RemoteSession(endpoint, options.secrets, options.overrides, named=named)
         begun = False
         try:
             await remote.create(_episode(task, endpoint.variant, self._options.toolset))
-            name, said = await remote.get("/messages", "/prompt")
+            try:
+                name, said = await remote.get("/messages", "/prompt")
+            except Refusal as refusal:
+                if refusal.status not in FORGOTTEN:
+                    raise
+                raise aiohttp.ServerDisconnectedError("the server restarted: it has forgotten the session") from refusal
             messages = messages_of(said) if name == "/messages" else prompt_of(said)
             self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
             # The model sees the tools, and the record holds them only as ids, which cannot be scrubbed.
@@ -141,7 +154,7 @@ class OpenRewardSession:
         if remote is None:
             raise SessionError(f"calling tool `{name}` of {self._options.name}: the session is not open")
         started, what = time.monotonic(), f"calling tool `{name}` of {self._options.name}"
-        with as_session_error(what, self._options.scrubber):
+        with as_session_error(what, self._options.scrubber, begun=True):
             reply = await remote.run("/call", {"name": name, "input": arguments})
             try:
                 return result_of(name, reply, time.monotonic() - started)
@@ -158,11 +171,23 @@ def _episode(task: Task, variant: str, toolset: str | None) -> dict[str, Any]:
     return {**said, **({"env_name": env_name} if env_name else {}), **({"toolset_name": toolset} if toolset else {})}
 
 
+def _begins_again(fault: Exception) -> bool:
+    """Return whether a fresh session may begin at once. A connection that took seconds to fail is the caller's."""
+    return transient(fault) and not isinstance(fault, aiohttp.ConnectionTimeoutError)
+
+
 async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
-    """Release the remote session. A fault is logged, because the episode is already complete."""
+    """Release the remote session. A fault is logged, because the episode is already complete.
+
+    Of a server that is away it is no warning: all its sessions end so, and are gone with it.
+    """
     try:
         with as_session_error(f"closing a session of {options.name}", options.scrubber):
             await remote.delete(options.close_seconds)
+            if options.open_sessions is not None and remote.sid:
+                options.open_sessions.closed(remote.sid)
+    except SessionLost as fault:
+        logger.info("%s", fault)
     except SessionError as fault:
         logger.warning("%s, within %g s", fault, options.close_seconds)
 

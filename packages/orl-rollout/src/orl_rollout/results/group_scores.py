@@ -1,7 +1,8 @@
 """Group rewards: the environment itself compares the rollouts of one task (`score_group`).
 
-A rollout never waits for its siblings: whole groups are scored together, on fresh sessions, under one deadline. A group
-that cannot be scored keeps its rewards. The module knows no trainer; `orl_core.reward.group_rewards` makes one number
+A rollout never waits for its siblings: whole groups are scored together, on fresh sessions, under one deadline. It does
+not count the wait for a server that is away or busy; scoring changes nothing there, so it begins again. A group that
+cannot be scored keeps its rewards. The module knows no trainer; `orl_core.reward.group_rewards` makes one number
 of scores and rewards.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct, structs
-from orl_core.config import GroupRewardConfig
+from orl_core.config import GroupRewardConfig, RolloutConfig
 from orl_core.errors import OrlError, SessionError
 from orl_core.messages import Message, ParseFailure, TextBlock, ToolCall
 from orl_core.reward import group_rewards
@@ -21,8 +22,10 @@ from orl_core.task import Task
 from orl_core.trajectory import Trajectory, Turn
 
 from orl_rollout.logs import logger_of
+from orl_rollout.loop.admission import AdaptiveLimiter, Ticket
+from orl_rollout.loop.clock import never
 from orl_rollout.loop.deadline import within
-from orl_rollout.loop.session import Opening
+from orl_rollout.loop.session import Opening, Unserved
 from orl_rollout.results.outcome import Outcome
 
 logger = logger_of("orl")
@@ -83,36 +86,64 @@ def _messages(turn: Turn) -> list[Message]:
     return messages
 
 
-async def score_groups(groups: Sequence[Group], judges: Judges, *, seconds: float) -> list[tuple[float, ...] | None]:
-    """Return the scores of each group, aligned with its candidates; None where it could not be scored in `seconds`."""
+async def score_groups(
+    groups: Sequence[Group], judges: Judges, *, seconds: float, patience: float = RolloutConfig().patience
+) -> list[tuple[float, ...] | None]:
+    """Return the scores of each group, aligned with its candidates; None where it could not be scored in `seconds`.
+
+    `patience` is how long a group waits for a server that is away or busy, in addition to `seconds`.
+    """
     ends = time.monotonic() + seconds
+    limiters: dict[str, AdaptiveLimiter] = {}
+    for name in {group.task.env_name for group in groups}:
+        limiters[name] = AdaptiveLimiter(name=name, patience=patience)
+        limiters[name].answered = True  # by the rollouts
     async with asyncio.TaskGroup() as tasks:
-        scoring = [tasks.create_task(_score(group, judges, ends)) for group in groups]
+        scoring = [
+            tasks.create_task(_score(group, judges, limiters[group.task.env_name].ticket(), ends)) for group in groups
+        ]
     return [task.result() for task in scoring]
 
 
-async def _score(group: Group, judges: Judges, ends: float) -> tuple[float, ...] | None:
-    what = f"scoring the group of {group.task.key}"
+async def _score(group: Group, judges: Judges, ticket: Ticket, ends: float) -> tuple[float, ...] | None:
     try:
-        async with within(CLOSE_SECONDS + max(0.0, ends - time.monotonic()), SessionError, what):
-            judge = judges.session(group.task)
-            try:
-                async with within(max(0.0, ends - time.monotonic()), SessionError, what):
-                    await judge.open(group.task)
-                    return await judge.score_group(group.candidates)
-            finally:
-                await judge.close()
+        while True:
+            async with ticket:
+                try:
+                    return await _ask(group, judges, ends + ticket.waited)
+                except Unserved as away:
+                    refusal = away
+                    ticket.refused(refusal)
+            if not await ticket.again(never):
+                raise refusal
     except OrlError as fault:
         logger.warning("%s; its rollouts keep their own rewards", fault)
         return None
 
 
+async def _ask(group: Group, judges: Judges, ends: float) -> tuple[float, ...]:
+    """Return the scores of `group` by a judge of its own, until the moment `ends`."""
+    what = f"scoring the group of {group.task.key}"
+    async with within(CLOSE_SECONDS + max(0.0, ends - time.monotonic()), SessionError, what):
+        judge = judges.session(group.task)
+        try:
+            async with within(max(0.0, ends - time.monotonic()), SessionError, what):
+                await judge.open(group.task)
+                return await judge.score_group(group.candidates)
+        finally:
+            await judge.close()
+
+
 async def compare(
-    outcomes: Sequence[Outcome], judges: Judges, config: GroupRewardConfig
+    outcomes: Sequence[Outcome],
+    judges: Judges,
+    config: GroupRewardConfig,
+    *,
+    patience: float = RolloutConfig().patience,
 ) -> tuple[list[Outcome], dict[str, float]]:
     """Return `outcomes` with the rewards of whole groups (equal tasks), in order, and metrics. `success` stays.
 
-    Rollouts that do not train are not shown to the judge and keep their rewards.
+    `patience` is that of `score_groups`. Rollouts that do not train are not shown to the judge and keep their rewards.
     """
     members: dict[str, list[int]] = {}
     for place, outcome in enumerate(outcomes):
@@ -125,7 +156,7 @@ async def compare(
         )
         for places in members.values()
     ]
-    found = await score_groups(groups, judges, seconds=config.timeout)
+    found = await score_groups(groups, judges, seconds=config.timeout, patience=patience)
     scores: list[float | None] = [None] * len(outcomes)
     for places, group in zip(members.values(), found, strict=True):
         for place, score in zip(places, group or (), strict=False):

@@ -21,7 +21,7 @@ class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid.
 
     `rows` counts its data, `branches` the turns that began another conversation, by cause. `agent` tells whether an
-    agent of the user's played it.
+    agent of the user's played it, `replayed` whether it was played again after its connection broke.
     """
 
     environment: str
@@ -45,6 +45,7 @@ class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     trained_tokens: int = 0
     branches: dict[str, int] = {}
     agent: bool = False
+    replayed: bool = False
 
 
 def stats_of(outcome: Outcome) -> RolloutStats:
@@ -78,6 +79,7 @@ def stats_of(outcome: Outcome) -> RolloutStats:
         trained_tokens=sum(sum(datum.loss_mask) for datum in outcome.datums),
         branches=dict(Counter(turn.branch.value for turn in trajectory.turns if turn.branch is not None)),
         agent=any(turn.messages for turn in trajectory.turns),
+        replayed=outcome.replayed,
     )
 
 
@@ -161,6 +163,7 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
     metrics = {
         "rollouts": float(len(batch)),
         "judged": float(len(sound)),
+        "replayed": float(sum(member.replayed for member in batch)),
         **(judged if sound else {}),
         "action_tokens": _mean(float(member.action_tokens) for member in batch),
         "valid_calls": _share(sum(m.valid_turns for m in batch), sum(m.turns for m in batch)),

@@ -22,12 +22,14 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The result of one rollout. `success` says whether the reward reached the environment's `success_reward`.
 
     `datums` is empty where the engine never returned an id, and where the text echoes a secret (see `cleared`).
+    `replayed` tells that an attempt before this one was lost with its connection.
     """
 
     trajectory: Trajectory
     reward: float
     success: bool
     datums: tuple[Datum, ...]
+    replayed: bool = False
 
 
 def outcome_of(trajectory: Trajectory, config: EnvironmentConfig, reward: RewardFunction | None = None) -> Outcome:

@@ -17,6 +17,7 @@ The folder of a run holds, whichever trainer made it:
     recoveries.jsonl  the restarts of such a trainer after GPU memory ran out, if there were any
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
     checkpoint/       the last weights, unless `save` names another folder; orl_checkpoint.json in it tells their format
+    trainer/checkpoint-N/  with TRL the last two of training, N updates of the optimizer, each `save_interval` steps
     checkpoint_hf/    the same in Hugging Face's format, if `orl convert` made it
     curve.png, report.html   made from the files above
 """

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, field, structs
+from orl_core.errors import OrlError, boundary
 
 from orl_rollout.bounded_files import read_lines
 
@@ -36,9 +37,13 @@ class MetricsRow(Struct, frozen=True, kw_only=True):
 
 
 def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:
-    """Add one line to the file at `path`. `seconds` is the time of the step or the evaluation, as far as is known."""
+    """Add one line to the file at `path`. `seconds` is the time of the step or the evaluation, as far as is known.
+
+    Raises:
+        OrlError: it cannot be written (a full disk). What is left of it is a torn line.
+    """
     row = {"step": step, "kind": kind, "seconds": round(seconds, 3), **metrics}
-    with path.open("a+b") as file:
+    with boundary(OrlError, f"writing {path}"), path.open("a+b") as file:
         torn = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
         file.write(b"\n" * torn + msgspec.json.encode(row) + b"\n")
 

@@ -11,6 +11,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from orl_rollout.secrets.secrets import Scrubber
 
@@ -30,9 +31,16 @@ def main(names: Sequence[str]) -> None:
             ended = not block
         held += decode(block, ended)
         cut = scrubber.settled(held) if block else len(held)
-        sys.stdout.buffer.write(scrubber.scrub(held[:cut]).encode("utf-8", "surrogateescape"))
-        sys.stdout.buffer.flush()
+        _write(scrubber.scrub(held[:cut]).encode("utf-8", "surrogateescape"))
         held = held[cut:]
+
+
+def _write(text: bytes) -> None:
+    """Write `text`, or lose it on a full disk: the process whose log it is must not end for that."""
+    rest = memoryview(text)
+    with suppress(OSError):
+        while rest:
+            rest = rest[os.write(sys.stdout.fileno(), rest) :]
 
 
 if __name__ == "__main__":

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
+from orl_core.errors import OrlError, boundary
 
 from orl_rollout.bounded_files import replace, write_new
+from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.metrics_log import MetricsRow, mean, read
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
 
 
+logger = logger_of("orl")
 BROKE_OFF = "it broke off; the traceback says where"  # the error of a run that a bug ended
 
 
@@ -94,13 +97,24 @@ class SummaryFile:
                 self._write({"interrupted": True})
 
     def end(self, ending: dict[str, Any]) -> None:
-        """Write the last summary; `ending` sets `error` or `interrupted`."""
+        """Write the last summary; `ending` sets `error` or `interrupted`.
+
+        Raises:
+            OrlError: that of a finished run cannot be written.
+        """
         with self._lock:
             self._ended = True
             self._write(ending)
 
     def _write(self, ending: dict[str, Any]) -> None:
-        replace(self._path, structs.replace(self._summary_of(), **ending).encode())
+        """Write the summary. If it cannot be written, that is only logged if `ending` says how the run ended."""
+        try:
+            with boundary(OrlError, f"writing {self._path}"):
+                replace(self._path, structs.replace(self._summary_of(), **ending).encode())
+        except OrlError as fault:
+            if not ending:
+                raise
+            logger.error("%s", fault)
 
 
 def note_end(config: RunConfig, folder: Path) -> None:

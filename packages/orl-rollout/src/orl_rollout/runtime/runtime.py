@@ -1,4 +1,4 @@
-"""The runtime of one event loop: each rollout is played, judged, recorded and counted.
+"""The runtime of one event loop: each rollout is played, judged, recorded and counted once.
 
 Trainers run several event loops in one process and kill it. So clients belong to a loop (a Runtime for each); renderer,
 journal and circuit breaker belong to the process (`stack.SharedState`). A rollout is on disk when `play` returns. The
@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from msgspec import Struct, field, structs
-from orl_core.config import EnvironmentConfig, RunConfig
+from orl_core.config import AgentCommand, EnvironmentConfig, RunConfig
 from orl_core.config.limits import limits_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.messages import TextBlock
@@ -26,12 +26,12 @@ from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 
 from orl_rollout.journal.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
+from orl_rollout.loop.admission import AdaptiveLimiter, LimitedSession, Ticket
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
 from orl_rollout.results.outcome import Outcome, cleared, outcome_of
 from orl_rollout.results.reward_function import load_reward
-from orl_rollout.runtime.admission import AdaptiveLimiter, LimitedSession
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import load_player
 from orl_rollout.secrets.entries import unset, unset_secrets
@@ -102,14 +102,19 @@ class Runtime:
         self._reward = load_reward(config)
         self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
         self._player = load_player(config)
+        self._may_replay = not isinstance(config.agent, AgentCommand)  # what a program did outside stays done
         self._limiters = {
-            name: AdaptiveLimiter(config.environment(name).max_concurrency) for name in (*config.environments, PLAIN)
+            name: AdaptiveLimiter(config.environment(name).max_concurrency, name=name, patience=config.rollout.patience)
+            for name in (*config.environments, PLAIN)
         }
 
     async def play(
         self, request: RolloutRequest, engine: Engine, *, stopped: Callable[[], bool] = never, pause: Pause = give_up
     ) -> Outcome:
-        """Play a task once and return its outcome. `stopped` is the trainer's abort flag, `pause` that of `Clock`.
+        """Play a task and return its outcome. `stopped` is the trainer's abort flag, `pause` that of `Clock`.
+
+        A rollout whose session was lost with its connection is played once more, in a fresh session, unless the
+        configuration forbids it or a program plays. The journal keeps the first attempt as one that was replaced.
 
         Raises:
             RunAborted: too many rollouts of the run end in ERROR, or they cannot be recorded.
@@ -124,15 +129,31 @@ class Runtime:
             sampling=dict(request.sampling),
             evaluation=request.evaluation,
         )
-        trajectory = await self._play(job, engine, stopped, pause)
-        judged = await self._judge(trajectory, environment)
-        outcome = _with_short_error(await self._clear(judged))
+        limiter = self._limiters[task.env_name]
+        ticket = limiter.ticket()
+        trajectory = await self._play(job, engine, ticket, stopped, pause)
+        replayed = self._may_replay and environment.replay and ticket.lost_midway(trajectory.error) and not stopped()
+        if replayed:
+            limiter.warnings.warn(f"{trajectory.error}: rollouts of {task.env_name} are played again")
+            await self._record(outcome_of(trajectory, environment), request.step, replaced=True)
+            trajectory = await self._play(job, engine, ticket, stopped, pause)
+        outcome = structs.replace(await self._judge(trajectory, environment), replayed=replayed)
+        outcome = await self._record(outcome, request.step)
+        self._breaker.saw(outcome.trajectory.error, lost_since=ticket.lost_since(trajectory.error))
+        return outcome
+
+    async def _record(self, outcome: Outcome, step: int, *, replaced: bool = False) -> Outcome:
+        """Write `outcome` to the journal. Return it without secrets and with a short error.
+
+        Raises:
+            RunAborted: it cannot be written.
+        """
+        outcome = _with_short_error(await self._clear(outcome))
         if self._journal is not None:
             try:
-                await self._journal.record(outcome, step=request.step)
+                await self._journal.record(outcome, step=step, replaced=replaced)
             except OrlError as exc:  # it must not count, and the next ones could not be recorded either
                 raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
-        self._breaker.saw(outcome.trajectory.error)
         return outcome
 
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
@@ -154,13 +175,14 @@ class Runtime:
     def _session(self, task: Task) -> Session:
         return PlainSession() if task.env_name == PLAIN else self._client.session(task)
 
-    async def _play(self, job: RolloutSpec, engine: Engine, stopped: Callable[[], bool], pause: Pause) -> Trajectory:
+    async def _play(
+        self, job: RolloutSpec, engine: Engine, ticket: Ticket, stopped: Callable[[], bool], pause: Pause
+    ) -> Trajectory:
         """Play within the environment's concurrency; a bug of ours becomes a trajectory that does not train.
 
-        Where the server had no room for the session, nothing was begun: the rollout waits for its turn and begins.
+        Where the server was busy or away, nothing was begun: the rollout waits for its turn and begins.
         """
         session = self._session(job.task)
-        ticket = self._limiters[job.task.env_name].ticket()
         try:
             with boundary(OrlError, "a bug in orl"):
                 while True:

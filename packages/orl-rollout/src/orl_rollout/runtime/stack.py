@@ -19,6 +19,7 @@ from orl_core.errors import OrlError, boundary, first_error
 from orl_rollout.bounded_files import write_new
 from orl_rollout.journal.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.run_folder.contract import TOKENIZER
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Environments, Runtime
@@ -39,12 +40,16 @@ class SharedState:
         self.config = config
         self.tokenizer = open_tokenizer(config, checkpoint)
         self.renderer = open_renderer(config, self.tokenizer)
-        self.breaker = CircuitBreaker(max_error_rate=config.rollout.max_error_rate, group_size=group_size)
+        self.breaker = CircuitBreaker(
+            max_error_rate=config.rollout.max_error_rate, group_size=group_size, patience=config.rollout.patience
+        )
         self.journal: Journal | None = None
+        self.open_sessions: OpenSessions | None = None
         with ExitStack() as opening:
             if folder := config.rollout.journal or folder:
                 opening.enter_context(Uploader(folder, config))  # closed last: it sends what the journal holds
                 self.journal = opening.enter_context(Journal(folder, config))
+                self.open_sessions = opening.enter_context(closing(OpenSessions(folder, config.trainer.load)))
                 _keep_tokenizer(Path(folder), self.tokenizer)
             self._opened = opening.pop_all()
 
@@ -53,7 +58,7 @@ class SharedState:
         return Runtime(self.config, renderer=self.renderer, client=client, journal=self.journal, breaker=self.breaker)
 
     def close(self) -> None:
-        """Close the journal and send what it holds. A process that is killed instead loses no record."""
+        """Close the journal and send what it holds. A process that is killed instead loses no record and no session."""
         self._opened.close()
 
 
@@ -69,7 +74,7 @@ async def open_runtime(
 ) -> AsyncGenerator[Runtime]:
     """Open a runtime on the current event loop; see `SharedState`. `group_size` is the number of rollouts of a task."""
     with closing(SharedState(config, checkpoint, folder, group_size)) as state:
-        async with OpenRewardClient(config) as client:
+        async with OpenRewardClient(config, state.open_sessions) as client:
             yield state.runtime(client)
 
 

@@ -4,8 +4,9 @@ It knows one endpoint, POST /generate of SGLang 0.5 (or of its router), and no m
 trainer's own fields (a LoRA path, routed-expert replay, an API key) come in as `payload` and `headers`.
 
 By law L1, an answer that cannot be trusted is an error of the engine (`answer`), never repaired. By law L5, only the
-new ids of a TokenBuffer are encoded. Transient faults are retried with backoff and jitter for a bounded time; a refusal
-(400) is not. A deadline belongs to one attempt and begins when it is sent. Connections have no limit, so no request
+new ids of a TokenBuffer are encoded. Transient faults are retried with backoff and jitter for a bounded time, as an
+engine may restart; a refusal (400) is not. A deadline belongs to one attempt and begins when it is sent, and those of
+the caller do not count the retries. Connections have no limit, so no request
 waits here for another. Cancelling `generate` closes its connection, and SGLang, also behind a router, then aborts the
 request.
 """
@@ -18,11 +19,12 @@ import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from types import MappingProxyType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import aiohttp
 import msgspec
 from msgspec import Struct
+from orl_core.config import RolloutConfig
 from orl_core.errors import (
     EngineAnswerError,
     EngineError,
@@ -32,10 +34,10 @@ from orl_core.errors import (
     boundary,
 )
 from orl_core.trajectory import Generation
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, UnsafeAnswer, read, read_error
+from orl_rollout.loop.deadline import postpone
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.answer import ASKED, read_generation, read_message
 
@@ -68,14 +70,15 @@ class Timeouts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Timeouts of an engine, in seconds. The first three belong to one attempt and begin when it is sent.
 
     `connect` is for the connection alone. `read` is for the server's silence, and a generation is silent until it is
-    complete. `total` is for the whole answer. Retries start at most `retry` after the first failure, plus one pause:
-    the default is longer than the 60 s for which a router's circuit breaker stays open.
+    complete. `total` is for the whole answer. Retries start at most `retry` after the first failure, and no deadline
+    counts them. An engine that has never answered gets `first`: its address may be wrong.
     """
 
     connect: float = 10.0
     read: float = 900.0
     total: float = 1800.0
-    retry: float = 90.0
+    retry: float = RolloutConfig().patience
+    first: float = 10.0
 
 
 _TIMEOUTS = Timeouts()
@@ -111,6 +114,7 @@ class SglangEngine:
         self._payload = dict(payload)
         self._timeouts = timeouts
         self._client: HttpClient | None = None
+        self._answered = False
 
     async def __aenter__(self) -> Self:
         timeouts = self._timeouts
@@ -152,18 +156,23 @@ class SglangEngine:
 
     async def _again(self, body: bytes, key: str, most: _Most, fault: EngineUnavailable) -> bytes:
         """Retry after the first attempt's `fault` with exponential backoff, until the `retry` timeout."""
-        if self._timeouts.retry <= 0:
-            raise EngineUnavailable(f"{fault} (attempt 1, the last)") from fault
-        first = min(FIRST_PAUSE_SECONDS, self._timeouts.retry / 100)
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(EngineUnavailable),
-            wait=wait_random_exponential(multiplier=2 * first, max=LONGEST_PAUSE_SECONDS),
-            stop=stop_after_delay(self._timeouts.retry),
-            retry_error_callback=_give_up,
-        )
-        await asyncio.sleep(random.uniform(0.0, first))  # noqa: S311 - no secret is drawn
-        answer: bytes = await retrying(self._attempt, body, key, most)
-        return answer
+        began, attempts = time.monotonic(), 1
+        longest = min(FIRST_PAUSE_SECONDS, self._timeouts.retry / 100)
+        while True:
+            patience = self._timeouts.retry if self._answered else min(self._timeouts.retry, self._timeouts.first)
+            left = patience - (time.monotonic() - began)
+            if left <= 0:
+                raise EngineUnavailable(f"{fault} (attempt {attempts}, the last)") from fault
+            pause = min(random.uniform(0.0, longest), left)  # noqa: S311 - no secret is drawn
+            postpone(pause)
+            await asyncio.sleep(pause)
+            started = time.monotonic()
+            try:
+                return await self._attempt(body, key, most)
+            except EngineUnavailable as again:
+                fault = again
+            postpone(time.monotonic() - started)
+            attempts, longest = attempts + 1, min(2 * longest, LONGEST_PAUSE_SECONDS)
 
     def _body(self, ids: Sequence[int], params: dict[str, Any]) -> bytes:
         """Return the request's JSON. The ids come last, as their TokenBuffer has encoded them already."""
@@ -181,6 +190,7 @@ class SglangEngine:
             try:
                 data = BytesIO(body)  # aiohttp sends it in parts, so that a long one does not hold up the event loop
                 async with self._client.request("POST", self._url, data=data, headers=headers) as response:
+                    self._answered = True
                     if response.status != 200:
                         status, message = response.status, read_message(await read_error(response))
                         error = EngineUnavailable if status in _RETRIED or status >= 500 else EngineRefused
@@ -211,11 +221,6 @@ def _most(new: int, replayed: int) -> _Most:
         bytes=min(MOST_BYTES, ANSWER_BYTES + TOKEN_BYTES * new + REPLAY_BYTES * replayed),
         values=min(MOST_VALUES, ANSWER_VALUES + TOKEN_VALUES * new + REPLAY_VALUES * replayed),
     )
-
-
-def _give_up(state: RetryCallState) -> NoReturn:
-    cause = state.outcome.exception() if state.outcome else None
-    raise EngineUnavailable(f"{cause} (attempt {state.attempt_number + 1}, the last)") from cause
 
 
 def _sampling_params(sampling: Mapping[str, Any], room: int) -> dict[str, Any]:

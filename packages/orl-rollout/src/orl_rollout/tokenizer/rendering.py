@@ -52,11 +52,7 @@ def open_renderer(config: RunConfig, tokenizer: HFTokenizer) -> Renderer:
         RenderError: the certificate fails.
         ConfigError: `thinking: false`, and the chat template opens the reasoning all the same.
     """
-    renderer = Renderer(
-        tokenizer,
-        tool_format=None if config.tool_format == "auto" else config.tool_format,
-        system_prompt_template=config.system_prompt_template,
-    )
+    renderer = Renderer(tokenizer, tool_format=config.tool_format, system_prompt_template=config.system_prompt_template)
     if config.thinking is False and renderer.opens_reasoning:
         raise ConfigError(
             "`thinking: false` cannot be obeyed: the chat template opens the reasoning in every prompt. "

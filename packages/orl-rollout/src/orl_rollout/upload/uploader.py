@@ -155,7 +155,7 @@ class Uploader:
         """Return the events of an entry, each as JSON; none of one that is not to be sent."""
         try:
             entry = decode_entry(found.content, ids=False)
-            if entry.trajectory.job.task.env_name not in self._chosen:
+            if entry.replaced or entry.trajectory.job.task.env_name not in self._chosen:
                 return []
             with boundary(OrlError, f"the events of {entry.key}"):
                 events = list(events_of(entry, self._config))

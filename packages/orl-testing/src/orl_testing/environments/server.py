@@ -69,15 +69,15 @@ class Served:
 
 @contextmanager
 def serve(
-    *environments: type[Environment], wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, seed: int = 0
+    *environments: type[Environment], wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, seed: int = 0, port: int = 0
 ) -> Generator[Served]:
-    """Serve `environments` (by default all of the gallery, and `drawers(seed)`) on a free loopback port, on a thread.
+    """Serve `environments` (by default all of the gallery, and `drawers(seed)`) on loopback, on a thread.
 
-    `wrap` puts a fault between the server and the wire.
+    `wrap` puts a fault between the server and the wire. The `port` 0 takes a free one.
     """
     server = Server(list(environments or (*GALLERY, drawers(seed))))
     requests: list[tuple[str, dict[str, str]]] = []
-    process = _process(_Loose(wrap(server.app), requests), 0)
+    process = _process(_Loose(wrap(server.app), requests), port)
     serving = asyncio.run_coroutine_threadsafe(process.serve(), _loop())
     try:
         deadline = time.monotonic() + START_SECONDS

@@ -1,8 +1,9 @@
-"""Limit the sessions of one environment to as many as its server bears (AIMD).
+"""Limit the sessions of one environment to as many as its server bears (AIMD), and wait for a server that is away.
 
 A full server answers 429. Then the limit is halved, once for all sessions that were let in before. It grows by one for
-every limit's worth of sessions that open, up to the configured most. A refused rollout pauses without a slot and keeps
-its turn. Waiting happens outside of a rollout, so no deadline of one counts it.
+every limit's worth of sessions that open, up to the configured most. A server that is away takes no session and says
+nothing of its limit. In both cases nothing was begun: the rollout pauses without a slot and keeps its turn. Waiting
+happens outside of a rollout, so no deadline of one counts it.
 
 Only an opening is retried. A call that is answered 429 may have run, so it is a fault; it lowers the limit too. The
 module knows sessions by their protocol, nothing of transports or of tasks.
@@ -15,30 +16,39 @@ import heapq
 import itertools
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from orl_core.config import RolloutConfig
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.task import Task
 
-from orl_rollout.loop.session import Opening, Overloaded, Session
+from orl_rollout.logs import Sparing, logger_of
+from orl_rollout.loop.session import Opening, Overloaded, Session, SessionLost, Unserved
 
+logger = logger_of("orl")
 T = TypeVar("T")
 
 FIRST_PAUSE = 0.25  # seconds, at most, before the second try of an opening; then twice as long each time
 LONGEST_PAUSE = 30.0
 LONGEST_WISH = 60.0  # seconds: what a server's Retry-After is believed
 BLINK = 1.0  # seconds between two looks at the host's flag
-PATIENCE = 300.0  # seconds that one rollout spends in pauses before its refusal stands
+FIRST_CONTACT = 10.0  # seconds of patience with a server that has never answered: its address may be wrong
 
 
 class AdaptiveLimiter:
     """The sessions of one environment on one event loop. `most` is the configured limit; None is none.
 
     `limit` is how many may be in flight now (its whole part; infinite until a server refuses), `taken` how many are.
+    `patience` is how long one rollout waits for its session, in seconds, `answered` whether the server ever served one.
     """
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, *, name: str = "", patience: float = RolloutConfig().patience) -> None:
+        self.name = name
+        self.patience = patience
+        self.answered = False
+        self.warnings = Sparing(logger)
         self._most = float(most or math.inf)
         self.limit = self._most
         self.taken = 0
@@ -97,19 +107,26 @@ class AdaptiveLimiter:
 
 
 class Ticket:
-    """One rollout's turn. `async with` holds a slot, as often as it is let in `again`."""
+    """One rollout's turn. `async with` holds a slot, as often as it is let in `again`.
+
+    `waited` are the seconds of its pauses, and of the tries that were refused, since a session last opened.
+    """
 
     def __init__(self, limiter: AdaptiveLimiter, turn: int) -> None:
         self._limiter = limiter
         self._turn = turn
         self._burst = 0
-        self._refusal: Overloaded | None = None
+        self._let_in = 0.0
+        self._refusal: Unserved | None = None
         self._refusals = 0
-        self._waited = 0.0
+        self._lost: set[str] = set()  # faults since a session last opened
+        self._lost_since = 0.0
+        self.waited = 0.0
 
     async def __aenter__(self) -> None:
         self._refusal = None
         self._burst = await self._limiter.take(self._turn)
+        self._let_in = time.monotonic()
 
     async def __aexit__(self, *exc: object) -> None:
         self._limiter.give()
@@ -122,33 +139,59 @@ class Ticket:
         finally:
             self._limiter.take_back()
 
+    def lost_since(self, error: str) -> float | None:
+        """Return since when (`time.monotonic`) the server has been away, if that is the `error`; None if it is not.
+
+        A server that never answered is not away: its address is wrong.
+        """
+        return self._lost_since if error in self._lost and self._limiter.answered else None
+
+    def lost_midway(self, error: str) -> bool:
+        """Return whether `error` is that of a session that had opened, and was lost with its connection or server."""
+        return self.lost_since(error) is not None and self._refusal is None
+
     def opened(self) -> None:
         """Note that the server took the session."""
+        self._limiter.answered = True
+        self._lost, self._refusals, self.waited = set(), 0, 0.0
         self._limiter.grow()
 
     def overloaded(self) -> None:
         """Note that the server says that it is busy."""
+        self._limiter.answered = True
         self._limiter.shrink(self._burst)
 
-    def refused(self, refusal: Overloaded) -> None:
+    def lost(self, fault: SessionLost, since: float) -> None:
+        """Note that the server is away, `since` that moment at least."""
+        self._lost_since = self._lost_since if self._lost else since
+        self._lost.add(str(fault))
+
+    def refused(self, refusal: Unserved) -> None:
         """Note that the server did not take the session, which may be opened again."""
         self._refusal = refusal
-        self.overloaded()
+        self.waited += time.monotonic() - self._let_in
+        if isinstance(refusal, SessionLost):
+            self.lost(refusal, self._let_in)
+        else:
+            self.overloaded()
 
     async def again(self, stopped: Callable[[], bool]) -> bool:
         """Pause and return True to try again: the last opening was refused, and patience is left.
 
         The pause ends early where the host's flag `stopped` is set meanwhile.
         """
-        if self._refusal is None:
+        limiter, refusal = self._limiter, self._refusal
+        patience = limiter.patience if limiter.answered else min(limiter.patience, FIRST_CONTACT)
+        if refusal is None or self.waited >= patience:
             return False
-        wish = min(self._refusal.retry_after or 0.0, LONGEST_WISH)
+        if isinstance(refusal, SessionLost):
+            limiter.warnings.warn(f"{refusal}: rollouts of {limiter.name} wait for up to {patience:g} s")
+        wish = min(refusal.retry_after or 0.0, LONGEST_WISH)
         longest = min(FIRST_PAUSE * 2**self._refusals, LONGEST_PAUSE)
         pause = wish + random.uniform(longest / 2, longest)  # noqa: S311 - no secret is drawn
+        pause = min(pause, patience - self.waited)
         self._refusals += 1
-        self._waited += pause
-        if self._waited > PATIENCE:
-            return False
+        self.waited += pause
         while pause > 0 and not stopped():
             await asyncio.sleep(min(pause, BLINK))
             pause -= BLINK
@@ -166,7 +209,7 @@ class LimitedSession:
         """Open as `Session.open` does."""
         try:
             opening = await self._session.open(task)
-        except Overloaded as refusal:
+        except Unserved as refusal:
             self._ticket.refused(refusal)
             raise
         self._ticket.opened()
@@ -189,4 +232,7 @@ class LimitedSession:
             return await asked
         except Overloaded:
             self._ticket.overloaded()
+            raise
+        except SessionLost as fault:
+            self._ticket.lost(fault, time.monotonic())
             raise

@@ -1,0 +1,74 @@
+"""A trainer on a cluster that hangs after its first step: `orl train slime` with the stand-in for slime of the tests.
+
+The stand-in has a Python of its own, writes the metrics of one step and a checkpoint, and then says nothing for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.night.plan import knows, patience
+from benchmarks.night.processes import START_SECONDS, program, until
+from benchmarks.night.scenario import Night, last_line
+from benchmarks.night.training import MORE, ORL
+from benchmarks.night.verdict import Verdict
+
+SECOND = 1.0  # for a call, a turn, a rollout, and the patience: a stall must be longer than all of them
+LEAST_STALL = 300.0 + 2 * SECOND + 1.0
+OLD_SECONDS = 60.0  # after which a tree without `stall_timeout` counts as one that went on
+END_SECONDS = 90.0
+KEY = "night-key-0123456789"
+MAKE = """
+import sys
+from pathlib import Path
+from tests.slime.environment import make_environment
+make_environment(Path(sys.argv[1]))
+"""
+
+
+def silent_trainer(night: Night) -> Verdict:
+    """Train with a trainer that hangs: the stall watchdog must end the run."""
+    home = night.folder / "silent"
+    home.mkdir()
+    watched = knows("trainer", "stall_timeout")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # a platform and a Ray that take connections
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with program([sys.executable, "-c", MAKE, str(home / "env")], home / "env.log") as making:
+            if making.wait(END_SECONDS):
+                raise RuntimeError(f"the trainer's environment: {last_line(making)}")
+        words = _furnished(night, home, watched=watched)
+        more = {**MORE, "RAY_ADDRESS": address, "OPENREWARD_API_URL": f"http://{address}", "STAND_IN_GPUS": "1"}
+        more |= {"STAND_IN_ENDS": "waits", "OPENREWARD_API_KEY": KEY}
+        with program(words, home / "log", folder=home, more=more) as running:
+            seen = home / "runs/run/seen.json"
+            until(lambda: seen.is_file() or running.code() is not None, START_SECONDS, "the trainer begins")
+            code = running.wait(LEAST_STALL + END_SECONDS if watched else OLD_SECONDS)
+            said = last_line(running)
+    verdict = Verdict(scenario="trainer silent", went_on=int(not code))
+    path = home / "runs/run/summary.json"
+    summary: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
+    started = seen.is_file()
+    verdict.unclear = int(not started or (bool(code) and not summary.get("error")))
+    verdict.notes.append(f"exit code {code}{'' if started else ', it never began'}: {said}")
+    return verdict
+
+
+def _furnished(night: Night, home: Path, *, watched: bool) -> list[str]:
+    """Write configuration and tasks; return the command."""
+    seconds = dict.fromkeys(("call_timeout", "turn_timeout", "rollout_timeout"), SECOND)
+    config = {
+        "environments": {"Org/Env": {}},
+        "rollout": {**seconds, **patience(SECOND)},
+        "trainer": {"backend": "slime", **({"stall_timeout": LEAST_STALL} if watched else {})},
+    }
+    (home / "slime.yaml").write_text(json.dumps(config), encoding="utf-8")
+    (home / "given.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
+    return [
+        *(*ORL, "train", "slime", "--config", "slime.yaml", "--task-data", "given.jsonl", "--name", "run"),
+        *("--model", str(night.checkpoint), "--python", str(home / "env/bin/python3"), "--num-gpus", "1"),
+        *("--model-args", "qwen3-0.6B"),
+    ]

@@ -1,0 +1,111 @@
+"""Run the scenarios side by side, print the table, and return the faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from orl_core import OrlError
+from rich.console import Console
+from rich.table import Column, Table
+
+from benchmarks.night import cluster, healthy, sick, training
+from benchmarks.night.processes import NotInTime
+from benchmarks.night.scenario import Night
+from benchmarks.night.verdict import Verdict
+from benchmarks.servers import ROOT, child_environment
+
+Scenario = Callable[[Night], Verdict]
+CHECKPOINT_SECONDS = 120.0
+COLUMNS = ("lost", "wrong", "ended", "went_on", "unclear", "left")
+HEADINGS = ("planned", "lost", "wrong", "ended", "went on", "unclear", "open", "s")
+LEGEND = """\
+planned: rollouts. lost: for good. wrong: counted wrongly. ended: though healthy. went on: though sick.
+unclear: ended without one clear line and the error in summary.json. open: sessions left on the server.
+"""
+# Scenarios of one lane run one after the other, lanes run side by side.
+LANES: dict[str, list[tuple[str, Scenario]]] = {
+    "cluster": [("silent", cluster.silent_trainer)],
+    "training": [
+        ("disk", training.full_disk),
+        ("frozen", training.frozen_engine),
+        ("unrewarded", training.no_reward),
+    ],
+    "outage 60": [("outage-60", partial(healthy.outage, seconds=60.0))],
+    "outage 12": [
+        ("outage-12", partial(healthy.outage, seconds=12.0)),
+        ("agent", sick.silent_agent),
+        ("journal", healthy.full_journal),
+    ],
+    "busy": [("busy", healthy.busy), ("dead", sick.dead_environment)],
+    "engine": [("engine", healthy.engine_death), ("kills", healthy.kills)],
+}
+LONG = ("outage-300", partial(healthy.outage, seconds=300.0))
+QUICK = ("busy", "engine")
+
+
+def run_scenarios(
+    console: Console, *, quick: bool, seed: int = 0, long: bool = False, only: Sequence[str] = ()
+) -> list[str]:
+    """Run the scenarios, print the table, and return what must be zero and is not."""
+    started = time.monotonic()
+    chosen = only or (QUICK if quick else ())
+    with tempfile.TemporaryDirectory(prefix="orl-night-", ignore_cleanup_errors=True) as folder:
+        night = Night(folder=Path(folder), seed=seed, quick=quick, long=long)
+        _make_checkpoint(night)
+        lanes = [[one for one in lane if not chosen or one[0] in chosen] for lane in LANES.values()]
+        if long:
+            lanes.append([LONG])
+        lanes = [lane for lane in lanes if lane]
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            verdicts = [verdict for lane in pool.map(partial(_lane, night, console), lanes) for verdict in lane]
+    console.print(table(verdicts, time.monotonic() - started))
+    console.print(LEGEND, end="", soft_wrap=True)
+    for verdict in verdicts:
+        for note in verdict.notes:
+            console.print(f"{verdict.scenario}: {note}", markup=False, highlight=False, soft_wrap=True)
+    return [fault for verdict in verdicts for fault in verdict.faults]
+
+
+def _lane(night: Night, console: Console, lane: Sequence[tuple[str, Scenario]]) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    for name, play in lane:
+        started = time.monotonic()
+        try:
+            verdict = play(night)
+        except (NotInTime, OrlError, OSError, RuntimeError, ValueError) as fault:
+            traceback.print_exc()
+            verdict = Verdict(scenario=name, unclear=1, notes=[f"the scenario itself failed: {fault}"])
+        verdict.seconds = time.monotonic() - started
+        console.print(f"{verdict.scenario}: {verdict.seconds:.0f} s, {verdict.faults or 'well'}", markup=False)
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _make_checkpoint(night: Night) -> None:
+    words = [sys.executable, "-m", "benchmarks.night.checkpoint", str(night.checkpoint)]
+    if not night.quick:
+        words.append("--weights")
+    subprocess.run(words, check=True, timeout=CHECKPOINT_SECONDS, cwd=ROOT, env=child_environment())
+
+
+def table(verdicts: Sequence[Verdict], seconds: float) -> Table:
+    """Return the table of all scenarios, with their sums and the seconds of the whole night."""
+    figures = (Column(name, justify="right", no_wrap=True) for name in HEADINGS)
+    shown = Table(Column("scenario", no_wrap=True), *figures, box=None, padding=(0, 1, 0, 0))
+    for verdict in verdicts:
+        shown.add_row(verdict.scenario, f"{verdict.planned:,}", *_figures([verdict]), f"{verdict.seconds:.0f}")
+    shown.add_row()
+    shown.add_row("all", f"{sum(one.planned for one in verdicts):,}", *_figures(verdicts), f"{seconds:.0f}")
+    return shown
+
+
+def _figures(verdicts: Sequence[Verdict]) -> list[str]:
+    return [f"{sum(getattr(one, name) for one in verdicts):,}" for name in COLUMNS]

@@ -1,0 +1,48 @@
+"""Section `rollout` of the configuration: budgets, deadlines, patience and records of every rollout."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from orl_core.config.checked import check_fields
+from orl_core.limits import Budgets, Positive, Seconds
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set budgets, deadlines and records of every rollout. Deadlines nest: call, turn, rollout."""
+
+    context_tokens: Annotated[
+        Positive | None,
+        Meta(description="Most tokens of prompt and response together; null: 32768, or fewer if training GPUs ask it."),
+    ] = None
+    rollout_tokens: Annotated[Positive | None, Meta(description="Most sampled tokens; null: `context_tokens`.")] = None
+    patience: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds to wait for a server of sessions, an engine or a judge that is away or busy. No "
+            "deadline counts them. A server that has never answered gets 10."
+        ),
+    ] = 600.0
+    max_error_rate: Annotated[
+        Share,
+        Meta(
+            description="Share of recent rollouts in ERROR that aborts the run. Rollouts lost with their server count "
+            "once none succeeds for `patience`."
+        ),
+    ] = 0.5
+    journal: Annotated[str | None, Meta(description="Folder of the journal; null means the run's own folder.")] = None
+    upload: Annotated[
+        bool | None, Meta(description="Upload rollouts to OpenReward; null: of its own environments, if a key is set.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.call_timeout <= self.turn_timeout <= self.rollout_timeout:
+            raise ValueError(
+                f"deadlines must nest, but `call_timeout` is {self.call_timeout}, `turn_timeout` {self.turn_timeout}, "
+                f"`rollout_timeout` {self.rollout_timeout}. Raise the later ones"
+            )
