@@ -127,12 +127,13 @@ def test_healthy_run_is_never_stopped(model: Qwen3ForCausalLM, tmp_path: Path, k
     """200 syncs of an optimizer at two learning rates, every twentieth without signal; the embeddings are tied."""
     policy: Any = adapted(model) if kind == "lora" else copy.deepcopy(model)
     parameters = [weight for weight in policy.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, weight_decay=0.0)
     with served() as (server, control), syncing(base_of(policy), server, control, tmp_path) as sync:
         server.ranks = 2 if kind == "two ranks" else 1
         counts: list[float] = []
         for step in range(200):
-            if step % 100 == 0:
-                optimizer = torch.optim.AdamW(parameters, lr=(1e-6, 4e-5)[step // 100], weight_decay=0.0)
+            for group in optimizer.param_groups:
+                group["lr"] = (1e-6, 4e-5)[step // 100]
             if step % 20:
                 loss = policy(input_ids=torch.randint(5, 80, (1, 8)), labels=torch.randint(5, 80, (1, 8))).loss
                 loss.backward()
