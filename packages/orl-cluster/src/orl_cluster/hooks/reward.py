@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from orl_core.errors import ConfigError
 from orl_core.reward import group_advantages
+from orl_rollout.results.metrics import SMALLEST_DIFFERENCE
 
-from orl_cluster.hooks.group_scores import OFFERED, compare, flat, rollout_of
+from orl_cluster.hooks.group_scores import OFFERED, SCORED, compare, flat, rollout_of
 from orl_cluster.hooks.turns import TURNS, advantages_of_turns
 
-SMALLEST = 1e-6  # difference between rewards that counts as one
 _CENTRED = frozenset({"reinforce_plus_plus_baseline"})
 
 
@@ -46,9 +46,8 @@ def advantages(
         ConfigError: `turn_advantages`, and the trainer does not read them.
     """
     raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
-    estimator = args.advantage_estimator if getattr(args, "rewards_normalization", False) else ""
-    center = estimator in normalised or estimator in _CENTRED
-    scale = estimator in normalised and args.grpo_std_normalization
+    center = centres(args, normalised)
+    scale = center and args.advantage_estimator in normalised and args.grpo_std_normalization
     if not takes_turns and any(TURNS in sample.metadata for sample in samples):
         raise ConfigError("the trainer was started without orl's function for `turn_advantages`: use orl train")
     if takes_turns:
@@ -66,6 +65,17 @@ def advantages(
     )
 
 
+def centres(args: Any, normalised: Collection[str]) -> bool:
+    """Tell whether the estimator subtracts the mean of a group; `normalised` as in `advantages`."""
+    estimator = args.advantage_estimator if getattr(args, "rewards_normalization", False) else ""
+    return estimator in normalised or estimator in _CENTRED
+
+
+def is_final(sample: Any) -> bool:
+    """Tell whether the reward of `sample` is what it learns from: no comparison and no advantages of turns follow."""
+    return not {OFFERED, SCORED, TURNS} & sample.metadata.keys()
+
+
 def reason_to_drop(args: Any, samples: Sequence[Any]) -> str | None:
     """Return why a group teaches nothing; None if two of its rollouts train and their rewards differ.
 
@@ -74,9 +84,9 @@ def reason_to_drop(args: Any, samples: Sequence[Any]) -> str | None:
     """
     members = flat(samples)
     rewards = {rollout_of(sample): reward_of(args, sample) for sample in members if trainable(sample)}
-    compared = any(OFFERED in sample.metadata or TURNS in sample.metadata for sample in members)
+    compared = not all(map(is_final, members))
     if len(rewards) < min(2, len(samples)):
         return "too_few_train"
-    if len(samples) > 1 and not compared and max(rewards.values()) - min(rewards.values()) <= SMALLEST:
+    if len(samples) > 1 and not compared and max(rewards.values()) - min(rewards.values()) <= SMALLEST_DIFFERENCE:
         return f"equal_rewards_{round(next(iter(rewards.values())), 1)}"
     return None

@@ -102,6 +102,7 @@ class Runtime:
         self._reward = load_reward(config)
         self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
         self._player = load_player(config)
+        self._unrewarded: set[str] = set()  # environments that were warned about
         self._limiters = {
             name: AdaptiveLimiter(config.environment(name).max_concurrency) for name in (*config.environments, PLAIN)
         }
@@ -125,7 +126,7 @@ class Runtime:
             evaluation=request.evaluation,
         )
         trajectory = await self._play(job, engine, stopped, pause)
-        judged = await self._judge(trajectory, environment)
+        judged = self._check_rewarded(await self._judge(trajectory, environment))
         outcome = _with_short_error(await self._clear(judged))
         if self._journal is not None:
             try:
@@ -141,6 +142,22 @@ class Runtime:
             return outcome_of(trajectory, environment)
         running = asyncio.get_running_loop()
         return await running.run_in_executor(self._judges, outcome_of, trajectory, environment, self._reward)
+
+    def _check_rewarded(self, outcome: Outcome) -> Outcome:
+        """Warn once for each environment that ended an episode without a reward, unless a comparison rewards it."""
+        if not outcome.unrewarded:
+            return outcome
+        if self._config.group_reward.mode != "off":
+            return structs.replace(outcome, unrewarded=False)
+        name = outcome.trajectory.job.task.env_name
+        if name not in self._unrewarded:
+            self._unrewarded.add(name)
+            logger.warning(
+                "%s: an episode finished and none of its results carried a reward, so it counts as 0. Return a finite "
+                "`reward` with the result that ends an episode",
+                name,
+            )
+        return outcome
 
     async def _clear(self, outcome: Outcome) -> Outcome:
         """Take out of `outcome` what echoes a secret, before anybody sees it; a long text is searched on a thread.
