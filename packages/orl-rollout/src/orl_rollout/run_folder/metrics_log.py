@@ -35,7 +35,7 @@ class Tally(Struct, frozen=True):
     def __str__(self) -> str:
         if self.judged == self.rollouts:
             return ""
-        return f"{self.judged} of {self.rollouts} judged, {self.errors} in ERROR"
+        return f"{self.judged} of {self.rollouts} judged" + (f", {self.errors} in ERROR" if self.errors else "")
 
 
 class MetricsRow(Struct, frozen=True, kw_only=True):
@@ -63,7 +63,8 @@ def tally_in(metrics: Mapping[str, float], of: str = "") -> Tally:
         metrics.get(f"{of}/{name}") if of else overall(metrics, name) for name in ("rollouts", "judged", "stop/error")
     )
     rollouts = round(total or 0.0)
-    return Tally(rollouts, rollouts if judged is None else round(judged), round(rollouts * (errors or 0.0)))
+    sound = rollouts if judged is None else round(judged)
+    return Tally(rollouts, sound, rollouts - sound if errors is None else round(rollouts * errors))
 
 
 def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:

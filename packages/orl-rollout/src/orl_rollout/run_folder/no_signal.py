@@ -5,7 +5,7 @@ This is the one place that decides it, from the metrics of the steps. Terminal, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
@@ -37,43 +37,44 @@ class NoSignal(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """Return it in words."""
-        run = ", the whole run" if self.whole else ""
-        return f"No signal in steps {self.first} to {self.last}{run}: {REASONS[self.cause]}."
+        return f"No signal in steps {self.first} to {self.last}: {REASONS[self.cause]}."
 
 
-def no_signal(rows: Sequence[MetricsRow]) -> NoSignal | None:
+def no_signal(rows: Iterable[MetricsRow]) -> NoSignal | None:
     """Return the latest steps of training if they had no signal, at least STEPS of them; else None.
 
     A step counts if it has a group, or if an episode finished and no result had a reward. Others are left out, such as
     those whose rollouts all ended in ERROR.
     """
     steps = sorted((row for row in rows if row.kind == "train"), key=lambda row: row.step)
-    known = [(row, cause) for row in steps if (cause := _cause(row)) is not None]
-    silent: list[tuple[MetricsRow, Cause]] = []
-    for row, cause in reversed(known):
-        if cause == "":
+    known: list[tuple[int, Cause | Literal["signal"]]] = [
+        (row.step, cause) for row in steps if (cause := _cause(row)) is not None
+    ]
+    silent: list[tuple[int, Cause]] = []
+    for step, cause in reversed(known):
+        if cause == "signal":
             break
-        silent.append((row, cause))
+        silent.append((step, cause))
     if len(silent) < STEPS:
         return None
-    causes = {cause for _, cause in silent}
+    causes: set[Cause] = {cause for _, cause in silent}
     if causes == {"unrewarded", "failed"}:  # nobody finished in the other steps
         causes = {"unrewarded"}
     return NoSignal(
-        first=silent[-1][0].step,
-        last=silent[0][0].step,
+        first=silent[-1][0],
+        last=silent[0][0],
         cause=causes.pop() if len(causes) == 1 else "equal",
         whole=len(silent) == len(known),
     )
 
 
-def _cause(row: MetricsRow) -> Cause | Literal[""] | None:
-    """Return why a step had no signal; "" if it had one, None if it cannot be known."""
+def _cause(row: MetricsRow) -> Cause | Literal["signal"] | None:
+    """Return why a step had no signal, or that it had one; None if that cannot be known."""
     if row.overall("unrewarded") and row.overall("rewards") == 0.0:
         return "unrewarded"
     if not row.overall("groups"):
         return None
     if row.overall("equal_groups") != 1.0:
-        return ""
+        return "signal"
     success = row.overall("success")
     return "solved" if success == 1.0 else "failed" if success == 0.0 else "equal"

@@ -48,6 +48,11 @@ class Record(Struct, frozen=True, kw_only=True):
         return bool(self.summary) and not self.summary.keys() & {"interrupted", "error"}
 
     @property
+    def error(self) -> str:
+        """Return the error that ended the run; "" if none did."""
+        return str(self.summary.get("error") or "")
+
+    @property
     def baseline(self) -> float | None:
         """Return the success rate of a random player that heeds the replies, where somebody worked it out."""
         value = self.summary.get("random_consistent_baseline")
@@ -113,6 +118,11 @@ class Record(Struct, frozen=True, kw_only=True):
     def no_signal(self) -> NoSignal | None:
         """Return the latest steps if they had nothing to learn from."""
         return no_signal(self.points)
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Tell whether no step of the run had a signal, and not because all tasks were solved."""
+        return self.no_signal is not None and self.no_signal.whole and self.no_signal.cause != "solved"
 
     def _ends(self, name: str) -> tuple[Sequence[MetricsRow], Sequence[MetricsRow]]:
         """Return the first and the last points that have a metric, as `change` takes them; empty if there are none."""

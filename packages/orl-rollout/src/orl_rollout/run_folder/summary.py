@@ -111,9 +111,10 @@ class SummaryFile:
         replace(self._path, structs.replace(self._summary_of(), **ending).encode())
 
 
-def note_end(config: RunConfig, folder: Path) -> None:
-    """Write that rollouts without training came to their end."""
-    replace(folder / "summary.json", Summary.of(config, read(folder / "metrics.jsonl")).encode())
+def note_end(config: RunConfig, folder: Path, error: str) -> None:
+    """Write that rollouts without training came to their end; `error` is empty unless all of them failed."""
+    made = Summary.of(config, read(folder / "metrics.jsonl"))
+    replace(folder / "summary.json", structs.replace(made, error=error or UNSET).encode())
 
 
 def note_interruption(config: RunConfig, folder: Path) -> None:
