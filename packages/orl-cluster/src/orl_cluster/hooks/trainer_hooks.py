@@ -19,12 +19,13 @@ from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, training_metrics
 from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.no_signal import STEPS
 
 from orl_cluster.hooks.group_scores import flat, rollout_of
 from orl_cluster.hooks.reward import advantages, centres, is_final, reason_to_drop, reward_of
 from orl_cluster.hooks.samples import STATS
 from orl_cluster.hooks.staleness import staleness_of
-from orl_cluster.hooks.worker import run_in_progress
+from orl_cluster.hooks.worker import run_in_progress, run_of
 
 logger = logger_of("orl")
 
@@ -84,9 +85,19 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         """`--dynamic-sampling-filter-path`: keep a group if two of its rollouts train and their rewards differ.
 
         The answer is the trainer's own, with the reason; a bool where there is no trainer. A dead environment cannot
-        make the trainer sample for ever: the circuit breaker in `generate` ends the run.
+        make the trainer sample for ever: the circuit breaker in `generate` ends the run. Tasks without a signal can, so
+        many dropped groups in a row are warned about.
         """
         reason = reason_to_drop(args, samples)
+        run = run_of(args)
+        run.dropped = 0 if reason is None else run.dropped + 1
+        if run.dropped == STEPS * getattr(args, "rollout_batch_size", 1):
+            logger.warning(
+                "the dynamic filter dropped %d groups in a row, the latest for %s: no step comes about without a group "
+                "that has a signal. Look at the episodes, or train on other tasks",
+                run.dropped,
+                reason,
+            )
         own = self._module("rollout.filter_hub.base_types")
         return own.DynamicFilterOutput(keep=reason is None, reason=reason) if own else reason is None
 
