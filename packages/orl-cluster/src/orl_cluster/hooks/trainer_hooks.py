@@ -93,7 +93,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         run.dropped = 0 if reason is None else run.dropped + 1
         if run.dropped == STEPS * getattr(args, "rollout_batch_size", 1):
             logger.warning(
-                "the dynamic filter dropped %d groups in a row, the latest for %s: no step comes about without a group "
+                "the dynamic filter dropped %d groups in a row, the latest for %s: no step begins without a group "
                 "that has a signal. Look at the episodes, or train on other tasks",
                 run.dropped,
                 reason,
