@@ -84,6 +84,18 @@ def _train_unplayed(run: Run) -> None:
         append(run.folder / "metrics.jsonl", "train", step, metrics, seconds=0.1)
 
 
+def _train_without_signal(run: Run, success: float = 0.0) -> None:
+    """Three steps in which all rollouts of each group had one reward."""
+    named = {"rollouts": 4.0, "judged": 4.0, "turns": 1.0, "groups": 2.0, "equal_groups": 1.0, "success": success}
+    for step in (1, 2, 3):
+        metrics = {f"Org/Env/{name}": value for name, value in named.items()}
+        append(run.folder / "metrics.jsonl", "train", step, metrics, seconds=0.1)
+
+
+def _train_on_solved_tasks(run: Run) -> None:
+    _train_without_signal(run, success=1.0)
+
+
 def _train_until_interrupted(run: Run) -> None:
     """As if Ctrl-C came."""
     _write_metrics(run, 2)
@@ -166,6 +178,8 @@ train_and_leave_rollouts_interrupted = Adapter(_leave_rollouts_interrupted)
 train_in_error = Adapter(_train_in_error)
 train_half_in_error = Adapter(_train_half_in_error)
 train_unplayed = Adapter(_train_unplayed)
+train_without_signal = Adapter(_train_without_signal)
+train_on_solved_tasks = Adapter(_train_on_solved_tasks)
 train_until_interrupted = Adapter(_train_until_interrupted)
 train_until_signalled = Adapter(_train_until_signalled)
 train_through_a_signal = Adapter(_train_through_a_signal)

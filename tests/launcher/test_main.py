@@ -319,9 +319,19 @@ def test_rollouts_in_error_are_told_and_fail_a_run_of_nothing_else(
     count: str,
 ) -> None:
     assert main(training(trainer, "one")) == code
-    told = next(line for line in capsys.readouterr().out.splitlines() if "ERROR" in line)
+    told = next(line for line in capsys.readouterr().out.splitlines() if "nobody answers" in line)
     assert f"{count} of 8" in told
-    assert "nobody answers" in told
+
+
+@pytest.mark.parametrize(
+    ("trainer", "code", "told"),
+    [("train_without_signal", 1, "all rollouts failed"), ("train_on_solved_tasks", 0, "all rollouts succeeded")],
+)
+def test_run_without_signal_is_told_and_fails_if_unsolved(
+    capsys: Capture, training: Training, trainer: str, code: int, told: str
+) -> None:
+    assert main(training(trainer, "one")) == code
+    assert told in " ".join(capsys.readouterr().out.split())
 
 
 def test_run_without_a_turn_is_told_and_fails(capsys: Capture, training: Training) -> None:

@@ -242,7 +242,7 @@ def test_results_stand_by_environment_with_n_and_interval(tmp_path: Path) -> Non
     assert results is not None
     (row,) = (row for row in results.rows if row[0] == "A/<q>/hard")
     low, high = wilson(0.5, 8)
-    assert row[1] == f"50\u00a0% ({100 * low:.0f} to {100 * high:.0f}\u00a0%, n 8)"
+    assert row[1] == f"50\u00a0% ({100 * low:.0f} to {100 * high:.0f}\u00a0%, 8 of 12 judged, 4 in ERROR)"
     assert row[-1].endswith("n 4)")
     charts = {chart.name: chart for chart in charts_of(read_record(run))}
     assert [name for name, _ in charts["success"].sets] == [ENVIRONMENT, "A/<q>", "A/<q>/hard"]

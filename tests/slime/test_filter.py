@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from orl_cluster.hooks.group_scores import OFFERED
 from orl_slime.hooks import has_signal
@@ -34,3 +36,17 @@ def sample(index: int, reward: float, *, trains: bool = True, **changes: object)
 def test_only_groups_with_a_signal_are_kept(group: list[Sample], kept: bool):
     answer = has_signal(arguments(), group)
     assert getattr(answer, "keep", answer) is kept  # slime's own answer, where a test has loaded slime before
+
+
+def test_filter_that_drops_every_group_warns_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The trainer samples on and makes no step: no row of metrics tells that there is no signal."""
+    args = arguments(rollout_batch_size=2, orl_folder=str(tmp_path))
+    for _ in range(5):
+        has_signal(args, [sample(0, 0.0), sample(1, 0.0)])
+    has_signal(args, [sample(0, 1.0), sample(1, 0.0)])
+    for _ in range(5):
+        has_signal(args, [sample(0, 0.0), sample(1, 0.0)])
+    assert "dropped" not in caplog.text
+    for _ in range(5):
+        has_signal(args, [sample(0, 0.0), sample(1, 0.0)])
+    assert caplog.text.count("dropped 6 groups in a row, the latest for equal_rewards_0.0") == 1

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from orl_cluster.hooks.group_scores import OFFERED
 from orl_cluster.hooks.samples import fill
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, RunAborted
@@ -49,6 +50,32 @@ def test_an_evaluation_is_that_of_the_steps_before_it(batches: list[int], rollou
         log_rollout(batch, args, played(), None, 1.0)
     log_eval(rollout_id, args, {"held_out": {"samples": played()}})
     assert [row.step for row in read(tmp_path / "metrics.jsonl") if row.kind == "eval"] == [step]
+
+
+GRPO = {"advantage_estimator": "grpo", "rewards_normalization": True, "grpo_std_normalization": True}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "options", "metadata", "equal"),
+    [
+        ((0.0, 0.0), GRPO, {}, 1.0),
+        ((0.0, 1.0), GRPO, {}, 0.0),
+        ((0.0, 0.0), {"advantage_estimator": "ppo", "rewards_normalization": True}, {}, None),  # no baseline of a group
+        ((0.0, 0.0), {**GRPO, "rewards_normalization": False}, {}, None),
+        ((0.0, 0.0), GRPO, {OFFERED: []}, None),  # the environment compares them later
+    ],
+)
+def test_batch_has_its_groups_if_rewards_are_final(
+    rewards: tuple[float, ...], options: dict[str, Any], metadata: dict[str, Any], equal: float | None, tmp_path: Path
+):
+    batch = [Sample(index=index) for index, _ in enumerate(rewards)]
+    for sample, reward in zip(batch, rewards, strict=True):
+        fill(sample, ended("a", reward=reward), text_of=str)
+        sample.metadata |= metadata
+    log_rollout(0, Namespace(orl_folder=str(tmp_path), **options), batch, None, 1.0)
+    (row,) = read(tmp_path / "metrics.jsonl")
+    assert row.overall("equal_groups") == equal
+    assert row.overall("groups") == (None if equal is None else 1.0)
 
 
 @pytest.fixture

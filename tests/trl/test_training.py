@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -105,6 +106,23 @@ def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_p
     train(run, Player(run.config, lambda _: 1.0).open)
     before, after = weights_of(checkpoint), weights_of(run.folder / "checkpoint")
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_run_without_any_signal_says_so_in_its_summary(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=3)
+    train(run, Player(run.config, lambda _: 0.0).open)
+    assert [(row["toy/Env/groups"], row["toy/Env/equal_groups"]) for row in rows(run)] == [(2.0, 1.0)] * 3
+    assert "no group had two different rewards" in summary(run)["no_signal"]
+    assert "error" not in summary(run)
+
+
+def test_summary_counts_the_judged_episodes(checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    run = make_run(tmp_path / "run", checkpoint, held_out=3, num_rollout=1)
+    train(run, Player(run.config, by_row).open)
+    told = summary(run)
+    assert (told["episodes_before"], told["judged_before"], told["judged_after"]) == (3, 2, 2)
+    assert "2 of 3 judged, 1 in ERROR" in caplog.text
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
     async with viewed(runs, tmp_path / "cache") as client:
         listed = await (await client.get(f"/{TOKEN}/")).text()
         assert set(re.findall(r'name="run" value="(\w+)"', listed)) == {"trl", "slime", "rollouts", "agent"}
-        assert "<td>50\u00a0%</td>" in listed  # rollouts alone
+        assert '<td>50\u00a0%<div class="meta">played</div></td>' in listed  # rollouts alone
         for name in ("trl", "slime", "rollouts", "agent"):
             for path in ("", "/episodes", "/episode/1", "/group/1", "/task/1"):
                 answer = await client.get(f"/{TOKEN}/run/{name}{path}")

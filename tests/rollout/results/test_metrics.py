@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.messages import Action, FailureKind, ToolResult
 from orl_core.trajectory import Generation, StopDetail, StopReason, Trajectory, Turn
-from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, metrics_of, stats_of
+from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, metrics_of, stats_of, training_metrics
 from orl_rollout.results.outcome import outcome_of
 
 from tests.kit.strategies import trajectories
@@ -81,6 +83,40 @@ def test_aborted_rollouts_are_no_failures():
     metrics = evaluation_metrics([won, aborted])
     assert (metrics["A/B/reward"], metrics["A/B/success"], metrics["A/B/pass@1"]) == (1.0, 1.0, 1.0)
     assert (metrics["A/B/rollouts"], metrics["A/B/judged"], metrics["A/B/stop/aborted"]) == (2.0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "stop", "unrewarded"),
+    [
+        ([None, None], StopReason.FINISHED, 1.0),
+        ([None, nan], StopReason.FINISHED, 1.0),
+        ([], StopReason.FINISHED, 1.0),
+        ([None, 0.0], StopReason.FINISHED, 0.0),
+        ([None], StopReason.MAX_TURNS, 0.0),  # the environment has not ended it
+        ([None], StopReason.ERROR, 0.0),
+    ],
+)
+def test_finished_without_reward_is_counted(rewards: list[float | None], stop: StopReason, unrewarded: float):
+    one = measured(played(rewards, stop))
+    assert one.reward == 0.0
+    assert metrics_of([one])["A/B/unrewarded"] == unrewarded
+    assert metrics_of([one])["A/B/rewards"] == float(0.0 in rewards)
+
+
+def test_groups_of_equal_rewards_are_counted():
+    won, lost = (structs.replace(measured(played([reward])), trained_tokens=5) for reward in (1.0, 0.0))
+    broken = structs.replace(measured(played([1.0], StopReason.ERROR)), trained_tokens=5)
+    untrained = structs.replace(lost, trained_tokens=0)
+
+    def groups(*members: tuple[str, RolloutStats]) -> tuple[float, float]:
+        metrics = training_metrics(structs.replace(stats, task=task) for task, stats in members)
+        return metrics["A/B/groups"], metrics["A/B/equal_groups"]
+
+    assert groups(("1", won), ("1", lost), ("2", won), ("2", won)) == (2.0, 0.5)
+    assert groups(("1", won), ("1", won), ("1", broken), ("1", untrained)) == (1.0, 1.0)
+    assert groups(("1", won), ("2", lost), ("3", broken), ("3", won)) == (0.0, 0.0)
+    assert training_metrics([]) == {}
+    assert "A/B/groups" not in training_metrics([won, lost], groups=False)
 
 
 def test_evaluation_has_pass_at_k_by_set_and_in_all():

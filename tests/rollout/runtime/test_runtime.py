@@ -70,6 +70,34 @@ async def test_the_users_reward_function_judges():
     assert (outcome.reward, outcome.success) == (1.5, True)
 
 
+class Unrewarded:
+    """Environments that end each episode without a reward."""
+
+    def session(self, task: Task) -> Session:
+        return ScriptedSession([ToolResult(name="act", finished=True)])
+
+
+@pytest.mark.parametrize(
+    ("fields", "warnings"),
+    [
+        ({}, 2),
+        ({"group_reward": {"mode": "blend"}}, 0),  # the comparison rewards them
+        ({"reward": "tests.rollout.runtime.test_runtime:on_a_thread"}, 0),
+    ],
+)
+async def test_missing_reward_is_warned_once_per_environment(
+    fields: dict[str, Any], warnings: int, caplog: pytest.LogCaptureFixture
+):
+    config = decode_config({"environments": {"A/B": {}, "C/D": {}}, **fields}, "test")
+    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
+    playing = Runtime(config, renderer=Renderer(tokenizer()), client=Unrewarded(), breaker=breaker)
+    tasks = [TASK, TASK, structs.replace(TASK, env_name="C/D")]
+    outcomes = [await playing.play(RolloutRequest(task=task, rollout_id="k"), engine(1)) for task in tasks]
+    assert [outcome.unrewarded for outcome in outcomes] == [bool(warnings)] * 3
+    told = [record.getMessage() for record in caplog.records if "none of its results carried a reward" in record.msg]
+    assert [message.partition(":")[0] for message in told] == ["A/B", "C/D"][:warnings]
+
+
 async def test_slow_reward_functions_leave_the_threads_of_rollouts_free():
     """Long results are rendered on the threads of the event loop, under the deadline of their rollout."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))

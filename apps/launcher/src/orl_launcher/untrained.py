@@ -10,15 +10,16 @@ from orl_rollout.run_folder.record import Record, read_record
 
 
 def trained_nothing(folder: Path) -> bool:
-    """Tell whether every rollout of training ended in ERROR or ABORTED, or before its first turn."""
+    """Tell whether no rollout of training could train, or no step had a signal before its tasks were solved."""
     record = read_record(folder)
-    errors, rollouts = _in_error(record)
-    return errors == rollouts > 0 or _unplayed(record)
+    tally = record.tally("train")
+    return tally.judged == 0 < tally.rollouts or _unplayed(record) or record.learned_nothing
 
 
 def untrained(record: Record) -> Iterator[str]:
-    """Yield a line on rollouts in ERROR or ABORTED, with the latest error, and one if no rollout had a turn."""
-    errors, rollouts = _in_error(record)
+    """Yield a line on rollouts in ERROR or ABORTED, with the latest error, and one if no turn or no signal came."""
+    tally = record.tally("train")
+    errors, rollouts = tally.rollouts - tally.judged, tally.rollouts
     if errors:
         latest = ""
         for entry in read_journal(record.journal):
@@ -30,14 +31,8 @@ def untrained(record: Record) -> Iterator[str]:
             "No rollout had a turn, so nothing was trained: the first prompts fill the context. Raise "
             "rollout.context_tokens (--max-context-len)"
         )
-
-
-def _in_error(record: Record) -> tuple[int, int]:
-    """Return how many rollouts of training ended in ERROR or ABORTED, and how many there were."""
-    steps = record.of_kind("train")
-    counts = [(row.overall("rollouts") or 0.0, row.overall("judged")) for row in steps]
-    errors = sum(rollouts - judged for rollouts, judged in counts if judged is not None)
-    return int(errors), int(sum(rollouts for rollouts, _ in counts))
+    elif silent := record.no_signal:
+        yield silent.text
 
 
 def _unplayed(record: Record) -> bool:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from orl_core.task import Task
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.sampling import sampling_seed
-from orl_rollout.results.metrics import metrics_of, stats_of
+from orl_rollout.results.metrics import stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.runtime.stack import run_all
@@ -163,7 +163,7 @@ class Rollouts:
         self, *, reward: list[float | None], log_metric: Callable[[str, float], None], **_: object
     ) -> list[float | None]:
         """Return the rewards of the rollouts, as TRL's reward function. Metrics join TRL's own, for W&B."""
-        for name, value in (metrics_of(map(stats_of, self.outcomes)) | self.compared).items():
+        for name, value in (training_metrics(map(stats_of, self.outcomes)) | self.compared).items():
             log_metric(name, value)
         return reward
 

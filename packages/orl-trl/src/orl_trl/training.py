@@ -12,7 +12,7 @@ from typing import Any, cast
 from msgspec import UNSET, structs
 from orl_core.errors import OrlError
 from orl_rollout.logs import logger_of
-from orl_rollout.results.metrics import evaluation_metrics, metrics_of, stats_of
+from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import Run
@@ -131,7 +131,7 @@ class Training(TrainerCallback):
         seconds: float,
         more: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        metrics_by_name = evaluation_metrics if kind == "eval" else metrics_of
+        metrics_by_name = evaluation_metrics if kind == "eval" else training_metrics
         metrics = {**(more or {}), **metrics_by_name(map(stats_of, outcomes))}
         metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
         return metrics
@@ -173,4 +173,5 @@ class Training(TrainerCallback):
 def _say(what: str, metrics: dict[str, float], seconds: float) -> None:
     shown = {name: metrics_log.overall(metrics, name) for name in ("reward", "success", "valid_calls")}
     figures = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in shown.items() if value is not None)
-    logger.info("%s: %s, %.1f s", what, figures, seconds)
+    tally = metrics_log.tally_in(metrics)
+    logger.info("%s: %s%s, %.1f s", what, figures, f" ({tally})" if str(tally) else "", seconds)

@@ -233,9 +233,10 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
         if table.row_count:
             console.print(table)
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
-    note_end(config, folder)
     errors = [one.error for one in played if one.error]
     latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split()))) if errors else ""
+    failed = f"all rollouts ended in ERROR, the latest: {latest}" if 0 < len(errors) == len(played) else ""
+    note_end(config, folder, failed)
     if errors:
         console.print(
             f"{len(errors)} rollouts ended in ERROR and do not count. The latest error: {latest}", soft_wrap=True

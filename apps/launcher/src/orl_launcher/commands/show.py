@@ -25,6 +25,7 @@ from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_js
 from orl_launcher.trainers import RUNS
 from orl_launcher.view.curves import charts_of
 from orl_launcher.view.episode import EpisodeRows, episode_rows, verdict
+from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.tables import curves_table, episode_view, episodes_table, overview
 from orl_launcher.view.wording import MAIN_METRICS
@@ -149,6 +150,7 @@ def _last(numbered: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[i
 def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], *, whole: bool) -> ShowReport:
     """Return what is shown; of `whole` episodes the messages too."""
     names = dict.fromkeys(name for name, _ in (*MAIN_METRICS, *TRAINING_METRICS.items()))
+    names = {**names, "rollouts": None, "judged": None}
     kinds: tuple[Literal["train", "eval"], ...] = ("train", "eval")
     curves = [
         MetricReport(name=name, kind=kind, steps=list(steps), values=list(values))
@@ -161,6 +163,7 @@ def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], 
         finished=record.finished if record and record.config else None,
         environments=list(record.environments) if record else [],
         random_consistent_baseline=record.baseline if record else None,
+        notices=list(notices_of(record)) if record else [],
         curves=curves,
         episodes=[_episode_report(number, entry, whole=whole) for number, entry in chosen],
     )
@@ -187,6 +190,8 @@ def _episode_report(number: int, entry: Entry, *, whole: bool) -> EpisodeReport:
 def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, Entry]]) -> None:
     console = cli.console()
     console.print(f"{'run' if record else 'journal'} {path}", style="bold", soft_wrap=True)
+    for notice in notices_of(record) if record else ():
+        console.print(notice, style="yellow", soft_wrap=True, markup=False, highlight=False)
     for recovery in record.recoveries if record else ():
         console.print(recovery.text, soft_wrap=True, markup=False, highlight=False)
     if record and record.points:

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from orl_core.text import visible
 from orl_rollout.results.interval import wilson
+from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import RECENT, Record, running_mean
 
+from orl_launcher.view.notices import unjudged
 from orl_launcher.view.svg import Drawing, Line, Stroke, draw
+from orl_launcher.view.wording import JUDGED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +66,8 @@ class Chart(Struct, frozen=True, kw_only=True):
     """One chart: a line of training batches, a line of held-out evaluations, a level to compare with.
 
     `interval` holds the lower and the upper line of the 95 % interval around the held-out line. `sets` are the held-out
-    lines of each environment, and of each split where an environment has several, with their names.
+    lines of each environment, and of each split where an environment has several, with their names. `note` says how
+    many rollouts were judged if the metric leaves some out.
     """
 
     name: str
@@ -74,6 +78,7 @@ class Chart(Struct, frozen=True, kw_only=True):
     interval: tuple[Line, Line] | None = None
     sets: tuple[tuple[str, Line], ...] = ()
     baseline: float | None = None
+    note: str = ""
 
 
 def charts_of(record: Record) -> tuple[Chart, ...]:
@@ -91,6 +96,7 @@ def charts_of(record: Record) -> tuple[Chart, ...]:
                 interval=_interval(record) if name == "success" else None,
                 sets=tuple((of, Line(*record.curve(name, "eval", of))) for of in record.evaluated),
                 baseline=record.baseline if name == "success" else None,
+                note=unjudged(record) if name in JUDGED else "",
             )
             charts.append(chart)
     return tuple(charts)
@@ -99,7 +105,7 @@ def charts_of(record: Record) -> tuple[Chart, ...]:
 def _interval(record: Record) -> tuple[Line, Line] | None:
     """Return the bounds of the held-out success rate; None without evaluations."""
     found = [
-        (point.step, wilson(success, point.overall("judged") or point.overall("rollouts") or 0.0))
+        (point.step, wilson(success, tally_of([point]).judged))
         for point in record.of_kind("eval")
         if (success := point.overall("success")) is not None
     ]
@@ -142,7 +148,8 @@ def write_png(charts: tuple[Chart, ...], path: Path, title: str) -> None:
         for index, chart in enumerate(shown, start=1):
             axes = figure.add_subplot(1, len(shown), index)
             _draw(axes, chart)
-            axes.set_title(chart.title, loc="left", fontsize=10.5, color=COLOURS["ink"])
+            title = f"{chart.title}\n{chart.note}" if chart.note else chart.title
+            axes.set_title(title, loc="left", fontsize=10.5, color=COLOURS["ink"])
             axes.legend(frameon=False, fontsize=8.5, labelcolor=COLOURS["muted"], loc="lower right")
         figure.savefig(path, format="png")
 

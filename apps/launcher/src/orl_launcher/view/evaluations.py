@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
-from orl_rollout.run_folder.metrics_log import MetricsRow, names_in
+from orl_rollout.run_folder.metrics_log import MetricsRow, names_in, tally_in
 from orl_rollout.run_folder.record import Record
 
-from orl_launcher.view.wording import number, rate
+from orl_launcher.view.notices import label_of
+from orl_launcher.view.wording import number, rate, success_rate
 
 
 class ResultRows(Struct, frozen=True, kw_only=True):
@@ -22,7 +23,7 @@ class ResultRows(Struct, frozen=True, kw_only=True):
 def results_of(record: Record) -> ResultRows | None:
     """Return the results of the first and the last evaluation, else of the first and the last training batch.
 
-    Rates stand with their 95 % interval and the number of rollouts, those of pass@k with the number of tasks.
+    Each rate has its 95 % interval and the number of rollouts that were judged, that of pass@k the number of tasks.
     """
     points = record.of_kind("eval") or record.of_kind("train")
     if not points:
@@ -35,9 +36,8 @@ def results_of(record: Record) -> ResultRows | None:
         (name, *(cell for point in ends for cell in _cells(point, name)), *(_pass_at(last, name, k) for k in rungs))
         for name in names_in(last)
     ]
-    evaluated = "held-out tasks" if record.steps or not record.finished else "played tasks"  # of rollouts alone
     return ResultRows(
-        kind=evaluated if ends[-1].kind == "eval" else "training tasks",
+        kind=f"{label_of(record, ends[-1].kind)} tasks",
         columns=("environment", *columns, *(f"pass@{k}" for k in rungs)),
         rows=tuple(rows),
     )
@@ -53,8 +53,7 @@ def rungs_of(metrics: Mapping[str, float]) -> list[int]:
 def _cells(point: MetricsRow, name: str) -> tuple[str, str]:
     metrics = point.metrics
     success, reward = metrics.get(f"{name}/success"), metrics.get(f"{name}/reward")
-    n = metrics.get(f"{name}/judged", metrics.get(f"{name}/rollouts", 0.0))
-    return ("-" if success is None else rate(success, n), "-" if reward is None else number(reward))
+    return (success_rate(success, tally_in(metrics, name)), "-" if reward is None else number(reward))
 
 
 def _pass_at(metrics: dict[str, float], name: str, k: int) -> str:

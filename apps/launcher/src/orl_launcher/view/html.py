@@ -36,7 +36,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words = (wording.number, wording.percent, wording.duration, wording.count, wording.thousands)
+    words = (wording.number, wording.percent, wording.duration, wording.count, wording.thousands, wording.noted)
     filters = (*words, svg_of, draw, spark, folded)
     cast("dict[str, Any]", made.filters).update({each.__name__: each for each in filters})
     return made

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orl_rollout.run_folder.follow import lines_of, meanwhile
-from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row
+from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
+from orl_rollout.run_folder.no_signal import STEPS, Cause, no_signal
 
-from orl_launcher.view.wording import MAIN_METRICS, duration, percent
+from orl_launcher.view.wording import MAIN_METRICS, duration, noted, percent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +57,8 @@ class Course:
         self._pace = Pace(clock)
         self._told = clock()
         self._success = self._left = ""
+        self._latest: deque[MetricsRow] = deque(maxlen=STEPS)
+        self._silences: set[Cause] = set()
         self.step = 0
 
     def line(self, row: MetricsRow) -> str:
@@ -63,7 +67,8 @@ class Course:
         words = [line_of(row, self._steps)]
         if row.kind == "eval":
             value = row.overall("success")
-            self._success = "" if value is None else f"held-out {percent(value)} at step {row.step}"
+            told = "" if value is None else noted(percent(value), tally_of([row]))
+            self._success = told and f"held-out {told} at step {row.step}"
             return words[0]
         self.step = row.step
         left = self._pace.left(row.step, self._steps)
@@ -73,8 +78,18 @@ class Course:
     def brief(self, row: MetricsRow) -> str:
         """Return the latest row for a bar. A narrow terminal cuts the end, so the time that is left comes first."""
         success = row.overall("success")
-        won = "" if success is None else f"success {percent(success)}"
+        won = "" if success is None else f"success {noted(percent(success), tally_of([row]))}"
         return "  ".join(filter(None, [_step(row, self._steps), self._left, won, self._success]))
+
+    def silence(self, row: MetricsRow) -> str:
+        """Return that the latest steps had no signal, once for each cause; "" if they had one."""
+        if row.kind == "train":
+            self._latest.append(row)
+        found = no_signal(self._latest)
+        if found is None or found.cause in self._silences:
+            return ""
+        self._silences.add(found.cause)
+        return found.text
 
     def quiet(self) -> str:
         """Return a line if nothing was told for QUIET seconds, else an empty text."""
@@ -106,7 +121,9 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                 if row.kind == "train":
                     progress.update(bar, completed=row.step, description=course.brief(row))
                 if row.kind == "eval" or not (console.is_terminal or row.step % EVERY):
-                    console.print(line, soft_wrap=True)
+                    console.print(line, style="yellow" if str(tally_of([row])) else None, soft_wrap=True)
+                if silence := course.silence(row):
+                    console.print(silence, style="yellow", soft_wrap=True)
 
         with meanwhile(follow, "progress"):
             yield
@@ -171,7 +188,7 @@ def rollouts_counted(
 def line_of(row: MetricsRow, steps: int | None) -> str:
     """Write a row in one line: `step 12/45  success 52 %  reward 0.52  turns 3.2  4.2 s (rollouts 2.1 s)`."""
     step = _step(row, steps)
-    shown = [f"held-out at {step}" if row.kind == "eval" else step]
+    shown = [f"held-out at {step}" if row.kind == "eval" else step, *filter(None, [str(tally_of([row]))])]
     for name, form in MAIN_METRICS:
         value = row.overall(name)
         if value is not None:

@@ -18,6 +18,7 @@ from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.examples import examples_of
 from orl_launcher.view.html import flat, page
+from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.wording import MAIN_METRICS, duration, number, thousands
 
@@ -70,6 +71,7 @@ def values_of(record: Record) -> dict[str, Any]:
         "figures": FIGURES,
         "charts": charts_of(record),
         "results": results_of(record),
+        "notices": list(notices_of(record)),
         **_metrics(record),
         "foremost": flat({key: value for key, value in record.config.items() if key in FOREMOST}),
         "settings": flat({key: value for key, value in record.config.items() if key not in FOREMOST}),

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from orl_core.text import visible
 from orl_rollout.journal.journal import Entry
-from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, mean, names_in
+from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, mean, names_in, tally_in, tally_of
 from orl_rollout.run_folder.record import Record
 from rich import box
 from rich.console import Group, RenderableType
@@ -22,7 +22,7 @@ from rich.text import Text
 from orl_launcher.view.episode import Act, EpisodeRows, verdict
 from orl_launcher.view.evaluations import ResultRows, results_of, rungs_of
 from orl_launcher.view.pieces import Role
-from orl_launcher.view.wording import MAIN_METRICS, number, percent, rate
+from orl_launcher.view.wording import JUDGED, MAIN_METRICS, noted, number, percent, rate, success_rate
 
 BARS = "▁▂▃▄▅▆▇█"
 STYLES = {Role.SHOWN: "dim", Role.TRAINED: "green", Role.UNTRAINED: "yellow"}
@@ -66,8 +66,7 @@ def metrics_table(metrics: dict[str, float]) -> Table:
     for name in names_in(metrics):
         known = [key for key in METRICS if f"{name}/{key}" in metrics]
         cells = {key: forms.get(key, number)(metrics[f"{name}/{key}"]) for key in known}
-        if "success" in cells:
-            cells["success"] = rate(metrics[f"{name}/success"], metrics[f"{name}/judged"])
+        cells["success"] = success_rate(metrics.get(f"{name}/success"), tally_in(metrics, name))
         table.add_row(Text(name), *(cells.get(key, "") for key in METRICS))
     return table
 
@@ -94,12 +93,13 @@ def curves_table(record: Record) -> Table:
             _, values = record.curve(name, kind)
             if len(values) >= 2:
                 ends = f"{form(values[0])} → {form(values[-1])}"
+                ends = noted(ends, record.tally(kind)) if name in JUDGED else ends
                 bars = Text(sparkline(values), style=style)
                 table.add_row(name.replace("_", " "), Text(label, style="dim"), bars, ends)
     for name in record.evaluated:
         _, values = record.curve("success", "eval", name)
         if len(values) >= 2:
-            ends = f"{percent(values[0])} → {percent(values[-1])}"
+            ends = noted(f"{percent(values[0])} → {percent(values[-1])}", tally_of(record.of_kind("eval"), name))
             table.add_row("success", Text(name, style="dim"), Text(sparkline(values), style="cyan"), ends)
     return table
 
@@ -120,7 +120,9 @@ def closing_table(record: Record) -> Table:
         change = record.change(name)
         if change:
             kind = "held-out" if record.judged_on == "eval" else "training"
-            table.add_row(f"{name.replace('_', ' ')}, {kind}", *map(shown, change))
+            cells = list(map(shown, change))
+            cells = list(map(noted, cells, record.tallies)) if name == "success" else cells
+            table.add_row(f"{name.replace('_', ' ')}, {kind}", *cells)
     if record.baseline is not None:
         table.add_row(
             Text("success of a random player that uses every reply", style="dim"), "", percent(record.baseline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orl_rollout.results.interval import wilson
+from orl_rollout.run_folder.metrics_log import Tally
 
 
 def number(value: float) -> str:
@@ -16,10 +17,23 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}\u00a0%"
 
 
-def rate(share: float, n: float) -> str:
-    """Write a share of `n` trials with its 95 % interval: 62 % (45 to 77 %, n 33)."""
+def rate(share: float, n: float, counted: str = "") -> str:
+    """Write a share of `n` trials with its 95 % interval: 62 % (45 to 77 %, n 33). `counted` says more of n."""
     low, high = wilson(share, n)
-    return f"{percent(share)} ({100 * low:.0f} to {percent(high)}, n {n:.0f})"
+    return f"{percent(share)} ({100 * low:.0f} to {percent(high)}, {counted or f'n {n:.0f}'})"
+
+
+def success_rate(share: float | None, tally: Tally) -> str:
+    """Write the success of judged rollouts as `rate` does, and how many of them there are if some were not judged."""
+    counted = str(tally)
+    if share is None:
+        return f"- ({counted})" if counted else "-"
+    return rate(share, tally.judged, counted)
+
+
+def noted(text: str, tally: Tally) -> str:
+    """Add to a success rate how many rollouts were judged, if some were not: 50 % (2 of 16 judged, 14 in ERROR)."""
+    return f"{text} ({tally})" if str(tally) else text
 
 
 def thousands(value: float) -> str:
@@ -43,4 +57,5 @@ def count(steps: range) -> str:
     return f"{counted} ({steps.start} to {steps[-1]})" if steps and steps.start > 1 else counted
 
 
+JUDGED = frozenset({"success", "reward", "turns"})  # taken over the judged rollouts alone
 MAIN_METRICS = (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number))

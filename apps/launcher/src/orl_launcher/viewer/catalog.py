@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.bounded_files import MOST_BYTES
+from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, is_run, read_record
 
+from orl_launcher.view.notices import label_of
 from orl_launcher.view.svg import Line
 
 ALIVE_SECONDS = 300.0  # a run whose files did not change for so long and that has no summary has stopped
+PROBLEM = 120  # characters of an error in the list
 READ = ("config.json", "metrics.jsonl", "summary.json", "recoveries.jsonl")
 State = Literal["running", "finished", "interrupted", "failed", "stopped", "unreadable"]
 
@@ -21,7 +25,8 @@ State = Literal["running", "finished", "interrupted", "failed", "stopped", "unre
 class RunLine(Struct, frozen=True, kw_only=True):
     """One row of the list of runs.
 
-    `change` is the success rate before and after, `success` the latest one, `changed` seconds since the epoch.
+    `change` is the success rate before and after, `success` the latest one; `note` says on which tasks, and how many
+    rollouts were judged if some were not. `changed` is in seconds since the epoch.
     """
 
     name: str
@@ -32,6 +37,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
     steps: int = 0
     change: tuple[float, float] | None = None
     success: float | None = None
+    note: str = ""
     curve: Line = Line((), ())
     changed: float = 0.0
     problem: str = ""
@@ -86,7 +92,10 @@ class Catalog:
             return RunLine(name=name, state="unreadable", problem=str(fault))
         changed = last_change(record)
         trainer: dict[str, Any] = record.config.get("trainer", {})
-        kind = record.judged_on
+        kind, latest = record.judged_on, record.points[-1:]
+        change = record.change("success")
+        measured, tally = (kind, record.tally(kind)) if change or not latest else (latest[0].kind, tally_of(latest))
+        notes = (label_of(record, measured) if latest else "", str(tally), "no signal" if record.no_signal else "")
         return RunLine(
             name=name,
             state=state_of(record, changed),
@@ -94,16 +103,18 @@ class Catalog:
             backend=str(trainer.get("backend") or ""),
             environments=", ".join(record.environments),
             steps=len(record.steps),
-            change=record.change("success"),
-            success=record.points[-1].overall("success") if record.points else None,
+            change=change,
+            success=latest[0].overall("success") if latest else None,
+            note=", ".join(filter(None, notes)),
             curve=Line(*record.curve("success", kind)),
             changed=changed,
+            problem=shorten(record.error, PROBLEM, placeholder=" ..."),
         )
 
 
 def state_of(record: Record, changed: float) -> State:
     """Return what became of a run."""
-    if record.summary.get("error"):
+    if record.error or (record.summary and record.judged_none and not record.summary.get("interrupted")):
         return "failed"
     if record.summary.get("interrupted"):
         return "interrupted"

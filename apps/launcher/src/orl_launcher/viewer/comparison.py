@@ -10,23 +10,31 @@ from orl_rollout.run_folder.record import Record, running_mean
 
 from orl_launcher.view.curves import CHARTS, EXACT
 from orl_launcher.view.html import flat
+from orl_launcher.view.notices import unjudged
 from orl_launcher.view.svg import Drawing, Line, Stroke
 
 MOST = 8  # runs; each has a colour in the style sheet
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Charts of several runs, and rows of settings: a name, and the value in each run."""
+    """Charts of several runs, and rows of settings: a name, and the value in each run.
+
+    `notes` say of each run how many rollouts were judged, if some were not.
+    """
 
     held_out: tuple[Drawing, ...]
     training: tuple[Drawing, ...]
     settings: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
 
 
 def compare(records: Sequence[Record]) -> Comparison:
     """Compare runs, in the order of their colours."""
     return Comparison(
-        held_out=_drawings(records, "eval"), training=_drawings(records, "train"), settings=_differences(records)
+        held_out=_drawings(records, "eval"),
+        training=_drawings(records, "train"),
+        settings=_differences(records),
+        notes=tuple(map(unjudged, records)),
     )
 
 

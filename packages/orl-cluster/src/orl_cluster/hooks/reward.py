@@ -11,12 +11,11 @@ from typing import Any, cast
 
 from orl_core.errors import ConfigError
 from orl_core.reward import group_advantages
+from orl_rollout.results.metrics import SMALLEST_DIFFERENCE
 
 from orl_cluster.estimators import estimator_named
-from orl_cluster.hooks.group_scores import OFFERED, compare, flat, rollout_of
+from orl_cluster.hooks.group_scores import OFFERED, SCORED, compare, flat, rollout_of
 from orl_cluster.hooks.turns import TURNS, advantages_of_turns
-
-SMALLEST = 1e-6  # difference between rewards that counts as one
 
 
 def reward_of(args: Any, sample: Any) -> float:
@@ -44,9 +43,8 @@ def advantages(args: Any, samples: list[Any], *, takes_turns: bool) -> tuple[lis
         ConfigError: orl does not know the estimator, or `turn_advantages`, and the trainer does not read them.
     """
     raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
-    estimator, normalised = estimator_named(args.advantage_estimator), getattr(args, "rewards_normalization", False)
-    center = estimator.center and normalised
-    scale = estimator.scale and normalised and args.grpo_std_normalization
+    center = centres(args)
+    scale = center and estimator_named(args.advantage_estimator).scale and args.grpo_std_normalization
     if not takes_turns and any(TURNS in sample.metadata for sample in samples):
         raise ConfigError("the trainer was started without orl's function for `turn_advantages`: use orl train")
     if takes_turns:
@@ -64,6 +62,20 @@ def advantages(args: Any, samples: list[Any], *, takes_turns: bool) -> tuple[lis
     )
 
 
+def centres(args: Any) -> bool:
+    """Tell whether orl subtracts the mean of a group.
+
+    Raises:
+        ConfigError: orl does not know the estimator.
+    """
+    return estimator_named(args.advantage_estimator).center and getattr(args, "rewards_normalization", False)
+
+
+def is_final(sample: Any) -> bool:
+    """Tell whether the reward of `sample` is what it learns from: no comparison and no advantages of turns follow."""
+    return not {OFFERED, SCORED, TURNS} & sample.metadata.keys()
+
+
 def reason_to_drop(args: Any, samples: Sequence[Any]) -> str | None:
     """Return why a group teaches nothing; None if two of its rollouts train and their rewards differ.
 
@@ -72,9 +84,9 @@ def reason_to_drop(args: Any, samples: Sequence[Any]) -> str | None:
     """
     members = flat(samples)
     rewards = {rollout_of(sample): reward_of(args, sample) for sample in members if trainable(sample)}
-    compared = any(OFFERED in sample.metadata or TURNS in sample.metadata for sample in members)
+    compared = not all(map(is_final, members))
     if len(rewards) < min(2, len(samples)):
         return "too_few_train"
-    if len(samples) > 1 and not compared and max(rewards.values()) - min(rewards.values()) <= SMALLEST:
+    if len(samples) > 1 and not compared and max(rewards.values()) - min(rewards.values()) <= SMALLEST_DIFFERENCE:
         return f"equal_rewards_{round(next(iter(rewards.values())), 1)}"
     return None

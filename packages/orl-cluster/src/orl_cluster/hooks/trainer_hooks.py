@@ -17,14 +17,15 @@ import msgspec
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of
-from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, metrics_of
+from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, training_metrics
 from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.no_signal import STEPS
 
 from orl_cluster.hooks.group_scores import flat, rollout_of
-from orl_cluster.hooks.reward import advantages, reason_to_drop, reward_of
+from orl_cluster.hooks.reward import advantages, centres, is_final, reason_to_drop, reward_of
 from orl_cluster.hooks.samples import STATS
 from orl_cluster.hooks.staleness import staleness_of
-from orl_cluster.hooks.worker import run_in_progress
+from orl_cluster.hooks.worker import run_in_progress, run_of
 
 logger = logger_of("orl")
 
@@ -57,7 +58,10 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         interval = getattr(args, "update_weights_interval", None) or 1
         age = staleness_of(flat(samples), rollout_id, interval, first=run.first)
         more = {} if age is None else {"staleness": age}
-        self._log(args, (rollout_id, rollout_id + 1), "rollout", _stats_in(samples), rollout_time, more)
+        stats = _stats_in(samples)
+        grouped = centres(args) and all(map(is_final, flat(samples)))
+        metrics = training_metrics(stats, groups=grouped)
+        self._log(args, (rollout_id, rollout_id + 1), "rollout", {**metrics, **more} if metrics else {}, rollout_time)
         return False
 
     def log_eval(self, rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None) -> bool:
@@ -73,16 +77,26 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         # Trainers give the evaluation before all training the number of the first batch. The count may be a batch
         # ahead, where the next batch is played meanwhile.
         step = min(run.batches or rollout_id, rollout_id + 1)
-        self._log(args, (rollout_id, step), "eval", stats, seconds, {})
+        self._log(args, (rollout_id, step), "eval", evaluation_metrics(stats), seconds)
         return False
 
     def has_signal(self, args: Any, samples: list[Any], **_: Any) -> Any:
         """`--dynamic-sampling-filter-path`: keep a group if two of its rollouts train and their rewards differ.
 
         The answer is the trainer's own, with the reason; a bool where there is no trainer. A dead environment cannot
-        make the trainer sample for ever: the circuit breaker in `generate` ends the run.
+        make the trainer sample for ever: the circuit breaker in `generate` ends the run. Tasks without a signal can, so
+        many dropped groups in a row are warned about.
         """
         reason = reason_to_drop(args, samples)
+        run = run_of(args)
+        run.dropped = 0 if reason is None else run.dropped + 1
+        if run.dropped == STEPS * getattr(args, "rollout_batch_size", 1):
+            logger.warning(
+                "the dynamic filter dropped %d groups in a row, the latest for %s: no step begins without a group "
+                "that has a signal. Look at the episodes, or train on other tasks",
+                run.dropped,
+                reason,
+            )
         own = self._module("rollout.filter_hub.base_types")
         return own.DynamicFilterOutput(keep=reason is None, reason=reason) if own else reason is None
 
@@ -149,17 +163,14 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         args: Any,
         numbers: tuple[int, int],
         kind: str,
-        stats: Sequence[RolloutStats],
+        metrics: Mapping[str, float],
         seconds: float,
-        more: Mapping[str, float],
     ) -> None:
-        """Log the metrics of `stats` and `more` by the trainer's tracking, on its own axis, and to metrics.jsonl.
+        """Log `metrics` by the trainer's tracking, on its own axis, and to metrics.jsonl.
 
         `numbers` are the trainer's number of the batch and the step.
         """
         rollout_id, step = numbers
-        metrics = (evaluation_metrics if kind == "eval" else metrics_of)(stats)
-        metrics = {**metrics, **more} if metrics else metrics
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
         logger.info("orl %s %d: %s", kind, rollout_id, named)
         tracking, metric_utils = self._module(*self.tracking), self._module(*self.metric_utils)

@@ -36,13 +36,15 @@ class RunState:
     """A run in this process. `ended` says why it is over.
 
     `batches` counts the training batches that were logged, after those of the checkpoint of a resumed run. `first` is
-    the number of the first batch of this process, from 0; it is above 0 where the run was resumed.
+    the number of the first batch of this process, from 0; it is above 0 where the run was resumed. `dropped` counts the
+    latest groups in a row that the dynamic filter dropped.
     """
 
     def __init__(self) -> None:
         self.ended = ""
         self.batches = 0
         self.first: int | None = None
+        self.dropped = 0
         self._training = False
         self._worker: SharedState | None = None
 

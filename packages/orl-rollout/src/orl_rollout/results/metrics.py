@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from statistics import fmean
 
 from msgspec import Struct
@@ -16,12 +17,15 @@ from orl_core.trajectory import StopDetail, StopReason
 from orl_rollout.results.outcome import UNJUDGED, Outcome
 from orl_rollout.results.pass_at_k import mean_pass_at_k
 
+SMALLEST_DIFFERENCE = 1e-6  # between rewards that counts as one
+
 
 class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid.
 
     `rows` counts its data, `branches` the turns that began another conversation, by cause. `agent` tells whether an
-    agent of the user's played it, `replayed` whether it was played again after its connection broke.
+    agent of the user's played it, `replayed` whether it was played again after its connection broke, `unrewarded` that
+    it finished and no result carried a reward. `rewards` are the results that carried one, a finite number.
     """
 
     environment: str
@@ -46,6 +50,8 @@ class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     branches: dict[str, int] = {}
     agent: bool = False
     replayed: bool = False
+    rewards: int = 0
+    unrewarded: bool = False
 
 
 def stats_of(outcome: Outcome) -> RolloutStats:
@@ -80,6 +86,8 @@ def stats_of(outcome: Outcome) -> RolloutStats:
         branches=dict(Counter(turn.branch.value for turn in trajectory.turns if turn.branch is not None)),
         agent=any(turn.messages for turn in trajectory.turns),
         replayed=outcome.replayed,
+        rewards=sum(map(isfinite, trajectory.rewards)),
+        unrewarded=outcome.unrewarded,
     )
 
 
@@ -100,7 +108,8 @@ def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
     """Return metrics of a batch by environment (`GeneralReasoning/WhoDunIt/reward`), and of several as `all/...`.
 
     Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` leave out rollouts in
-    ERROR or ABORTED, and are missing where there are no others. `judged` counts the rollouts that they are taken over.
+    ERROR or ABORTED, and are missing where there are no others. `judged` counts the rollouts that they are taken over,
+    `unrewarded` those that finished without any reward, `rewards` the results that carried one.
     Where an agent played, or a rollout has several rows, `rows`, `trained_tokens` and `branches/CAUSE` are means of a
     rollout, and `single_rows` is the share of those with one row.
     """
@@ -110,6 +119,30 @@ def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
         for name, members in _by_environment(batch).items()
         for key, value in _metrics(members).items()
     }
+
+
+def training_metrics(measures: Iterable[RolloutStats], *, groups: bool = True) -> dict[str, float]:
+    """Return the metrics of a training batch: those of `metrics_of`, and of its `groups` if their rewards are final."""
+    batch = list(measures)
+    return {**metrics_of(batch), **(_group_metrics(batch) if groups else {})}
+
+
+def _group_metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
+    """Return the groups of a training batch: their number, and the share of those whose rewards are all equal.
+
+    A group is the rollouts of one task that train. Groups of one rollout do not count.
+    """
+    found: dict[str, float] = {}
+    for name, members in _by_environment(batch).items():
+        rewards: dict[str, list[float]] = {}
+        for member in members:
+            if member.stop_reason not in UNJUDGED and member.trained_tokens:
+                rewards.setdefault(member.task, []).append(member.reward)
+        groups = [group for group in rewards.values() if len(group) > 1]
+        equal = sum(max(group) - min(group) <= SMALLEST_DIFFERENCE for group in groups)
+        found[f"{name}/groups"] = float(len(groups))
+        found[f"{name}/equal_groups"] = _share(equal, len(groups))
+    return found
 
 
 def evaluation_metrics(measures: Iterable[RolloutStats]) -> dict[str, float]:
@@ -164,6 +197,8 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
         "rollouts": float(len(batch)),
         "judged": float(len(sound)),
         "replayed": float(sum(member.replayed for member in batch)),
+        "rewards": float(sum(member.rewards for member in batch)),
+        "unrewarded": float(sum(member.unrewarded for member in batch)),
         **(judged if sound else {}),
         "action_tokens": _mean(float(member.action_tokens) for member in batch),
         "valid_calls": _share(sum(m.valid_turns for m in batch), sum(m.turns for m in batch)),

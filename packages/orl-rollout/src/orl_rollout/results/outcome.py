@@ -5,6 +5,8 @@ The user's own reward function is called here and nowhere else.
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct, structs
 from orl_core.config import EnvironmentConfig
 from orl_core.datum import Datum, to_data
@@ -23,6 +25,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     `datums` is empty where the engine never returned an id, and where the text echoes a secret (see `cleared`).
     `replayed` tells that an attempt before this one was lost with its connection.
+    `unrewarded` tells that the environment ended the episode and paid nothing: the reward is the sum of nothing.
     """
 
     trajectory: Trajectory
@@ -30,6 +33,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     success: bool
     datums: tuple[Datum, ...]
     replayed: bool = False
+    unrewarded: bool = False
 
 
 def outcome_of(trajectory: Trajectory, config: EnvironmentConfig, reward: RewardFunction | None = None) -> Outcome:
@@ -39,7 +43,8 @@ def outcome_of(trajectory: Trajectory, config: EnvironmentConfig, reward: Reward
     trajectory ends in ERROR and does not train. It is not asked about a trajectory that ended in ERROR or ABORTED.
     """
     if reward is None or trajectory.stop_reason in UNJUDGED:
-        return _outcome(trajectory, reduce_reward(trajectory, config), config)
+        outcome = _outcome(trajectory, reduce_reward(trajectory, config), config)
+        return structs.replace(outcome, unrewarded=reward is None and _is_unrewarded(trajectory))
     try:
         with boundary(OrlError, "the reward function"):
             return _outcome(trajectory, reward.reward_of(trajectory, config), config)
@@ -57,6 +62,11 @@ def cleared(outcome: Outcome, scrubber: Scrubber) -> Outcome:
     if trajectory is outcome.trajectory:
         return outcome
     return structs.replace(outcome, trajectory=structs.replace(trajectory, job=outcome.trajectory.job), datums=())
+
+
+def _is_unrewarded(trajectory: Trajectory) -> bool:
+    """Tell whether the environment ended the episode without a finite reward in any result."""
+    return trajectory.stop_reason is StopReason.FINISHED and not any(map(math.isfinite, trajectory.rewards))
 
 
 def _outcome(trajectory: Trajectory, reward: float, config: EnvironmentConfig) -> Outcome:

@@ -23,6 +23,22 @@ from orl_rollout.bounded_files import read_lines
 Kind = Literal["train", "eval", "update"]
 
 
+class Tally(Struct, frozen=True):
+    """Rollouts of one or more rows, how many of them were judged, and how many ended in ERROR.
+
+    `success` is a share of the judged ones. Its text is empty if all were judged.
+    """
+
+    rollouts: int = 0
+    judged: int = 0
+    errors: int = 0
+
+    def __str__(self) -> str:
+        if self.judged == self.rollouts:
+            return ""
+        return f"{self.judged} of {self.rollouts} judged" + (f", {self.errors} in ERROR" if self.errors else "")
+
+
 class MetricsRow(Struct, frozen=True, kw_only=True):
     """One line. `metrics` are finite numbers by name; `seconds` is the time that the step or the evaluation took."""
 
@@ -34,6 +50,22 @@ class MetricsRow(Struct, frozen=True, kw_only=True):
     def overall(self, name: str) -> float | None:
         """Return a metric over all environments."""
         return overall(self.metrics, name)
+
+
+def tally_of(rows: Iterable[MetricsRow], of: str = "") -> Tally:
+    """Count the rollouts of `rows`: `of` one environment, else of all."""
+    tallies = [tally_in(row.metrics, of) for row in rows]
+    return Tally(*(sum(counts) for counts in zip(*map(structs.astuple, tallies), strict=True)))
+
+
+def tally_in(metrics: Mapping[str, float], of: str = "") -> Tally:
+    """Count the rollouts of one row's `metrics`, as `tally_of` does."""
+    total, judged, errors = (
+        metrics.get(f"{of}/{name}") if of else overall(metrics, name) for name in ("rollouts", "judged", "stop/error")
+    )
+    rollouts = round(total or 0.0)
+    sound = rollouts if judged is None else round(judged)
+    return Tally(rollouts, sound, rollouts - sound if errors is None else round(rollouts * errors))
 
 
 def append(path: Path, kind: Kind, step: int, metrics: Mapping[str, float], *, seconds: float) -> None:

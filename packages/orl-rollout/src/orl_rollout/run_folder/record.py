@@ -15,7 +15,8 @@ from orl_core.errors import ConfigError
 
 from orl_rollout.run_folder import metrics_log, recoveries
 from orl_rollout.run_folder.config_file import read_object
-from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, names_in
+from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, Tally, names_in, tally_of
+from orl_rollout.run_folder.no_signal import NoSignal, no_signal
 from orl_rollout.run_folder.recoveries import Recovery
 
 FILES = ("config.json", "metrics.jsonl")
@@ -45,6 +46,11 @@ class Record(Struct, frozen=True, kw_only=True):
     def finished(self) -> bool:
         """Tell whether the run came to its end."""
         return bool(self.summary) and not self.summary.keys() & {"interrupted", "error"}
+
+    @property
+    def error(self) -> str:
+        """Return the error that ended the run; "" if none did."""
+        return str(self.summary.get("error") or "")
 
     @property
     def baseline(self) -> float | None:
@@ -88,9 +94,41 @@ class Record(Struct, frozen=True, kw_only=True):
 
         The ends share no step. None where there are no two values.
         """
-        _, values = self.curve(name, self.judged_on)
-        width = 1 if self.judged_on == "eval" else min(RECENT, len(values) // 2)
-        return (fmean(values[:width]), fmean(values[-width:])) if len(values) >= 2 else None
+        before, after = self._ends(name)
+        values = [[point.overall(name) or 0.0 for point in points] for points in (before, after)]
+        return (fmean(values[0]), fmean(values[1])) if before else None
+
+    @property
+    def tallies(self) -> tuple[Tally, Tally]:
+        """Return the rollouts that the change of success is measured on, before and after."""
+        before, after = self._ends("success")
+        return tally_of(before), tally_of(after)
+
+    def tally(self, kind: Kind) -> Tally:
+        """Return the rollouts of all points of one kind."""
+        return tally_of(self.of_kind(kind))
+
+    @property
+    def judged_none(self) -> bool:
+        """Tell whether all rollouts ended in ERROR or ABORTED: those of training, if there were any."""
+        tally = self.tally("train" if self.of_kind("train") else "eval")
+        return tally.judged == 0 < tally.rollouts
+
+    @property
+    def no_signal(self) -> NoSignal | None:
+        """Return the latest steps if they had nothing to learn from."""
+        return no_signal(self.points)
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Tell whether no step of the run had a signal, and not because all tasks were solved."""
+        return self.no_signal is not None and self.no_signal.whole and self.no_signal.cause != "solved"
+
+    def _ends(self, name: str) -> tuple[Sequence[MetricsRow], Sequence[MetricsRow]]:
+        """Return the first and the last points that have a metric, as `change` takes them; empty if there are none."""
+        points = [point for point in self.of_kind(self.judged_on) if point.overall(name) is not None]
+        width = 1 if self.judged_on == "eval" else min(RECENT, len(points) // 2)
+        return (points[:width], points[-width:]) if len(points) >= 2 else ((), ())
 
 
 def is_run(path: Path) -> bool:

@@ -14,6 +14,7 @@ from orl_core.errors import OrlError, boundary
 from orl_rollout.bounded_files import replace, write_new
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.metrics_log import MetricsRow, mean, read
+from orl_rollout.run_folder.no_signal import no_signal
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -26,8 +27,9 @@ BROKE_OFF = "it broke off; the traceback says where"  # the error of a run that 
 class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The figures of a run. None is a figure that is not known, UNSET one that this run does not have.
 
-    `before` and `after` are the first and the last evaluation of held-out tasks. `random_consistent_baseline` is the
-    success rate of a random player that heeds the replies. `resumed_from` is the checkpoint that the run continues,
+    `before` and `after` are the first and the last evaluation of held-out tasks; success is a share of the `judged`
+    episodes. `no_signal` says that the last steps had nothing to learn from, and why. `random_consistent_baseline` is
+    the success rate of a random player that heeds the replies. `resumed_from` is the checkpoint that the run continues,
     after `resumed_step` steps.
     """
 
@@ -39,6 +41,8 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     success_after: float | UnsetType | None = UNSET
     episodes_before: float | UnsetType | None = UNSET
     episodes_after: float | UnsetType | None = UNSET
+    judged_before: float | UnsetType | None = UNSET
+    judged_after: float | UnsetType | None = UNSET
     valid_call_rate: float | UnsetType | None = UNSET
     seconds_per_step: float | UnsetType | None = UNSET
     rollout_seconds_per_step: float | UnsetType | None = UNSET  # where only the rollouts of a step are timed
@@ -54,6 +58,7 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     resumed_step: int | UnsetType = UNSET
     interrupted: bool | UnsetType = UNSET
     error: str | UnsetType = UNSET
+    no_signal: str | UnsetType = UNSET
 
     @classmethod
     def of(cls, config: RunConfig, rows: Sequence[MetricsRow]) -> Self:
@@ -70,10 +75,13 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             success_after=last and last.overall("success"),
             episodes_before=first and first.overall("rollouts"),
             episodes_after=last and last.overall("rollouts"),
+            judged_before=first and first.overall("judged"),
+            judged_after=last and last.overall("judged"),
             valid_call_rate=mean(row.overall("valid_calls") for row in train),
             seconds_per_step=mean(row.seconds for row in train),
             rollouts=int(sum(row.overall("rollouts") or 0 for row in rows)),
             seed=config.trainer.seed,
+            no_signal=silent.text if (silent := no_signal(rows)) else UNSET,
         )
 
     def encode(self) -> bytes:
@@ -117,9 +125,10 @@ class SummaryFile:
             logger.error("%s", fault)
 
 
-def note_end(config: RunConfig, folder: Path) -> None:
-    """Write that rollouts without training came to their end."""
-    replace(folder / "summary.json", Summary.of(config, read(folder / "metrics.jsonl")).encode())
+def note_end(config: RunConfig, folder: Path, error: str) -> None:
+    """Write that rollouts without training came to their end; `error` is empty unless all of them failed."""
+    made = Summary.of(config, read(folder / "metrics.jsonl"))
+    replace(folder / "summary.json", structs.replace(made, error=error or UNSET).encode())
 
 
 def note_interruption(config: RunConfig, folder: Path) -> None:

@@ -103,6 +103,7 @@ class Runtime:
         self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
         self._player = load_player(config)
         self._may_replay = not isinstance(config.agent, AgentCommand)  # what a program did outside stays done
+        self._unrewarded: set[str] = set()  # environments that were warned about
         self._limiters = {
             name: AdaptiveLimiter(config.environment(name).max_concurrency, name=name, patience=config.rollout.patience)
             for name in (*config.environments, PLAIN)
@@ -137,8 +138,8 @@ class Runtime:
             limiter.warnings.warn(f"{trajectory.error}: rollouts of {task.env_name} are played again")
             await self._record(outcome_of(trajectory, environment), request.step, replaced=True)
             trajectory = await self._play(job, engine, ticket, stopped, pause)
-        outcome = structs.replace(await self._judge(trajectory, environment), replayed=replayed)
-        outcome = await self._record(outcome, request.step)
+        outcome = self._check_rewarded(await self._judge(trajectory, environment))
+        outcome = await self._record(structs.replace(outcome, replayed=replayed), request.step)
         self._breaker.saw(outcome.trajectory.error, lost_since=ticket.lost_since(trajectory.error))
         return outcome
 
@@ -162,6 +163,22 @@ class Runtime:
             return outcome_of(trajectory, environment)
         running = asyncio.get_running_loop()
         return await running.run_in_executor(self._judges, outcome_of, trajectory, environment, self._reward)
+
+    def _check_rewarded(self, outcome: Outcome) -> Outcome:
+        """Warn once for each environment that ended an episode without a reward, unless a comparison rewards it."""
+        if not outcome.unrewarded:
+            return outcome
+        if self._config.group_reward.mode != "off":
+            return structs.replace(outcome, unrewarded=False)
+        name = outcome.trajectory.job.task.env_name
+        if name not in self._unrewarded:
+            self._unrewarded.add(name)
+            logger.warning(
+                "%s: an episode finished and none of its results carried a reward, so it counts as 0. Return a finite "
+                "`reward` with the result that ends an episode",
+                name,
+            )
+        return outcome
 
     async def _clear(self, outcome: Outcome) -> Outcome:
         """Take out of `outcome` what echoes a secret, before anybody sees it; a long text is searched on a thread.

@@ -1,0 +1,162 @@
+"""Success is a share of the judged rollouts: each place that shows it says how many were judged if any were not."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from orl_launcher.main import main
+from orl_launcher.view.curves import charts_of
+from orl_launcher.view.progress import Course, following
+from orl_launcher.view.report import write_report
+from orl_launcher.view.tables import metrics_table
+from orl_launcher.viewer.catalog import Catalog, state_of
+from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.metrics_log import MetricsRow
+from orl_rollout.run_folder.record import read_record
+from rich.console import Console
+
+from tests.launcher.outputs import printed
+from tests.launcher.synthetic import ENVIRONMENT, make_run
+from tests.launcher.viewer.runs import TOKEN, make_rollouts, viewed
+
+Capture = pytest.CaptureFixture[str]
+FIRST = "2 of 16 judged, 14 in ERROR"
+STEPS = 4
+
+
+def counts(errors: int, **more: float) -> dict[str, float]:
+    """Metrics of 16 rollouts of which `errors` ended in ERROR."""
+    named = {"rollouts": 16.0, "judged": 16.0 - errors, "stop/error": errors / 16, **more}
+    return {f"{ENVIRONMENT}/{name}": value for name, value in named.items()}
+
+
+def rewrite(folder: Path, kind: str, metrics: dict[str, float], *steps: int) -> Path:
+    """Give the rows of one kind and these steps other metrics."""
+    path = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    changed = [row | metrics if (row["kind"], row["step"]) in {(kind, step) for step in steps} else row for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in changed), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose first evaluation lost 14 of its 16 rollouts."""
+    folder = make_run(tmp_path / "runs" / "demo", steps=STEPS)
+    return rewrite(folder, "eval", counts(14, success=1.0), 0)
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Path:
+    """A run whose steps had no signal."""
+    folder = make_run(tmp_path / "runs" / "silent", steps=STEPS)
+    metrics = counts(0, success=0.0, reward=0.0, groups=4.0, equal_groups=1.0, rewards=32.0)
+    return rewrite(folder, "train", metrics, *range(1, STEPS + 1))
+
+
+def test_progress_says_how_many_were_judged() -> None:
+    course = Course(8)
+    line = course.line(MetricsRow(step=0, kind="eval", metrics=counts(14, success=1.0)))
+    assert line.startswith(f"held-out at step 0/8  {FIRST}  success 100\u00a0%")
+    row = MetricsRow(step=1, kind="train", metrics=counts(4, success=0.5))
+    assert FIRST in course.line(row)
+    assert "12 of 16 judged, 4 in ERROR" in course.brief(row)
+    none = course.line(MetricsRow(step=2, kind="eval", metrics=counts(16)))
+    assert "0 of 16 judged, 16 in ERROR" in none
+    assert "success" not in none
+    assert "judged" not in Course(8).line(MetricsRow(step=0, kind="eval", metrics=counts(0, success=1.0)))
+
+
+def test_aborted_rollouts_are_no_errors() -> None:
+    metrics = {**counts(0, success=1.0), f"{ENVIRONMENT}/judged": 15.0}
+    assert "15 of 16 judged  success" in Course(8).line(MetricsRow(step=0, kind="eval", metrics=metrics))
+
+
+def test_terminal_says_how_many_were_judged(capsys: Capture, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["show", str(run)]) == 0
+    page = capsys.readouterr().out
+    assert f"100\u00a0% ({FIRST})" in page  # before and after
+    assert f"n {FIRST}" not in page
+    assert f"to 100\u00a0%, {FIRST})" in page  # by environment
+    assert page.count("258 of 272 judged, 14 in ERROR") >= 2  # the curve, and the run
+    console = Console(file=io.StringIO(), record=True, width=200)
+    console.print(metrics_table(counts(14, success=1.0)))
+    console.print(metrics_table(counts(16)))
+    told = console.export_text()
+    assert FIRST in told
+    assert "0 of 16 judged, 16 in ERROR" in told
+
+
+def test_json_has_the_judged_and_what_is_to_be_said(capsys: Capture, run: Path) -> None:
+    tree = printed(capsys, "show", str(run))
+    judged = [curve["values"] for curve in tree["curves"] if (curve["name"], curve["kind"]) == ("judged", "eval")]
+    assert judged == [[2.0]]
+    assert any("14 in ERROR" in notice for notice in tree["notices"])
+
+
+async def test_pages_say_how_many_were_judged(run: Path, tmp_path: Path) -> None:
+    charts = {chart.name: chart.note for chart in charts_of(read_record(run))}
+    assert "14 in ERROR" in charts["success"]
+    assert charts["valid_calls"] == ""
+    make_run(run.parent / "other", steps=2)
+    pages = [write_report(run).read_text(encoding="utf-8")]
+    async with viewed(run.parent, tmp_path / "cache") as client:
+        paths = ("run/demo", "", "compare?run=demo&run=other")
+        pages += [await (await client.get(f"/{TOKEN}/{path}")).text() for path in paths]
+    report, page, listed, compared = pages
+    for text in (report, page):
+        assert f"success went from 100\u00a0% ({FIRST}) to" in text
+        assert "Success rate <span" in text
+    assert "14 in ERROR" in listed
+    assert "held-out" in listed
+    assert "14 in ERROR" in compared
+
+
+@pytest.mark.parametrize("error", ["", "no answer <b>"])
+async def test_run_of_failures_alone_has_failed(error: str, tmp_path: Path) -> None:
+    folder = make_rollouts(tmp_path / "runs" / "lost")
+    (folder / "metrics.jsonl").unlink()
+    metrics_log.append(folder / "metrics.jsonl", "eval", 0, counts(16), seconds=0)
+    (folder / "summary.json").write_text(json.dumps({"rollouts": 16, **({"error": error} if error else {})}), "utf-8")
+    assert state_of(read_record(folder), 0.0) == "failed"
+    (line,) = Catalog(folder.parent).lines()
+    assert (line.state, line.problem) == ("failed", error)
+    async with viewed(folder.parent, tmp_path / "cache") as client:
+        page = await (await client.get(f"/{TOKEN}/run/lost")).text()
+        listed = await (await client.get(f"/{TOKEN}/")).text()
+    assert "0 of 16 judged, 16 in ERROR" in page
+    assert "0 of 16 judged, 16 in ERROR" in listed
+    assert ("no answer &lt;b&gt;" in page) == ("no answer &lt;b&gt;" in listed) == bool(error)
+    assert "<b>" not in page
+
+
+def test_error_of_a_run_is_shown_in_the_terminal(capsys: Capture, run: Path) -> None:
+    (run / "summary.json").write_text('{"error": "33 of the last 64 rollouts ended in ERROR"}', encoding="utf-8")
+    assert main(["show", str(run)]) == 0
+    assert "33 of the last 64" in capsys.readouterr().out
+    assert "33 of the last 64" in write_report(run).read_text(encoding="utf-8")
+
+
+async def test_run_without_signal_is_told_everywhere(capsys: Capture, silent: Path, tmp_path: Path) -> None:
+    said = "no group had two different rewards"
+    assert said in write_report(silent).read_text(encoding="utf-8")
+    assert any(said in notice for notice in printed(capsys, "show", str(silent))["notices"])
+    assert main(["show", str(silent)]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+    async with viewed(silent.parent, tmp_path / "cache") as client:
+        assert said in await (await client.get(f"/{TOKEN}/run/silent")).text()
+        assert "no signal" in await (await client.get(f"/{TOKEN}/")).text()
+
+
+def test_missing_signal_is_told_once_while_training(tmp_path: Path) -> None:
+    path, out = tmp_path / "metrics.jsonl", io.StringIO()
+    with following(path, None, Console(file=out, width=200)):
+        for step in range(1, 9):
+            share = 0.5 if step == 5 else 1.0
+            metrics_log.append(path, "train", step, counts(0, success=0.0, groups=4.0, equal_groups=share), seconds=1)
+    assert out.getvalue().count("No signal in steps 1 to 3") == 1
+    assert out.getvalue().count("No signal") == 1
