@@ -24,28 +24,29 @@ INHERITED = (
 )
 END_SECONDS = 2.0  # in which the group may end on SIGTERM
 READ_BYTES = 1 << 16
-SHOWN_CHARACTERS = 1_000  # of the output, in an error
 
 
-async def run_command(agent: AgentCommand, variables: Mapping[str, str]) -> None:
+async def run_command(agent: AgentCommand, variables: Mapping[str, str], printed: bytearray) -> None:
     """Run the program to its end with `variables`. A cancellation ends it and its whole process group.
 
+    `printed` gets what it prints, the last `max_output` bytes.
+
     Raises:
-        OrlError: it cannot be started, or fails; with the end of its output.
+        OrlError: it cannot be started, or fails.
     """
     with tempfile.TemporaryDirectory(prefix="orl-agent-", ignore_cleanup_errors=True) as own:
         with boundary(OrlError, f"starting {agent.command[0]}"):
             process = await _start(agent, environment_of(agent, variables), own)
-        reading = asyncio.ensure_future(_last_of(process, agent.max_output))
+        reading = asyncio.ensure_future(_read(process, agent.max_output, printed))
         try:
             with interrupt.released(lambda: _send(process, signal.SIGKILL)):
                 code = await process.wait()
         finally:
             await _end(process)
-            output = await _read(reading)
+            await asyncio.wait((reading,), timeout=END_SECONDS)
+            reading.cancel()
     if code:
-        end = output.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
-        raise OrlError(f"{agent.command[0]} ended with code {code}: {end or 'it wrote nothing'}")
+        raise OrlError(f"{agent.command[0]} ended with code {code}")
 
 
 async def _start(agent: AgentCommand, environment: Mapping[str, str], own: str) -> asyncio.subprocess.Process:
@@ -103,22 +104,11 @@ def environment_of(agent: AgentCommand, variables: Mapping[str, str]) -> dict[st
     return {**given, **variables}
 
 
-async def _last_of(process: asyncio.subprocess.Process, most: int) -> bytes:
-    """Read the output until it is closed, and return its last `most` bytes."""
-    kept = bytearray()
+async def _read(process: asyncio.subprocess.Process, most: int, printed: bytearray) -> None:
+    """Read the output until it is closed, and keep its last `most` bytes in `printed`."""
     while process.stdout is not None and (part := await process.stdout.read(READ_BYTES)):
-        kept.extend(part)
-        del kept[:-most]
-    return bytes(kept)
-
-
-async def _read(reading: asyncio.Future[bytes]) -> bytes:
-    """Return the output; nothing where a process that left the group holds it open."""
-    await asyncio.wait((reading,), timeout=END_SECONDS)
-    if reading.done():
-        return reading.result()
-    reading.cancel()
-    return b""
+        printed.extend(part)
+        del printed[:-most]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

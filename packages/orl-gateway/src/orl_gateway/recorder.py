@@ -189,7 +189,7 @@ class Recorder:
             await episode.finish()
         outcome = outcome_of(episode.trajectory(), self._config.environments[self._name], self._reward)
         try:
-            if outcome.trajectory.turns or outcome.trajectory.error:
+            if episode.asked:
                 outcome = await self.journal.record(outcome)
             session.outcome.set_result(outcome)
         except OrlError as exc:

@@ -2,7 +2,7 @@
 
 It is on loopback unless told otherwise. The token is unguessable and opens one episode; it serves as the API key too,
 for clients that keep no path. An answer is generated whole and streamed afterwards, with keepalives while it is made.
-Tokens are in no log: there is none.
+Tokens are in no log: there is none. A request to a path that is not served is noted in its episode.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from orl_core.errors import OrlError, boundary
 
 from orl_gateway import mcp
@@ -26,6 +27,8 @@ KEEPALIVE_SECONDS = 10.0  # of silence, after which a stream begins before its a
 SHUTDOWN_SECONDS = 1.0  # that requests under way may take when the server ends: their episodes have ended
 BACKLOG = 4096  # connections that wait to be accepted: a batch of rollouts begins at one moment
 _APIS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": ANTHROPIC}
+_SERVED = ", ".join((*(f"/v1{path}" for path in _APIS), "/v1/models", "/mcp"))
+_PATH_CHARACTERS = 200  # of a path, in a refusal
 _HEADERS = {"x-should-retry": "false"}  # of a refusal: the same request is refused again
 _RETRIES = "x-stainless-retry-count"
 
@@ -54,7 +57,7 @@ class Gateway:
         self._episodes: dict[str, Episode] = {}
 
     async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=LARGEST_REQUEST)
+        app = web.Application(client_max_size=LARGEST_REQUEST, middlewares=[self._served])
         for prefix in ("/s/{token}/v1", "/v1"):
             for path, api in _APIS.items():
                 app.router.add_post(prefix + path, self._answers(api))
@@ -101,11 +104,27 @@ class Gateway:
         self._episodes.pop(token, None)
 
     def _episode(self, request: web.Request) -> Episode:
-        token = request.match_info.get("token")
-        episode = self._episodes.get(key_of(request) if token is None else token)
+        episode = self._episodes.get(token_of(request))
         if episode is None:
             raise RequestRefused("no episode has this token", code="unknown_token", status=401)
         return episode
+
+    @web.middleware
+    async def _served(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a path or a method that is not served, in the form of the APIs. The agent may have meant the model."""
+        try:
+            return await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as fault:
+            refusal, allowed = not_served(request, fault.status), fault.headers.get("Allow")
+        try:
+            state = self._episode(request).state
+            if request.method == "POST" and state.refusal is None:
+                state.refusal = refusal
+        except RequestRefused as unknown:
+            refusal = unknown
+        api = ANTHROPIC if "anthropic-version" in request.headers else CHAT
+        headers = {**_HEADERS, "Allow": allowed} if allowed else _HEADERS
+        return web.json_response(api.error(refusal), status=refusal.status, headers=headers)
 
     def _answers(self, api: ClientApi) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handler(http: web.Request) -> web.StreamResponse:
@@ -179,6 +198,25 @@ class Gateway:
             return web.json_response(models_body(self._episode(http).model))
         except RequestRefused as refusal:
             return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
+
+
+def not_served(http: web.Request, status: int) -> RequestRefused:
+    """Return the refusal of a path, without a token in it, or of a method."""
+    token, hint = token_of(http), ""
+    path = http.path.removeprefix(f"/s/{token}")
+    path = path.replace(token, "[token]") if token else path
+    if "/v1/v1" in path:
+        hint = " Is `/v1` twice in your base URL?"
+    elif path in _APIS:
+        hint = " Does your base URL end in `/v1`?"
+    text = f"{http.method} {path[:_PATH_CHARACTERS]} is not served. This gateway serves {_SERVED}.{hint}"
+    return RequestRefused(text, code="not_served", status=status)
+
+
+def token_of(request: web.Request) -> str:
+    """Return the token in the path of a request, else its API key."""
+    parts = request.path.split("/")
+    return parts[2] if parts[:2] == ["", "s"] and len(parts) > 2 else key_of(request)
 
 
 def key_of(request: web.Request) -> str:
