@@ -322,6 +322,40 @@ async def test_program_ends_with_all_that_it_started(tmp_path: Path) -> None:
         assert alive.read() == b""  # the end: no process holds it any more
 
 
+# A daemon, as programs start them: a session of its own, and no parent but init.
+DAEMON = """
+import os
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        os.execvp("sleep", ["sleep", "600"])
+    os._exit(0)
+"""
+LEAVES = {"child": "sleep 600 &", "setsid": "setsid sleep 600 &", "daemon": f"{sys.executable} -I -S -c '{DAEMON}'"}
+
+
+@pytest.mark.parametrize("leaves", LEAVES)
+@pytest.mark.parametrize("ends", ["exit 0", "sleep 600"], ids=["ends", "is ended"])
+async def test_program_ends_with_what_it_left_behind(leaves: str, ends: str, tmp_path: Path) -> None:
+    fifo, begun = tmp_path / "alive", tmp_path / "begun"
+    os.mkfifo(fifo)
+    os.mkfifo(begun)
+    agent = AgentCommand(command=("sh", "-c", f"exec 3>{fifo}; {LEAVES[leaves]}\n: >{begun}; {ends}"))
+    bystander = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    task = asyncio.create_task(run_command(agent, {}, bytearray()))
+    alive = await asyncio.to_thread(fifo.open, "rb")
+    await asyncio.to_thread(begun.read_bytes)
+    if ends != "exit 0":
+        task.cancel()
+    await asyncio.wait((task,))
+    with alive:
+        assert select.select([alive], [], [], 10.0)[0], "a process that it started holds the file"
+        assert alive.read() == b""
+    assert bystander.returncode is None, "a process of somebody else was ended"
+    bystander.kill()
+    await bystander.wait()
+
+
 def test_program_gets_no_secret_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENREWARD_API_KEY", "HF_TOKEN", "OTHER"):
         monkeypatch.setenv(name, "planted-secret")
