@@ -57,7 +57,7 @@ class Gateway:
         self._episodes: dict[str, Episode] = {}
 
     async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=LARGEST_REQUEST, middlewares=[self._served])
+        app = web.Application(middlewares=[self._served])
         for prefix in ("/s/{token}/v1", "/v1"):
             for path, api in _APIS.items():
                 app.router.add_post(prefix + path, self._answers(api))
@@ -66,7 +66,13 @@ class Gateway:
         for path in ("/s/{token}/mcp", "/mcp"):
             app.router.add_post(path, self._tools)
         app.router.add_routes(self._routes)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            auto_decompress=False,  # no encoded body is read
+        )
         try:
             await self._runner.setup()
             with boundary(OrlError, f"binding {self._host}:{self._port}"):
@@ -129,8 +135,8 @@ class Gateway:
     def _answers(self, api: ClientApi) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handler(http: web.Request) -> web.StreamResponse:
             try:
-                episode, body = self._episode(http), await read_whole(http)
-                asked = read(episode, api, body)
+                episode = self._episode(http)
+                body, asked = await read(http, episode, api)
                 retried = http.headers.get(_RETRIES, "0") != "0"
                 request = http.path.encode() + episode.history.bodies.digest(body)
 
@@ -179,7 +185,7 @@ class Gateway:
     async def _count(self, http: web.Request) -> web.Response:
         try:
             episode = self._episode(http)
-            tokens = await episode.count(read(episode, ANTHROPIC, await http.read()))
+            tokens = await episode.count(ANTHROPIC.read(await read_whole(http), episode.history))
         except RequestRefused as refusal:
             return web.json_response(ANTHROPIC.error(refusal), status=refusal.status, headers=_HEADERS)
         return web.json_response(count_body(tokens))
@@ -187,8 +193,9 @@ class Gateway:
     async def _tools(self, http: web.Request) -> web.Response:
         """Answer a message of an MCP client. No other method is served: the server has nothing to say on its own."""
         try:
+            episode = self._episode(http)
             mcp.refuse_foreign_page(http.headers.get("Origin"), self.url)
-            answer = await mcp.answer(self._episode(http), await http.read())
+            answer = await mcp.answer(episode, await read_whole(http))
         except RequestRefused as refusal:
             return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
         return web.Response(status=202) if answer is None else web.json_response(answer)
@@ -229,26 +236,30 @@ async def read_whole(http: web.Request) -> bytes:
     """Return the body of a request. `http.read()` does the same, with three copies of it instead of one.
 
     Raises:
-        HTTPRequestEntityTooLarge: it is larger than LARGEST_REQUEST.
+        RequestRefused: it is encoded, which is known before it is read, or larger than LARGEST_REQUEST.
     """
+    if (encoding := http.headers.get("Content-Encoding", "identity")) != "identity":
+        text = f"`Content-Encoding`: {encoding:.80} is not supported by this gateway: send the body as it is"
+        raise RequestRefused(text, code="unsupported", status=415)
     blocks: list[bytes] = []
     size = 0
     async for block in http.content.iter_any():
         blocks.append(block)
         size += len(block)
         if size > LARGEST_REQUEST:
-            raise web.HTTPRequestEntityTooLarge(LARGEST_REQUEST, size)
+            raise RequestRefused(f"the request has more than {LARGEST_REQUEST} bytes: send less", status=413)
     return b"".join(blocks)
 
 
-def read(episode: Episode, api: ClientApi, body: bytes) -> ModelRequest:
-    """Return the request of `body`; a refusal is noted in the episode.
+async def read(http: web.Request, episode: Episode, api: ClientApi) -> tuple[bytes, ModelRequest]:
+    """Return the body of a request of the model, and what it asks; a refusal is noted in the episode.
 
     Raises:
-        RequestRefused: the body cannot be obeyed.
+        RequestRefused: it cannot be obeyed.
     """
     try:
-        return api.read(body, episode.history)
+        body = await read_whole(http)
+        return body, api.read(body, episode.history)
     except RequestRefused as refusal:
         episode.state.refusal = refusal
         raise

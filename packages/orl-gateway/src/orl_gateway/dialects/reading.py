@@ -108,6 +108,8 @@ def text_blocks(content: object, where: str) -> tuple[TextBlock, ...]:
 def _text_of(part: object, where: str) -> str:
     fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {"type": "text", "text": part}
     kind = fields.get("type", "text")
+    if not isinstance(kind, str):
+        raise RequestRefused(f"{where}: the `type` of a part is {kind!r:.80}, no string")
     if kind in _IMAGE_PARTS:
         raise unsupported(f"{where}: an image (`{kind}`)")
     text = fields.get("refusal" if kind == "refusal" else "text")
