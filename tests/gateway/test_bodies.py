@@ -53,7 +53,7 @@ class Body(Struct):
 
 
 def read(body: bytes) -> Body:
-    return read_body(body, Body)
+    return read_body(body, Body, lambda _: ())
 
 
 def found(memory: Bodies, body: bytes) -> tuple[Body, list[bytes]] | str:

@@ -108,6 +108,69 @@ def test_what_cannot_be_obeyed_is_refused(api: ClientApi, body: dict[str, Any], 
     assert subject in json.dumps(api.error(refused.value))
 
 
+SMALLEST: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [USER]},
+    "responses": {"input": "Hi."},
+    "anthropic": {"messages": [USER]},
+}
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=APIS)
+def test_values_that_change_nothing_are_as_golden(api: ClientApi) -> None:
+    body, table = SMALLEST[api.name], golden("neutral")
+    for kind in ("changes_nothing", "given_way"):
+        for name, values in table[kind].items():
+            for value in values:
+                assert api.read(wire({**body, name: value})) == api.read(wire(body)), (name, value)
+    for name, values in table["refused"].items():
+        for value in values:
+            with pytest.raises(RequestRefused, match=f"`{name}`"):
+                api.read(wire({**body, name: value}))
+
+
+ALL_AT_ONCE: list[tuple[ClientApi, dict[str, Any], list[str]]] = [
+    (CHAT, {"n": 2, "logprobs": True, "tool_choice": "required"}, ["`n`", "`logprobs`", "send `auto`"]),
+    (
+        RESPONSES,
+        {"background": True, "truncation": "auto", "tool_choice": "required"},
+        ["`background`", "`truncation`"],
+    ),
+    (ANTHROPIC, {"output_config": {"format": {}}, "tool_choice": {"type": "any"}}, ["`format`", "send `auto`"]),
+]
+
+
+@pytest.mark.parametrize(("api", "asked", "subjects"), ALL_AT_ONCE, ids=APIS)
+def test_all_that_is_refused_is_named_at_once(api: ClientApi, asked: dict[str, Any], subjects: list[str]) -> None:
+    fields = {"guided_json": {}, "prediction": {}, "previous_response_id": "resp_1"}
+    with pytest.raises(RequestRefused) as refused:
+        api.read(wire({**SMALLEST[api.name], **fields, **asked}))
+    for subject in (*subjects, "`guided_json`", "`prediction`", "`previous_response_id`", "store"):
+        assert subject in str(refused.value)
+
+
+def test_type_of_a_call_may_be_null() -> None:
+    call = {"id": "call_a", "type": None, "function": {"name": "look", "arguments": "{}"}}
+    history = [USER, {"role": "assistant", "tool_calls": [call]}, {**STRAY, "tool_call_id": "call_a"}]
+    assert [message.role for message in CHAT.read(wire({"messages": history})).messages] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "remedy"),
+    [
+        ({"messages": [{"role": "robot", "content": "Hi."}]}, "`user`"),
+        ({"messages": [USER], "tools": [{"type": "function", **LOOK}]}, "`function`"),
+    ],
+)
+def test_remedy_of_a_refusal_fits(body: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(RequestRefused, match=remedy) as refused:
+        CHAT.read(wire(body))
+    assert "leave it out" not in str(refused.value)
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"messages": 5}', b"[" * 100_000, b'{"messages": ["\\ud800"]}'])
 @pytest.mark.parametrize("api", APIS.values(), ids=APIS)
 def test_broken_body_is_refused(api: ClientApi, body: bytes) -> None:

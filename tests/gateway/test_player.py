@@ -7,6 +7,8 @@ import json
 import os
 import select
 import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -74,8 +76,11 @@ async def loops(episode: AgentEpisode) -> None:
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
 
 
-async def ends(_: AgentEpisode) -> None:
-    """An agent that does nothing."""
+async def asks(episode: AgentEpisode) -> None:
+    """An agent that asks the model once, and does nothing."""
+    async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+        messages: Any = [{"role": "user", "content": episode.prompt}]
+        await client.chat.completions.create(model=episode.model, messages=messages)
 
 
 async def breaks(_: AgentEpisode) -> None:
@@ -84,6 +89,16 @@ async def breaks(_: AgentEpisode) -> None:
 
 async def waits(_: AgentEpisode) -> None:
     await asyncio.Event().wait()
+
+
+class Late:
+    """A clock that passes every deadline once `due` says so."""
+
+    def __init__(self, due: Callable[[], object]) -> None:
+        self.due = due
+
+    def monotonic(self) -> float:
+        return time.monotonic() + 1e6 * bool(self.due())
 
 
 def no_coroutine(_: AgentEpisode) -> None:
@@ -100,7 +115,7 @@ async def test_function_plays_to_the_end_of_the_episode() -> None:
 
 async def test_agent_that_ends_first_ends_the_episode() -> None:
     session = session_of(1.0)
-    trajectory = await play(ends, session)
+    trajectory = await play(asks, session)
     assert trajectory.stop_reason not in (StopReason.ERROR, StopReason.FINISHED)
     assert session.closed == 1
 
@@ -136,9 +151,17 @@ async def test_agent_that_its_turns_end_is_no_error() -> None:
     assert len(trajectory.turns) == 2
 
 
-async def test_agent_that_takes_too_long_is_ended() -> None:
-    trajectory = await play(waits, session_of(1.0), timeout=0.5)
-    assert trajectory.stop_reason is StopReason.TIMEOUT
+async def test_agent_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = asyncio.Event()
+
+    async def stays(episode: AgentEpisode) -> None:
+        await asks(episode)
+        answered.set()
+        await waits(episode)
+
+    monkeypatch.setattr("orl_gateway.player.time", Late(answered.is_set))
+    trajectory = await play(stays, session_of(1.0), timeout=600.0)
+    assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.TIMEOUT, 1)
 
 
 async def test_host_that_aborts_ends_the_agent() -> None:
@@ -148,6 +171,7 @@ async def test_host_that_aborts_ends_the_agent() -> None:
 
 async def test_agent_that_goes_on_after_the_episode_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stays(episode: AgentEpisode) -> None:
+        await asks(episode)
         await episode.call("look", at=1)
         await waits(episode)
 
@@ -288,7 +312,7 @@ async def test_program_ends_with_all_that_it_started(tmp_path: Path) -> None:
     fifo = tmp_path / "alive"  # whoever holds the writing end is alive
     os.mkfifo(fifo)
     agent = AgentCommand(command=("sh", "-c", f"exec 3>{fifo}; sleep 600 & sleep 600"))
-    task = asyncio.create_task(run_command(agent, {}))
+    task = asyncio.create_task(run_command(agent, {}, bytearray()))
     alive = await asyncio.to_thread(fifo.open, "rb")  # waits until the program holds it
     task.cancel()  # a busy loop may not know yet that the program has started
     await asyncio.wait((task,))
@@ -296,6 +320,40 @@ async def test_program_ends_with_all_that_it_started(tmp_path: Path) -> None:
     with alive:
         assert select.select([alive], [], [], 10.0)[0], "a process that it started holds the file"
         assert alive.read() == b""  # the end: no process holds it any more
+
+
+# A daemon, as programs start them: a session of its own, and no parent but init.
+DAEMON = """
+import os
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        os.execvp("sleep", ["sleep", "600"])
+    os._exit(0)
+"""
+LEAVES = {"child": "sleep 600 &", "setsid": "setsid sleep 600 &", "daemon": f"{sys.executable} -I -S -c '{DAEMON}'"}
+
+
+@pytest.mark.parametrize("leaves", LEAVES)
+@pytest.mark.parametrize("ends", ["exit 0", "sleep 600"], ids=["ends", "is ended"])
+async def test_program_ends_with_what_it_left_behind(leaves: str, ends: str, tmp_path: Path) -> None:
+    fifo, begun = tmp_path / "alive", tmp_path / "begun"
+    os.mkfifo(fifo)
+    os.mkfifo(begun)
+    agent = AgentCommand(command=("sh", "-c", f"exec 3>{fifo}; {LEAVES[leaves]}\n: >{begun}; {ends}"))
+    bystander = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+    task = asyncio.create_task(run_command(agent, {}, bytearray()))
+    alive = await asyncio.to_thread(fifo.open, "rb")
+    await asyncio.to_thread(begun.read_bytes)
+    if ends != "exit 0":
+        task.cancel()
+    await asyncio.wait((task,))
+    with alive:
+        assert select.select([alive], [], [], 10.0)[0], "a process that it started holds the file"
+        assert alive.read() == b""
+    assert bystander.returncode is None, "a process of somebody else was ended"
+    bystander.kill()
+    await bystander.wait()
 
 
 def test_program_gets_no_secret_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +421,7 @@ async def test_server_ends_with_its_last_episode() -> None:
     async with shared_gateway() as gateway:
         async with shared_gateway() as same:
             assert same is gateway
-        await play(ends, session_of(1.0))
+        await play(asks, session_of(1.0))
         url = gateway.url  # it goes on
     with pytest.raises(openai.APIConnectionError):
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
@@ -387,6 +445,7 @@ async def test_token_of_an_ended_episode_opens_nothing() -> None:
 
 async def test_calls_of_a_function_are_checked() -> None:
     async def wrong(episode: AgentEpisode) -> None:
+        await asks(episode)
         assert "Error" in await episode.call("fly")
         assert await episode.call_tool(ToolCall(name="look", arguments={"at": "left"}))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import anthropic
@@ -138,10 +140,20 @@ async def test_token_opens_its_own_session_alone(model: str, tmp_path: Path) -> 
         async with AsyncAnthropic(base_url=url, api_key="wrong", max_retries=0) as client:
             with pytest.raises(anthropic.AuthenticationError):
                 await client.messages.create(model="m", max_tokens=9, messages=[USER])
-        assert (await http.delete(f"{url}/s/{one}")).status == 401
+        for body in (b"", b"{"):
+            assert (await http.delete(f"{url}/s/{one}", data=body)).status == 401
         assert (await http.delete(f"{url}/s/{other}", json={"reward": "much"})).status == 400
         assert (await http.delete(f"{url}/s/{other}", data=b'{"reward": NaN}')).status == 400
         assert (await http.delete(f"{url}/s/{other}")).status == 200
+
+
+async def test_key_of_odd_bytes_begins_no_session(model: str, tmp_path: Path) -> None:
+    async with recorded(model, tmp_path) as recorder:
+        address = urlsplit(recorder.gateway.url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(b"POST /sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\nContent-Length: 0\r\n\r\n")
+        assert b" 401 " in await reader.readline()
+        writer.close()
 
 
 async def test_session_without_a_disk_ends_the_gateway(model: str, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_agent_plays_one_turn(doctor: Doctor, gallery: Served) -> None:
         (told,) = agent_lines(doctor("--engine", url, agent="tests.kit.playing_agent:plays"), "ok")
         (failed,) = agent_lines(doctor("--engine", url, "--agent", "tests.kit.playing_agent:idles", code=1), "failed")
     assert "one turn in gallery/Echo: 1 ids sampled" in told
-    assert "without a request" in failed
+    assert "no request to the model" in failed
     assert gallery.sessions == 0
 
 

@@ -1,5 +1,7 @@
 """An agent that is a program: it leads a process group of its own, which ends with the episode.
 
+A process that it started in another session ends too: all have a variable that no other episode has.
+
 It gets the variables that it is told of, and no others of this process: no secret that it does not need.
 """
 
@@ -7,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from orl_core.config import AgentCommand
+from orl_core.config.agent import MARK
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.signals import interrupt
+from orl_rollout.signals import children, interrupt
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),
@@ -24,39 +29,45 @@ INHERITED = (
 )
 END_SECONDS = 2.0  # in which the group may end on SIGTERM
 READ_BYTES = 1 << 16
-SHOWN_CHARACTERS = 1_000  # of the output, in an error
 
 
-async def run_command(agent: AgentCommand, variables: Mapping[str, str]) -> None:
-    """Run the program to its end with `variables`. A cancellation ends it and its whole process group.
+async def run_command(agent: AgentCommand, variables: Mapping[str, str], printed: bytearray) -> None:
+    """Run the program to its end with `variables`, and end all that it started. A cancellation ends it too.
+
+    `printed` gets what it prints, the last `max_output` bytes.
 
     Raises:
-        OrlError: it cannot be started, or fails; with the end of its output.
+        OrlError: it cannot be started, or fails.
     """
+    environment = {**environment_of(agent, variables), MARK: secrets.token_hex(16)}
     with tempfile.TemporaryDirectory(prefix="orl-agent-", ignore_cleanup_errors=True) as own:
-        with boundary(OrlError, f"starting {agent.command[0]}"):
-            process = await _start(agent, environment_of(agent, variables), own)
-        reading = asyncio.ensure_future(_last_of(process, agent.max_output))
-        try:
-            with interrupt.released(lambda: _send(process, signal.SIGKILL)):
-                code = await process.wait()
-        finally:
-            await _end(process)
-            output = await _read(reading)
+        async with _reading(agent.max_output, printed) as output:
+            with boundary(OrlError, f"starting {agent.command[0]}"):
+                process = await _start(agent, environment, own, output)
+            output.close()
+            try:
+                with interrupt.released(lambda: _kill(process, environment)):
+                    code = await process.wait()
+            finally:
+                await _end(process, environment)
     if code:
-        end = output.decode("utf-8", "replace").strip()[-SHOWN_CHARACTERS:]
-        raise OrlError(f"{agent.command[0]} ended with code {code}: {end or 'it wrote nothing'}")
+        raise OrlError(f"{agent.command[0]} ended with code {code}")
 
 
-async def _start(agent: AgentCommand, environment: Mapping[str, str], own: str) -> asyncio.subprocess.Process:
-    """Start the program in its folder. If a cancellation comes meanwhile, end the group: asyncio ends no children."""
+async def _start(
+    agent: AgentCommand, environment: Mapping[str, str], own: str, output: IO[bytes]
+) -> asyncio.subprocess.Process:
+    """Start the program in its folder. If a cancellation comes meanwhile, end the group: asyncio ends no children.
+
+    asyncio gets no pipe of it: a process would end for asyncio when nobody holds its pipe any more.
+    """
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *agent.command,
             env=environment,
             cwd=Path(agent.folder) if agent.folder else own,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=output,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
         )
@@ -64,7 +75,7 @@ async def _start(agent: AgentCommand, environment: Mapping[str, str], own: str) 
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await _end(await starting)
+        await _end(await starting, environment)
         raise
 
 
@@ -103,33 +114,46 @@ def environment_of(agent: AgentCommand, variables: Mapping[str, str]) -> dict[st
     return {**given, **variables}
 
 
-async def _last_of(process: asyncio.subprocess.Process, most: int) -> bytes:
-    """Read the output until it is closed, and return its last `most` bytes."""
-    kept = bytearray()
-    while process.stdout is not None and (part := await process.stdout.read(READ_BYTES)):
-        kept.extend(part)
-        del kept[:-most]
-    return bytes(kept)
+@asynccontextmanager
+async def _reading(most: int, printed: bytearray) -> AsyncGenerator[IO[bytes]]:
+    """Yield the writing end of a pipe. Its last `most` bytes are kept in `printed`, also those after the block."""
+    stream = asyncio.StreamReader()
+    out, into = os.pipe()
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(out, "rb", 0)
+    )
+
+    async def read() -> None:
+        while part := await stream.read(READ_BYTES):
+            printed.extend(part)
+            del printed[:-most]
+
+    reading = asyncio.ensure_future(read())
+    try:
+        with os.fdopen(into, "wb", 0) as output:
+            yield output
+    finally:
+        try:
+            await asyncio.wait((reading,), timeout=END_SECONDS)
+        finally:
+            reading.cancel()
+            pipe.close()
 
 
-async def _read(reading: asyncio.Future[bytes]) -> bytes:
-    """Return the output; nothing where a process that left the group holds it open."""
-    await asyncio.wait((reading,), timeout=END_SECONDS)
-    if reading.done():
-        return reading.result()
-    reading.cancel()
-    return b""
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the process group: SIGTERM, then SIGKILL, which also ends what the program left behind."""
+async def _end(process: asyncio.subprocess.Process, environment: Mapping[str, str]) -> None:
+    """End the process group: SIGTERM, then SIGKILL, which also ends what the program left behind, in any session."""
     if process.returncode is None:
         _send(process, signal.SIGTERM)
         with suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 await process.wait()
-    _send(process, signal.SIGKILL)
+    await asyncio.to_thread(_kill, process, environment)
     await process.wait()
+
+
+def _kill(process: asyncio.subprocess.Process, environment: Mapping[str, str]) -> None:
+    _send(process, signal.SIGKILL)
+    children.kill_marked(f"{MARK}={environment[MARK]}")
 
 
 def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

@@ -36,6 +36,9 @@ from orl_gateway.state import EpisodeState
 from orl_gateway.tool_side import ToolSide
 from orl_gateway.tree import Place, Tree
 
+REFUSAL_CHARACTERS = 500  # of a refusal, in an error
+NOT_OBEYED = ("invalid_request", "unsupported")  # refusals that no budget and no ending caused
+
 
 class Episode:
     """One episode of `job.task`. `async with` opens and closes the session; `opening` is what the environment says.
@@ -139,18 +142,24 @@ class Episode:
             shown = await asyncio.to_thread(self._renderer.cut, text, budget)
         return structs.replace(result, content=(TextBlock(text=shown),))
 
-    async def finish(self) -> None:
-        """End the episode because the agent ended: its last text is the answer, where the environment takes one.
+    @property
+    def asked(self) -> bool:
+        """Return whether the agent has sent a request of the model."""
+        return bool(self._requests) or self.state.refusal is not None
 
-        An agent whose every request was refused has not played: that is an ERROR.
+    async def finish(self, fault: str = "", output: str = "") -> None:
+        """End the episode because the agent ended: its last text is the answer, if the environment takes one.
+
+        `fault` says how the agent failed, `output` what it printed last. An agent that has not played is an ERROR,
+        also if the episode has ended.
         """
+        if not self.state.over and self.state.stopped():
+            self.state.end(StopReason.ABORTED)
+        if self.state.ending is not StopReason.ABORTED and (why := self._unplayed(fault)):
+            self.state.reject(why + output)
         if self.state.over:
             return
-        if self.state.stopped():
-            self.state.end(StopReason.ABORTED)
-        elif self.state.refusal is not None and not self.tree.nodes:
-            self.state.fail(OrlError(f"no request of the agent was answered: {self.state.refusal}"))
-        elif self.opening.accepts_text_answer and self.tree.nodes:
+        if self.opening.accepts_text_answer:
             with suppress(RequestRefused):
                 await self.tools.answer(self.tree.nodes[-1].turn.action.text)
             self.state.end(StopReason.FINISHED)
@@ -158,6 +167,22 @@ class Episode:
             self.state.end(StopReason.MAX_TOKENS)
         else:
             self.state.end(StopDetail.NO_CALL)
+
+    def _unplayed(self, fault: str) -> str:
+        """Return why the agent has not played: it failed, it got no answer, or it ended on a refused request."""
+        refusal, ending = self.state.refusal, self.state.ending
+        code = refusal.code if refusal else ""
+        if fault and ending is None and code != "context_length_exceeded":
+            why = f"the agent failed: {fault}"
+        elif not any(node.reply.name for node in self.tree.nodes):
+            why = "no request of the agent was answered"
+            if not self.asked:
+                return "the agent sent no request to the model: send one to the address that it is given"
+        elif code in NOT_OBEYED and ending in (None, StopReason.TIMEOUT):
+            why = "the agent ended on a refusal"
+        else:
+            return ""
+        return f"{why}; its last request was refused: {str(refusal)[:REFUSAL_CHARACTERS]}" if refusal else why
 
     def trajectory(self) -> Trajectory:
         """Return what happened. An episode that was not ended is ABORTED."""

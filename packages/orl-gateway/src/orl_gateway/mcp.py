@@ -36,9 +36,15 @@ def refuse_foreign_page(origin: str | None, url: str) -> None:
     """Refuse a browser's request that comes from another site than this server, as the protocol asks (DNS rebinding).
 
     Raises:
-        RequestRefused: the header `Origin` names a host that is neither loopback nor that of `url`.
+        RequestRefused: the header `Origin` names a host that is neither loopback nor that of `url`, or is no address.
     """
-    if origin is not None and urlsplit(origin).hostname not in (*_LOOPBACK, urlsplit(url).hostname):
+    if origin is None:
+        return
+    try:
+        host = urlsplit(origin).hostname
+    except ValueError as exc:
+        raise RequestRefused(f"the header `Origin` is no address: {exc}") from exc
+    if host not in (*_LOOPBACK, urlsplit(url).hostname):
         raise RequestRefused(f"a page of {origin} may not use the tools", status=403)
 
 

@@ -2,7 +2,7 @@
 
 The agent's end ends the episode. An episode that is over ends its agent: at once where the host or a deadline ended it,
 else after a moment in which the agent may end by itself. An agent that fails is broken machinery (ERROR, law L3),
-unless the episode is over or its context was full: agents end on such a refusal.
+unless the episode is over or its context was full: agents end on such a refusal. So is one that never plays.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from orl_rollout.loop.session import Session
 from orl_rollout.runtime.player import Player
 
 from orl_gateway.command import check_command, run_command
-from orl_gateway.dialects import RequestRefused
 from orl_gateway.episode import Episode
 from orl_gateway.server import Gateway
 from orl_gateway.shared import shared_gateway
 
 POLL_SECONDS = 0.25
+SHOWN_CHARACTERS = 1_000  # of a program's output, in an error
 GRACE_SECONDS = 5.0  # in which an agent may end after its episode, and clean up after it is cancelled
 
 
@@ -75,7 +75,7 @@ def player_of(agent: str | AgentCommand) -> Player:
     """
     if isinstance(agent, AgentCommand):
         check_command(agent)
-        return AgentPlayer(lambda episode: run_command(agent, variables_of(episode)), timeout=agent.timeout)
+        return AgentPlayer(agent, timeout=agent.timeout)
     with loading("agent", agent) as function:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{type(function).__name__} is no `async def` function of an episode")
@@ -99,7 +99,7 @@ def variables_of(episode: AgentEpisode) -> dict[str, str]:
 class AgentPlayer:
     """A Player. `timeout` is the agent's deadline in seconds, where it is shorter than that of the rollout."""
 
-    def __init__(self, agent: Agent, *, timeout: float | None = None) -> None:
+    def __init__(self, agent: Agent | AgentCommand, *, timeout: float | None = None) -> None:
         self._agent = agent
         self._timeout = timeout
 
@@ -123,14 +123,14 @@ class AgentPlayer:
                 token = gateway.add(episode)
                 opened.callback(gateway.remove, token)
                 await self._play(episode, _view(gateway, episode, token), ends)
-                await episode.finish()
         except OrlError as fault:
             episode.state.fail(fault)
         return episode.trajectory()
 
     async def _play(self, episode: Episode, view: AgentEpisode, ends: float) -> None:
-        """Run the agent to its end, or to that of the episode."""
-        task = asyncio.ensure_future(self._run(view))
+        """Run the agent to its end, or to that of the episode, which ends in any case."""
+        printed = bytearray()
+        task = asyncio.ensure_future(self._run(view, printed))
         try:
             while not episode.state.over and not await _ended(task, min(POLL_SECONDS, ends - time.monotonic())):
                 if episode.state.stopped():
@@ -143,12 +143,22 @@ class AgentPlayer:
             task.cancel()
             await _ended(task, GRACE_SECONDS)
         fault = task.exception() if task.done() and not task.cancelled() else None
-        if fault is not None and not _ends_agents(episode.state.refusal):
-            episode.state.fail(OrlError(f"the agent failed: {fault}"))
+        text = "" if fault is None else _without(view.api_key, str(fault))
+        await episode.finish(text, self._output(_without(view.api_key, printed.decode("utf-8", "replace"))))
 
-    async def _run(self, view: AgentEpisode) -> None:
+    async def _run(self, view: AgentEpisode, printed: bytearray) -> None:
         with boundary(OrlError, "running the agent"):
-            await self._agent(view)
+            if isinstance(self._agent, AgentCommand):
+                await run_command(self._agent, variables_of(view), printed)
+            else:
+                await self._agent(view)
+
+    def _output(self, printed: str) -> str:
+        """Return what an error says of the output: of a program its end, of a function nothing."""
+        if not isinstance(self._agent, AgentCommand):
+            return ""
+        end = printed.strip()[-SHOWN_CHARACTERS:]
+        return f"; the end of its output: {end}" if end else "; it printed nothing"
 
 
 async def _ended(task: asyncio.Task[None], seconds: float) -> bool:
@@ -156,8 +166,9 @@ async def _ended(task: asyncio.Task[None], seconds: float) -> bool:
     return bool((await asyncio.wait((task,), timeout=max(0.0, seconds)))[0])
 
 
-def _ends_agents(refusal: RequestRefused | None) -> bool:
-    return refusal is not None and refusal.code == "context_length_exceeded"
+def _without(token: str, text: str) -> str:
+    """Return what an agent said without the token, which may be in an address that it names."""
+    return text.replace(token, "[token]")
 
 
 def _view(gateway: Gateway, episode: Episode, token: str) -> AgentEpisode:

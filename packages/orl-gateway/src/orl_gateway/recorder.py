@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -39,7 +40,7 @@ from orl_rollout.signals import interrupt
 
 from orl_gateway.dialects import CHAT, RequestRefused
 from orl_gateway.episode import Episode
-from orl_gateway.server import Gateway, key_of
+from orl_gateway.server import Gateway, key_of, read_whole
 
 
 class OwnTools:
@@ -165,12 +166,21 @@ class Recorder:
         Raises:
             RequestRefused: no session has this token, or it cannot be recorded.
         """
-        session = self._sessions.get(token)
-        if session is None or session.ended.is_set():
-            raise RequestRefused("no session has this token", code="unknown_token", status=401)
+        session = self._open(token)
         session.own.reward = reward
         session.ended.set()
         return await asyncio.shield(session.outcome)
+
+    def _open(self, token: str) -> _Recorded:
+        """Return an open session.
+
+        Raises:
+            RequestRefused: no session has this token.
+        """
+        session = self._sessions.get(token)
+        if session is None or session.ended.is_set():
+            raise RequestRefused("no session has this token", code="unknown_token", status=401)
+        return session
 
     async def _hold(self, token: str, session: _Recorded) -> None:
         """Keep a session open to its end, and record it. The key opens another one then."""
@@ -189,7 +199,7 @@ class Recorder:
             await episode.finish()
         outcome = outcome_of(episode.trajectory(), self._config.environments[self._name], self._reward)
         try:
-            if outcome.trajectory.turns or outcome.trajectory.error:
+            if episode.asked:
                 outcome = await self.journal.record(outcome)
             session.outcome.set_result(outcome)
         except OrlError as exc:
@@ -200,7 +210,7 @@ class Recorder:
 
     async def _post(self, http: web.Request) -> web.Response:
         """Begin a session for who has the key."""
-        if not secrets.compare_digest(key_of(http).encode(), self._key.encode()):
+        if not secrets.compare_digest(os.fsencode(key_of(http)), self._key.encode()):
             return _refused(RequestRefused("the key of the gateway begins sessions", code="unknown_token", status=401))
         if self._closing:
             return _refused(RequestRefused("the gateway ends", status=503))
@@ -210,10 +220,13 @@ class Recorder:
 
     async def _delete(self, http: web.Request) -> web.Response:
         """End a session, with its reward where the body has one."""
+        token = http.match_info["token"]
         try:
+            self._open(token)
+            body = await read_whole(http)
             with boundary(RequestRefused, "reading the body"):
-                given = msgspec.json.decode(await http.read() or b"{}", type=_End)
-            outcome = await self.end(http.match_info["token"], given.reward)
+                given = msgspec.json.decode(body or b"{}", type=_End)
+            outcome = await self.end(token, given.reward)
         except RequestRefused as refusal:
             return _refused(refusal)
         return web.json_response(_told(outcome))

@@ -2,7 +2,7 @@
 
 It is on loopback unless told otherwise. The token is unguessable and opens one episode; it serves as the API key too,
 for clients that keep no path. An answer is generated whole and streamed afterwards, with keepalives while it is made.
-Tokens are in no log: there is none.
+Tokens are in no log: there is none. A request to a path that is not served is noted in its episode.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from orl_core.errors import OrlError, boundary
 
 from orl_gateway import mcp
@@ -26,6 +27,8 @@ KEEPALIVE_SECONDS = 10.0  # of silence, after which a stream begins before its a
 SHUTDOWN_SECONDS = 1.0  # that requests under way may take when the server ends: their episodes have ended
 BACKLOG = 4096  # connections that wait to be accepted: a batch of rollouts begins at one moment
 _APIS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": ANTHROPIC}
+_SERVED = ", ".join((*(f"/v1{path}" for path in _APIS), "/v1/models", "/mcp"))
+_PATH_CHARACTERS = 200  # of a path, in a refusal
 _HEADERS = {"x-should-retry": "false"}  # of a refusal: the same request is refused again
 _RETRIES = "x-stainless-retry-count"
 
@@ -54,7 +57,7 @@ class Gateway:
         self._episodes: dict[str, Episode] = {}
 
     async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=LARGEST_REQUEST)
+        app = web.Application(middlewares=[self._served])
         for prefix in ("/s/{token}/v1", "/v1"):
             for path, api in _APIS.items():
                 app.router.add_post(prefix + path, self._answers(api))
@@ -63,7 +66,13 @@ class Gateway:
         for path in ("/s/{token}/mcp", "/mcp"):
             app.router.add_post(path, self._tools)
         app.router.add_routes(self._routes)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            auto_decompress=False,  # no encoded body is read
+        )
         try:
             await self._runner.setup()
             with boundary(OrlError, f"binding {self._host}:{self._port}"):
@@ -101,17 +110,33 @@ class Gateway:
         self._episodes.pop(token, None)
 
     def _episode(self, request: web.Request) -> Episode:
-        token = request.match_info.get("token")
-        episode = self._episodes.get(key_of(request) if token is None else token)
+        episode = self._episodes.get(token_of(request))
         if episode is None:
             raise RequestRefused("no episode has this token", code="unknown_token", status=401)
         return episode
 
+    @web.middleware
+    async def _served(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a path or a method that is not served, in the form of the APIs. The agent may have meant the model."""
+        try:
+            return await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as fault:
+            refusal, allowed = not_served(request, fault.status), fault.headers.get("Allow")
+        try:
+            state = self._episode(request).state
+            if request.method == "POST" and state.refusal is None:
+                state.refusal = refusal
+        except RequestRefused as unknown:
+            refusal = unknown
+        api = ANTHROPIC if "anthropic-version" in request.headers else CHAT
+        headers = {**_HEADERS, "Allow": allowed} if allowed else _HEADERS
+        return web.json_response(api.error(refusal), status=refusal.status, headers=headers)
+
     def _answers(self, api: ClientApi) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handler(http: web.Request) -> web.StreamResponse:
             try:
-                episode, body = self._episode(http), await read_whole(http)
-                asked = read(episode, api, body)
+                episode = self._episode(http)
+                body, asked = await read(http, episode, api)
                 retried = http.headers.get(_RETRIES, "0") != "0"
                 request = http.path.encode() + episode.history.bodies.digest(body)
 
@@ -160,7 +185,7 @@ class Gateway:
     async def _count(self, http: web.Request) -> web.Response:
         try:
             episode = self._episode(http)
-            tokens = await episode.count(read(episode, ANTHROPIC, await http.read()))
+            tokens = await episode.count(ANTHROPIC.read(await read_whole(http), episode.history))
         except RequestRefused as refusal:
             return web.json_response(ANTHROPIC.error(refusal), status=refusal.status, headers=_HEADERS)
         return web.json_response(count_body(tokens))
@@ -168,8 +193,9 @@ class Gateway:
     async def _tools(self, http: web.Request) -> web.Response:
         """Answer a message of an MCP client. No other method is served: the server has nothing to say on its own."""
         try:
+            episode = self._episode(http)
             mcp.refuse_foreign_page(http.headers.get("Origin"), self.url)
-            answer = await mcp.answer(self._episode(http), await http.read())
+            answer = await mcp.answer(episode, await read_whole(http))
         except RequestRefused as refusal:
             return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
         return web.Response(status=202) if answer is None else web.json_response(answer)
@@ -179,6 +205,25 @@ class Gateway:
             return web.json_response(models_body(self._episode(http).model))
         except RequestRefused as refusal:
             return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
+
+
+def not_served(http: web.Request, status: int) -> RequestRefused:
+    """Return the refusal of a path, without a token in it, or of a method."""
+    token, hint = token_of(http), ""
+    path = http.path.removeprefix(f"/s/{token}")
+    path = path.replace(token, "[token]") if token else path
+    if "/v1/v1" in path:
+        hint = " Is `/v1` twice in your base URL?"
+    elif path in _APIS:
+        hint = " Does your base URL end in `/v1`?"
+    text = f"{http.method} {path[:_PATH_CHARACTERS]} is not served. This gateway serves {_SERVED}.{hint}"
+    return RequestRefused(text, code="not_served", status=status)
+
+
+def token_of(request: web.Request) -> str:
+    """Return the token in the path of a request, else its API key."""
+    parts = request.path.split("/")
+    return parts[2] if parts[:2] == ["", "s"] and len(parts) > 2 else key_of(request)
 
 
 def key_of(request: web.Request) -> str:
@@ -191,26 +236,30 @@ async def read_whole(http: web.Request) -> bytes:
     """Return the body of a request. `http.read()` does the same, with three copies of it instead of one.
 
     Raises:
-        HTTPRequestEntityTooLarge: it is larger than LARGEST_REQUEST.
+        RequestRefused: it is encoded, which is known before it is read, or larger than LARGEST_REQUEST.
     """
+    if (encoding := http.headers.get("Content-Encoding", "identity")) != "identity":
+        text = f"`Content-Encoding`: {encoding:.80} is not supported by this gateway: send the body as it is"
+        raise RequestRefused(text, code="unsupported", status=415)
     blocks: list[bytes] = []
     size = 0
     async for block in http.content.iter_any():
         blocks.append(block)
         size += len(block)
         if size > LARGEST_REQUEST:
-            raise web.HTTPRequestEntityTooLarge(LARGEST_REQUEST, size)
+            raise RequestRefused(f"the request has more than {LARGEST_REQUEST} bytes: send less", status=413)
     return b"".join(blocks)
 
 
-def read(episode: Episode, api: ClientApi, body: bytes) -> ModelRequest:
-    """Return the request of `body`; a refusal is noted in the episode.
+async def read(http: web.Request, episode: Episode, api: ClientApi) -> tuple[bytes, ModelRequest]:
+    """Return the body of a request of the model, and what it asks; a refusal is noted in the episode.
 
     Raises:
-        RequestRefused: the body cannot be obeyed.
+        RequestRefused: it cannot be obeyed.
     """
     try:
-        return api.read(body, episode.history)
+        body = await read_whole(http)
+        return body, api.read(body, episode.history)
     except RequestRefused as refusal:
         episode.state.refusal = refusal
         raise

@@ -14,7 +14,7 @@ from orl_gateway.dialects import RequestRefused
 class EpisodeState:
     """The ending and the fault of one episode; the first one stands. `stopped` is the host's abort flag.
 
-    `refusal` is what the agent got for its last request, None where it was answered.
+    `refusal` is what the agent got for its last request of the model, None if it was answered.
     """
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
@@ -45,6 +45,10 @@ class EpisodeState:
         """End the episode, unless it is over."""
         if not self.over:
             self.ending = ending
+
+    def reject(self, why: str) -> None:
+        """Make an ERROR of an episode that has ended or goes on: the agent has not played."""
+        self.error = self.error or why
 
     def fail(self, fault: OrlError) -> RequestRefused:
         """End the episode with ERROR, unless it is over, and return the refusal of the request that met the fault."""

@@ -13,9 +13,10 @@ from orl_core.errors import ConfigError
 from orl_core.limits import Budgets, Positive, Seconds
 
 LOOPS_OWN = ("max_nudges", "max_invalid", "retry_cut_actions")  # budgets that only the built-in loop obeys
+MARK = "ORL_EPISODE"  # another value in each episode
 GIVEN = (
     *("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
-    *("ORL_MCP_URL", "ORL_PROMPT", "ORL_MODEL"),
+    *("ORL_MCP_URL", "ORL_PROMPT", "ORL_MODEL", MARK),
 )  # variables that a command gets for each episode
 
 
@@ -23,7 +24,8 @@ class AgentCommand(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Run a program for each episode. It plays through the addresses, the key and the prompt in its environment.
 
     These are OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY, ORL_MCP_URL, ORL_PROMPT and
-    ORL_MODEL. It gets no other variable than those of `env`, and the few that programs need, such as PATH and HOME.
+    ORL_MODEL. ORL_EPISODE marks all that it starts, which ends with the episode. It gets no other variable than those
+    of `env`, and the few that programs need, such as PATH and HOME.
     """
 
     command: Annotated[tuple[str, ...], Meta(min_length=1, description="Program and its arguments; no shell.")]

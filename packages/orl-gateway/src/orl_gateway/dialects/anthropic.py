@@ -19,6 +19,7 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     arguments_of,
+    forced_call,
     read_body,
     read_field,
     text_blocks,
@@ -66,12 +67,9 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
     """
     history = history or History()
     asked, members = history.bodies.read(body, "messages", _read)
-    _refuse(asked)
     system = [block.text for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
     parts = [msgspec.json.encode(system), *members]
     messages, call_ids = history.conversation("anthropic", parts, _add).messages()
-    if asked.tool_choice.type not in ("auto", "none"):
-        raise unsupported(f"`tool_choice`: `{asked.tool_choice.type}`, a call that the model must make,")
     return ModelRequest(
         messages=messages,
         call_ids=call_ids,
@@ -87,16 +85,18 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
 
 
 def _read(body: bytes) -> _Body:
-    return read_body(body, _Body)
+    return read_body(body, _Body, _faults)
 
 
-def _refuse(asked: _Body) -> None:
-    """Refuse changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
+def _faults(asked: _Body) -> Iterator[RequestRefused]:
+    """Yield changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
     for edit in _blocks(asked.context_management.get("edits") or []):
         if not str(edit.get("type")).startswith(_REASONING_EDIT):
-            raise unsupported(f"`context_management`: an edit of type `{edit.get('type')}`")
-    if unknown := sorted(name for name, value in asked.output_config.items() if name != "effort" and value is not None):
-        raise unsupported(f"`output_config`: `{unknown[0]}`")
+            yield unsupported(f"`context_management`: an edit of type `{edit.get('type')}`")
+    for name in sorted(name for name, value in asked.output_config.items() if name != "effort" and value is not None):
+        yield unsupported(f"`output_config`: `{name}`")
+    if asked.tool_choice.type not in ("auto", "none"):
+        yield forced_call(asked.tool_choice.type)
 
 
 def _tools(text: bytes) -> tuple[ToolSpec, ...]:
@@ -132,7 +132,7 @@ def _add_message(conversation: Conversation, message: _Message, where: str) -> N
     elif message.role == "system":
         conversation.system(text_blocks(message.content, where))
     else:
-        raise unsupported(f"{where}: this role")
+        raise unsupported(f"{where}: this role", "use `user` or `assistant`")
 
 
 def _add_action(conversation: Conversation, content: object, where: str) -> None:

@@ -15,12 +15,13 @@ from orl_core.messages import ToolSpec
 
 from orl_gateway.dialects.client_api import ClientApi, Event, data_of
 from orl_gateway.dialects.conversation import Conversation, History
-from orl_gateway.dialects.exchange import ModelRequest, Reply
-from orl_gateway.dialects.openai import KEEPALIVE, allows_calls, error, function_tool
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.openai import KEEPALIVE, error, function_tool
 from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     arguments_of,
+    forced_call,
     read_body,
     read_field,
     text_blocks,
@@ -38,7 +39,7 @@ class _Function(Struct, kw_only=True):
 class _Call(Struct, kw_only=True):
     id: str
     function: _Function
-    type: str = "function"
+    type: str | None = "function"
 
 
 class _Message(Struct, kw_only=True):
@@ -85,14 +86,6 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
     """
     history = history or History()
     asked, parts = history.bodies.read(body, "messages", _read)
-    if asked.n != 1:
-        raise unsupported(f"`n`: {asked.n}, several answers to one request,")
-    if asked.logprobs:
-        raise unsupported("`logprobs`")
-    if asked.response_format.get("type", "text") != "text":
-        raise unsupported(f"`response_format` of type `{asked.response_format['type']}`")
-    if unknown := sorted({*asked.modalities} - {"text"}):
-        raise unsupported(f"`modalities`: `{unknown[0]}`")
     messages, call_ids = history.conversation("chat", parts, _add).messages()
     return ModelRequest(
         messages=messages,
@@ -101,7 +94,7 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         model=asked.model,
         max_tokens=asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens,
         stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
-        allows_calls=allows_calls(asked.tool_choice),
+        allows_calls=asked.tool_choice == "auto",
         allows_parallel=asked.parallel_tool_calls,
         stream=asked.stream,
         stream_usage=asked.stream_options.include_usage is True,
@@ -109,7 +102,20 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
 
 
 def _read(body: bytes) -> _Body:
-    return read_body(body, _Body)
+    return read_body(body, _Body, _faults)
+
+
+def _faults(asked: _Body) -> Iterator[RequestRefused]:
+    if asked.n != 1:
+        yield unsupported(f"`n`: {asked.n}, several answers to one request,")
+    if asked.logprobs:
+        yield unsupported("`logprobs`")
+    if (kind := asked.response_format.get("type", "text")) != "text":
+        yield unsupported(f"`response_format` of type `{kind}`")
+    if unknown := sorted({*asked.modalities} - {"text"}):
+        yield unsupported(f"`modalities`: {', '.join(unknown)}")
+    if asked.tool_choice not in ("auto", "none"):
+        yield forced_call(asked.tool_choice)
 
 
 def _add(conversation: Conversation, index: int, part: bytes) -> None:
@@ -132,7 +138,7 @@ def _add(conversation: Conversation, index: int, part: bytes) -> None:
         ]
         conversation.assistant(blocks, reasoning=message.reasoning_content or message.reasoning or "", calls=calls)
     else:
-        raise unsupported(f"{where}: this role")
+        raise unsupported(f"{where}: this role", "use `system`, `user`, `assistant` or `tool`")
 
 
 def _tools(text: bytes) -> tuple[ToolSpec, ...]:

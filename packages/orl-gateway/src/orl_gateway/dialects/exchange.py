@@ -19,6 +19,7 @@ RefusalCode = Literal[
     "budget_exhausted",
     "episode_over",
     "unknown_token",
+    "not_served",
     "engine_fault",
 ]
 

@@ -1,4 +1,4 @@
-"""Shared by OpenAI's two APIs: function tools, the choice of a tool, and errors."""
+"""Shared by OpenAI's two APIs: function tools, and errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def function_tool(tool: dict[str, Any], function: object) -> ToolSpec:
         RequestRefused: it is no function, or it has no name.
     """
     kind = tool.get("type", "function")
-    if kind != "function" or not isinstance(function, dict):
+    if kind != "function":
         raise unsupported(f"a tool of type `{kind}`")
+    if not isinstance(function, dict):
+        raise RequestRefused("a tool has no object `function`: put its name and its parameters there")
     return tool_spec(cast("dict[str, Any]", function), "parameters")
 
 
@@ -41,17 +43,6 @@ def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
     return ToolSpec(
         name=name, description=str(fields.get("description") or ""), parameters=cast("dict[str, Any]", parameters)
     )
-
-
-def allows_calls(choice: object) -> bool:
-    """Return whether the model may call tools.
-
-    Raises:
-        RequestRefused: a call is demanded, which sampling cannot promise.
-    """
-    if choice not in ("auto", "none"):
-        raise unsupported(f"`tool_choice`: {choice!r}, a call that the model must make,")
-    return choice == "auto"
 
 
 def error(refusal: RequestRefused) -> dict[str, Any]:

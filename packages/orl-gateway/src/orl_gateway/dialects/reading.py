@@ -7,6 +7,7 @@ trainer's, because a sampled id's logprob must be that of the policy that is tra
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -28,23 +29,47 @@ TRAINERS_FIELDS = frozenset(
     (
         *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
         *("repetition_penalty", "reasoning_effort", "reasoning", "thinking", "chat_template_kwargs", "verbosity"),
+        *("enable_thinking", "thinking_budget", "do_sample", "length_penalty"),
     )
 )
 BOOKKEEPING_FIELDS = frozenset(
     (
         *("user", "metadata", "client_metadata", "store", "service_tier", "safety_identifier"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),
+        *("skip_special_tokens", "spaces_between_special_tokens"),  # the text of an answer is the parser's
+        "max_tool_calls",  # of tools that a provider runs
     )
 )
+_NEUTRAL: dict[str, tuple[bytes, ...]] = {  # values of other fields that change nothing, as JSON
+    "logit_bias": (b"{}",),
+    "top_logprobs": (b"0",),
+    "best_of": (b"1",),
+    "functions": (b"[]",),
+    "function_call": (b'"auto"', b'"none"'),  # of `functions`
+    "min_tokens": (b"0",),
+    "stop_token_ids": (b"[]",),
+    "ignore_eos": (b"false",),
+    "echo": (b"false",),
+    "include_reasoning": (b"true",),
+    "separate_reasoning": (b"true",),
+    "return_token_ids": (b"false",),
+    "mcp_servers": (b"[]",),
+    "betas": (b"[]",),
+}
+_REMEDIES = {
+    "previous_response_id": "send the whole conversation, with `store: false` if a framework asks",
+    "functions": "send `tools`",
+    "function_call": "send `tool_choice`",
+}
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text"})
 _IMAGE_PARTS = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
 
 
-def read_body(body: bytes, form: type[F]) -> F:
+def read_body(body: bytes, form: type[F], faults: Callable[[F], Iterable[RequestRefused]]) -> F:
     """Return a request's JSON as `form`. Null is the same as no value.
 
     Fields of `form`, TRAINERS_FIELDS and BOOKKEEPING_FIELDS are known. A field of the type `Raw` is not read: it may
-    hold the whole history.
+    hold the whole history. `faults` yields what cannot be obeyed of the known fields; all is refused at once.
 
     Raises:
         RequestRefused: the body is no JSON object, a field has the wrong type, or it is none that can be obeyed.
@@ -53,9 +78,25 @@ def read_body(body: bytes, form: type[F]) -> F:
         tree = msgspec.json.decode(body, type=dict[str, Raw])
         given = {name: text for name, text in tree.items() if bytes(text) != b"null"}
         readers = _readers(form)
-        if unknown := sorted(given.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS):
-            raise unsupported(f"the field `{unknown[0]}`")
-        return form(**{name: read_field(name, given[name], readers[name]) for name in given.keys() & readers.keys()})
+        asked = form(**{name: read_field(name, given[name], readers[name]) for name in given.keys() & readers.keys()})
+        unknown = sorted(given.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS)
+        found = [*_refused([name for name in unknown if not _is_neutral(name, given[name])]), *faults(asked)]
+    if found:
+        raise RequestRefused("; ".join(map(str, found)), code="unsupported")
+    return asked
+
+
+def _is_neutral(name: str, value: Raw) -> bool:
+    return name in _NEUTRAL and msgspec.json.encode(msgspec.json.decode(value)) in _NEUTRAL[name]
+
+
+def _refused(fields: Sequence[str]) -> Iterator[RequestRefused]:
+    """Yield the refusals of fields: those with a remedy of their own, and all others in one."""
+    for name in fields:
+        if name in _REMEDIES:
+            yield unsupported(f"the field `{name}`", _REMEDIES[name])
+    if others := [f"`{name}`" for name in fields if name not in _REMEDIES]:
+        yield unsupported(f"the field {', '.join(others)}")
 
 
 @lru_cache
@@ -85,9 +126,14 @@ def parts_of(name: str, text: bytes | Raw) -> list[bytes]:
     return [bytes(part) for part in read_field(name, text, _LIST)]
 
 
-def unsupported(what: str) -> RequestRefused:
+def unsupported(what: str, remedy: str = "leave it out") -> RequestRefused:
     """Return the refusal of a part of a request that the gateway cannot obey."""
-    return RequestRefused(f"{what} is not supported by this gateway: leave it out", code="unsupported")
+    return RequestRefused(f"{what} is not supported by this gateway: {remedy}", code="unsupported")
+
+
+def forced_call(choice: object) -> RequestRefused:
+    """Return the refusal of a call that is demanded, which sampling cannot promise."""
+    return unsupported(f"`tool_choice`: {choice!r:.80}, a call that the model must make,", "send `auto`")
 
 
 def text_blocks(content: object, where: str) -> tuple[TextBlock, ...]:
@@ -108,6 +154,8 @@ def text_blocks(content: object, where: str) -> tuple[TextBlock, ...]:
 def _text_of(part: object, where: str) -> str:
     fields = cast("dict[str, Any]", part) if isinstance(part, dict) else {"type": "text", "text": part}
     kind = fields.get("type", "text")
+    if not isinstance(kind, str):
+        raise RequestRefused(f"{where}: the `type` of a part is {kind!r:.80}, no string")
     if kind in _IMAGE_PARTS:
         raise unsupported(f"{where}: an image (`{kind}`)")
     text = fields.get("refusal" if kind == "refusal" else "text")

@@ -15,11 +15,12 @@ from orl_core.messages import ToolSpec
 from orl_gateway.dialects.client_api import ClientApi, Event, named
 from orl_gateway.dialects.conversation import Conversation, History
 from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.openai import KEEPALIVE, allows_calls, error, function_tool
+from orl_gateway.dialects.openai import KEEPALIVE, error, function_tool
 from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     arguments_of,
+    forced_call,
     read_body,
     read_field,
     text_blocks,
@@ -61,7 +62,6 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
     """
     history = history or History()
     asked, items = history.bodies.read(body, "input", _read)
-    _refuse(asked)
     parts = [msgspec.json.encode(asked.instructions), *items]
     messages, call_ids = history.conversation("responses", parts, partial(_add, history)).messages()
     tools, namespaces = history.tools("responses", bytes(asked.tools), _tools)
@@ -72,7 +72,7 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         namespaces=namespaces,
         model=asked.model,
         max_tokens=asked.max_output_tokens,
-        allows_calls=allows_calls(asked.tool_choice),
+        allows_calls=asked.tool_choice == "auto",
         allows_parallel=asked.parallel_tool_calls,
         stream=asked.stream,
         stream_usage=True,
@@ -81,20 +81,22 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
 
 def _read(body: bytes) -> _Body:
     """Read a body. An input of text becomes a list of one item."""
-    asked = read_body(body, _Body)
+    asked = read_body(body, _Body, _faults)
     text = bytes(asked.input)
     return structs.replace(asked, input=Raw(b"[%s]" % text)) if text.startswith(b'"') else asked
 
 
-def _refuse(asked: _Body) -> None:
+def _faults(asked: _Body) -> Iterator[RequestRefused]:
     if (kind := (asked.text.format or {}).get("type", "text")) != "text":
-        raise unsupported(f"`text.format` of type `{kind}`")
+        yield unsupported(f"`text.format` of type `{kind}`")
     if unknown := sorted({*asked.include} - {"reasoning.encrypted_content"}):
-        raise unsupported(f"`include`: `{unknown[0]}`")
+        yield unsupported(f"`include`: {', '.join(unknown)}")
     if asked.truncation != "disabled":
-        raise unsupported(f"`truncation`: `{asked.truncation}`")
+        yield unsupported(f"`truncation`: `{asked.truncation}`", "send `disabled`")
     if asked.background:
-        raise unsupported("`background`")
+        yield unsupported("`background`")
+    if asked.tool_choice not in ("auto", "none"):
+        yield forced_call(asked.tool_choice)
 
 
 def _tools(text: bytes) -> tuple[tuple[ToolSpec, ...], dict[str, str]]:
@@ -167,7 +169,7 @@ def _add_message(conversation: Conversation, item: dict[str, Any], where: str) -
     elif role == "assistant":
         conversation.assistant(blocks)
     else:
-        raise unsupported(f"{where}: the role `{role}`")
+        raise unsupported(f"{where}: the role `{role}`", "use `system`, `user` or `assistant`")
 
 
 def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:

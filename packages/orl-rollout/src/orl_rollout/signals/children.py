@@ -1,7 +1,7 @@
 """Child processes that end on a signal, on a timeout, or with this process when it ends by force.
 
-Each child leads its own process group, so its own children end with it. Ctrl-C on a terminal reaches this process
-alone, which decides.
+Each child leads its own process group, so its own children end with it; those that leave it can be found by a mark.
+Ctrl-C on a terminal reaches this process alone, which decides.
 """
 
 from __future__ import annotations
@@ -119,6 +119,29 @@ def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None
     """End a process and the group it leads at once: SIGTERM, then SIGKILL. Any thread may call it."""
     _send(process, signal.SIGTERM, FORCED_SECONDS)
     _send(process, signal.SIGKILL, FORCED_SECONDS)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill the processes that were started with `mark` ("NAME=value") in their environment, in any session.
+
+    One that starts others meanwhile is met again, for FORCED_SECONDS at most. Linux tells the environment of this
+    user's processes. A process that got another environment is not found. Any thread may call it.
+    """
+    ends = time.monotonic() + FORCED_SECONDS
+    while (found := [pid for pid in psutil.pids() if _has(pid, mark)]) and time.monotonic() < ends:
+        for pid in found:
+            with suppress(psutil.Error):
+                process = psutil.Process(pid)  # knows when it began: another process of this id is left alone
+                if _has(pid, mark):
+                    process.kill()
+        time.sleep(POLL_SECONDS)
+
+
+def _has(process: int, mark: str) -> bool:
+    try:
+        return os.fsencode(mark) in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or belongs to another user
+        return False
 
 
 def _send(process: subprocess.Popen[bytes] | subprocess.Popen[str], sent: signal.Signals, seconds: float) -> None:
