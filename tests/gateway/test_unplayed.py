@@ -125,13 +125,14 @@ async def test_refusal_is_in_the_error_of_an_agent_that_fails() -> None:
     assert "response_format" in error
 
 
-# A program that asks the same again and again, whatever it is told.
+# A program that repeats its last request again and again, whatever it is told.
 STUBBORN = """
 import json, os, pathlib, sys, time, urllib.error, urllib.request
 print({said!r}, flush=True)
 key = {{"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}}
+asked = json.loads({asked!r})
 while True:
-    for body in json.loads({asked!r}):
+    for body in asked:
         request = urllib.request.Request(
             os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), key
         )
@@ -140,6 +141,7 @@ while True:
         except urllib.error.HTTPError:
             pass
     pathlib.Path({told!r}).touch()
+    asked = asked[-1:]
     time.sleep(0.05)
 """
 
