@@ -22,9 +22,11 @@ from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.functions import find_modules_in
+from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.config_file import named
+from orl_rollout.run_folder.turn_count import CountingEngine, TurnCount
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine
@@ -36,13 +38,15 @@ class RunState:
     """A run in this process. `ended` says why it is over.
 
     `batches` counts the training batches that were logged, after those of the checkpoint of a resumed run. `first` is
-    the number of the first batch of this process, from 0; it is above 0 where the run was resumed.
+    the number of the first batch of this process, from 0; it is above 0 where the run was resumed. `turns` counts
+    answered turns and open rollouts in the run's folder.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
         self.ended = ""
         self.batches = 0
         self.first: int | None = None
+        self.turns = TurnCount(folder)
         self._training = False
         self._worker: SharedState | None = None
 
@@ -83,7 +87,7 @@ class LoopClients(Struct, frozen=True):
     """Clients of one event loop, the runtime that uses them, and the rollouts that the trainer has put aside."""
 
     worker: SharedState
-    engine: SglangEngine
+    engine: Engine
     runtime: Runtime
     closing: AsyncExitStack
     kept: dict[str, KeptRollout] = field(default_factory=dict[str, KeptRollout])
@@ -98,7 +102,8 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], as
 
 def run_of(args: Any) -> RunState:
     """Return the run of the trainer's arguments, or of a copy of them. A process without a folder has one run."""
-    return _runs.setdefault(getattr(args, "orl_folder", ""), RunState())
+    folder = getattr(args, "orl_folder", "")
+    return _runs.setdefault(folder, RunState(folder))
 
 
 def run_in_progress(args: Any) -> RunState:
@@ -137,7 +142,8 @@ async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any
         closing = AsyncExitStack()
         client = await closing.enter_async_context(OpenRewardClient(worker.config))
         engine = await closing.enter_async_context(SglangEngine(url, context_tokens=context, payload=payload))
-        return LoopClients(worker, engine, worker.runtime(client), closing)
+        counted = CountingEngine(engine, run_of(args).turns)
+        return LoopClients(worker, counted, worker.runtime(client), closing)
 
 
 async def aclose() -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct, field, structs
 
 from orl_core.credentials import credentials_among
-from orl_core.limits import NonNegative, Positive
+from orl_core.limits import NonNegative, Positive, Seconds
 
 Backend = Literal["slime", "miles", "trl"]
 Decay = Annotated[float, Meta(ge=0, lt=1)]
@@ -69,6 +69,14 @@ class SharedOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal["online", "offline", "disabled"] | None,
         Meta(description="Mode of Weights & Biases (default: online if WANDB_API_KEY is set or you are logged in)."),
     ] = None
+    max_logprob_difference: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="Mean difference between logprobs of training and of sampling that ends the run, as the median "
+            "of 8 steps; so do 0.02 and ten times the first 8 steps.",
+        ),
+    ] = 0.1
     tensorboard: Annotated[
         bool, Meta(description="Write TensorBoard's files, to `tensorboard` in the run's folder.")
     ] = False
@@ -166,6 +174,10 @@ class TrainerConfig(TrlOptions, frozen=True, kw_only=True, forbid_unknown_fields
             "GPU, context, the engines' share."
         ),
     ] = None
+    stall_timeout: Annotated[
+        Seconds,
+        Meta(description="Seconds without a step, an answered turn or a growing checkpoint that end the run."),
+    ] = 3600.0
     slime_path: Annotated[str | None, Meta(description="Checkout of slime (default: the installed one).")] = None
     miles_path: Annotated[str | None, Meta(description="Checkout of miles (default: the installed one).")] = None
     megatron_path: Annotated[str | None, Meta(description="Checkout of Megatron-LM (default: the installed one).")] = (
@@ -176,4 +188,4 @@ class TrainerConfig(TrlOptions, frozen=True, kw_only=True, forbid_unknown_fields
     def cluster_options(self) -> list[str]:
         """List the options of clusters that are set, by their keys in the file."""
         own = structs.fields(type(self))[len(TrlOptions.__struct_fields__) :]
-        return [option.encode_name for option in own if getattr(self, option.name) not in (None, False)]
+        return [option.encode_name for option in own if getattr(self, option.name) != option.default]
