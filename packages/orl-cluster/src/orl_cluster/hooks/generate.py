@@ -132,9 +132,10 @@ async def _outcome(host: Host, sample: Any, sampling: Mapping[str, Any], clients
         step=run.step(host.batch, evaluation=host.evaluation),
     )
     limited = clients.worker.config.environment(task.env_name).max_concurrency is not None
-    return await clients.runtime.play(
-        request, clients.engine, stopped=host.aborted, pause=give_up if limited else pause
-    )
+    with run.turns.opened(f"{task.env_name} {request.rollout_id}"):
+        return await clients.runtime.play(
+            request, clients.engine, stopped=host.aborted, pause=give_up if limited else pause
+        )
 
 
 def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> list[Any]:
@@ -185,6 +186,7 @@ async def _play_by_trainer(host: Host, sample: Any, sampling: Mapping[str, Any],
             if sample.remove_sample:
                 reset_sample(sample)
             await host.play(sample, dict(sampling))
+            run_of(host.args).turns.answered()
     except ConfigError:
         raise
     except OrlError as fault:

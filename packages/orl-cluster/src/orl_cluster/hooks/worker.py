@@ -22,9 +22,11 @@ from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.functions import find_modules_in
+from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.config_file import named
+from orl_rollout.run_folder.turn_count import CountingEngine, TurnCount
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
@@ -37,14 +39,15 @@ class RunState:
 
     `batches` counts the training batches that were logged, after those of the checkpoint of a resumed run. `first` is
     the number of the first batch of this process, from 0; it is above 0 where the run was resumed. `dropped` counts the
-    latest groups in a row that the dynamic filter dropped.
+    latest groups in a row that the dynamic filter dropped, `turns` the answered turns and open rollouts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str) -> None:
         self.ended = ""
         self.batches = 0
         self.first: int | None = None
         self.dropped = 0
+        self.turns = TurnCount(folder)
         self._training = False
         self._worker: SharedState | None = None
 
@@ -85,7 +88,7 @@ class LoopClients(Struct, frozen=True):
     """Clients of one event loop, the runtime that uses them, and the rollouts that the trainer has put aside."""
 
     worker: SharedState
-    engine: SglangEngine
+    engine: Engine
     runtime: Runtime
     closing: AsyncExitStack
     kept: dict[str, KeptRollout] = field(default_factory=dict[str, KeptRollout])
@@ -100,7 +103,8 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, bool], as
 
 def run_of(args: Any) -> RunState:
     """Return the run of the trainer's arguments, or of a copy of them. A process without a folder has one run."""
-    return _runs.setdefault(getattr(args, "orl_folder", ""), RunState())
+    folder = getattr(args, "orl_folder", "")
+    return _runs.setdefault(folder, RunState(folder))
 
 
 def run_in_progress(args: Any) -> RunState:
@@ -141,7 +145,8 @@ async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any
         timeouts = Timeouts(retry=worker.config.rollout.patience)
         engine = SglangEngine(url, context_tokens=context, payload=payload, timeouts=timeouts)
         engine = await closing.enter_async_context(engine)
-        return LoopClients(worker, engine, worker.runtime(client), closing)
+        counted = CountingEngine(engine, run_of(args).turns)
+        return LoopClients(worker, counted, worker.runtime(client), closing)
 
 
 async def aclose() -> None:

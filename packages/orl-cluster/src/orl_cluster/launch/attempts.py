@@ -28,6 +28,7 @@ from orl_cluster.launch.eval_sets import write_eval_sets
 from orl_cluster.launch.process import Failure
 from orl_cluster.launch.ray import ray_cluster
 from orl_cluster.launch.trainer_log import followed
+from orl_cluster.launch.watch import Watch
 
 logger = logger_of("orl")
 Remake = Callable[[Run], Command]
@@ -146,9 +147,13 @@ def _attempt(command: Command) -> tuple[int, Failure] | None:
     environment, needs = environment_of(command), required_env(command)
     python, gpus = request.installation.python, request.layout.per_node
     cluster = ray_cluster(python, environment, gpus=gpus, log=folder / "ray.log", needs=needs)
-    with cluster as ray, followed(log, folder / "metrics.jsonl", start=start):
-        code = process.run(command.words, ray, log=log, hidden=needs.names)
-    return (code, process.failure_of(log, start=start)) if code else None
+    watch = Watch(command, log)
+    with cluster as ray, followed(log, folder / "metrics.jsonl", start=start, judge=watch.judge):
+        code = process.run(command.words, ray, log=log, hidden=needs.names, check=watch.check)
+    if code:
+        return code, process.failure_of(log, start=start)
+    watch.check_weights()  # the last steps may have been read after the trainer ended
+    return None
 
 
 def _summary_of(command: Command) -> Summary:

@@ -23,6 +23,7 @@ from orl_cluster.launch import preflight, probe
 from orl_cluster.launch.argv import shell_text, without
 from orl_cluster.launch.attempts import run_to_end
 from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
+from orl_cluster.launch.engine_weights import CHECK
 from orl_cluster.launch.installation import find_installation
 from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.memory import estimate
@@ -110,7 +111,10 @@ def _check(command: Command) -> Command:
         written.write_bytes(custom_config(request))
         argv = [*without(command.argv, CUSTOM_CONFIG), CUSTOM_CONFIG, str(written)]
         found = probe.ask(installation.trainer, installation.python, argv, environment_of(command))
-    for name, hint in found.unknown.items():
+    unknown = dict(found.unknown)
+    if CHECK not in request.names and unknown.pop(CHECK, None) is not None:  # of a version without that option
+        command = structs.replace(command, argv=tuple(without(command.argv, CHECK)))
+    for name, hint in unknown.items():
         raise ConfigError(f"{command.unknown.format(name)}{hint}")
     if found.reward:
         raise ConfigError(f"{installation.python}: {found.reward}")

@@ -93,7 +93,7 @@ def estimate(argv: Sequence[str], layout: Layout, gpus: Sequence[Gpu]) -> Memory
     A model whose config.json is not here, or whose parameters orl cannot count, has one line instead.
     """
     try:
-        shape = shape_of(_config_of(value_of(argv, "--hf-checkpoint") or ""))
+        shape = shape_of(config_of(value_of(argv, "--hf-checkpoint") or ""))
     except ConfigError as unknown:
         return MemoryReport(table=f"memory is not estimated: {unknown}")
     work = Work(argv=tuple(argv), layout=layout)
@@ -247,7 +247,7 @@ def _adapters(work: Work) -> Changes:
         yield "-- --lora-rank 32", work.changed("--lora-rank", 32)
 
 
-def _config_of(model: str) -> dict[str, Any]:
+def config_of(model: str) -> dict[str, Any]:
     """Return the config.json of a checkpoint: of the folder `model`, or of a hub's name that was loaded before.
 
     Raises:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 from orl_rollout.run_folder.process import running
-from orl_rollout.signals import children
+from orl_rollout.signals import children, interrupt
 
 LOG = "trainer.log"  # in the run's folder
 END_BYTES = 100_000  # of a log that are read for what went wrong
@@ -24,17 +24,25 @@ LOST_NODE = re.compile(r"address: (?P<address>\S+) and node name: .* marked dead
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
 
 
-def run(command: Sequence[str], environment: Mapping[str, str], *, log: Path, hidden: Iterable[str] = ()) -> int:
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    log: Path,
+    hidden: Iterable[str] = (),
+    check: Callable[[], None] = interrupt.check,
+) -> int:
     """Run `command`, append its output to `log` without the values of the variables `hidden`, return the exit code.
 
-    It leads a process group of its own, which is ended when this function is left.
+    It leads a process group of its own, which is ended when this function is left. `check` is called again and again
+    while it runs, and may raise.
 
     Raises:
         Interrupted: a signal came.
     """
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
     with running(command, environment, log=log, hidden=hidden, signals=signals) as process:
-        return children.exit_code(process)
+        return children.exit_code(process, check)
 
 
 class Failure(Struct, frozen=True, kw_only=True):

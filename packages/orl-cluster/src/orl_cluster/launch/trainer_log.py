@@ -8,11 +8,11 @@ update belongs to the batch that was printed before it. A number that is no numb
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 from orl_core.errors import OrlError
 from orl_rollout.logs import logger_of
@@ -81,23 +81,29 @@ def numbers_of(printed: str) -> dict[str, float]:
     return {name: float(value) for name, value in _NUMBER.findall(printed)}
 
 
-def followed(log: Path, metrics: Path, *, start: int = 0) -> AbstractContextManager[None]:
-    """Add the updates that `log` reports after the byte `start` to the file `metrics`, while the block runs."""
-    return meanwhile(partial(_follow, log, metrics, start), "orl-trainer-log")
+def followed(
+    log: Path, metrics: Path, *, start: int = 0, judge: Callable[[dict[str, float]], None] = lambda _: None
+) -> AbstractContextManager[None]:
+    """Add the updates that `log` reports after the byte `start` to the file `metrics`, while the block runs.
+
+    `judge` gets the numbers of each step.
+    """
+    return meanwhile(partial(_follow, log, metrics, start, judge), "orl-trainer-log")
 
 
-def _follow(log: Path, metrics: Path, start: int, ended: threading.Event) -> None:
+def _follow(log: Path, metrics: Path, start: int, judge: Callable[[dict[str, float]], None], ended: Event) -> None:
     updates = Updates()
     for line in lines_of(log, ended, start):
-        if line is not None:
-            _add(metrics, updates.read(line.decode("utf-8", "replace")))
-    _add(metrics, updates.end())
+        for step, numbers in () if line is None else updates.read(line.decode("utf-8", "replace")):
+            _add(metrics, step, numbers)
+            judge(numbers)
+    for step, numbers in updates.end():
+        _add(metrics, step, numbers)
 
 
-def _add(metrics: Path, found: Iterable[tuple[int, dict[str, float]]]) -> None:
-    """Add updates to the file `metrics`. One that cannot be written (a full disk) is logged: the trainer continues."""
-    for step, numbers in found:
-        try:
-            metrics_log.append(metrics, "update", step, numbers, seconds=0.0)
-        except OrlError as fault:
-            logger.warning("%s", fault)
+def _add(metrics: Path, step: int, numbers: dict[str, float]) -> None:
+    """Add an update to the file `metrics`. A full disk is a warning: the trainer continues."""
+    try:
+        metrics_log.append(metrics, "update", step, numbers, seconds=0.0)
+    except OrlError as fault:
+        logger.warning("%s", fault)

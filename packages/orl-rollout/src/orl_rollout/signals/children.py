@@ -11,7 +11,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -85,8 +85,8 @@ def _ends_of(pipes: Sequence[IO[bytes] | None], ends: float) -> list[str]:
     return [kept.decode("utf-8", "replace") for kept in said]
 
 
-def exit_code(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of `process`.
+def exit_code(process: subprocess.Popen[bytes], check: Callable[[], None] = interrupt.check) -> int:
+    """Wait for the end of `process`. `check` is called again and again meanwhile, and may raise.
 
     Raises:
         Interrupted: a signal came first.
@@ -94,6 +94,7 @@ def exit_code(process: subprocess.Popen[bytes]) -> int:
     code: int | None = None
     while code is None:
         interrupt.check()
+        check()
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(POLL_SECONDS)
     if code:

@@ -1,0 +1,51 @@
+"""Watches one attempt of a trainer for what ends without an error: weights that do not arrive, and a hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orl_core.errors import OrlError
+from orl_rollout.run_folder.logprob_drift import LogprobDrift
+
+from orl_cluster.launch.command import Command
+from orl_cluster.launch.critic import critic_folder
+from orl_cluster.launch.engine_weights import samples_fresh
+from orl_cluster.launch.stall import Files, StallWatch
+
+DIFFERENCE = "logprob_difference"
+
+
+class Watch:
+    """The judges of one attempt. `judge` may be called on another thread than `check`."""
+
+    def __init__(self, command: Command, log: Path) -> None:
+        request = command.request
+        self._command = command
+        self._drift = LogprobDrift(request.trainer.max_logprob_difference)
+        saved = (request.save, critic_folder(str(request.save)))
+        files = Files(folder=request.run.folder, log=log, saved=saved)
+        self._stall = StallWatch(request.installation.trainer, files, request.trainer.stall_timeout)
+
+    def judge(self, numbers: dict[str, float]) -> None:
+        """Take the numbers of a step."""
+        asynchronous = self._command.request.trainer.asynchronous
+        if DIFFERENCE in numbers and samples_fresh(self._command.argv, asynchronous=asynchronous):
+            self._drift.add(numbers[DIFFERENCE])
+
+    def check(self) -> None:
+        """Raise if the run must not go on.
+
+        Raises:
+            OrlError: engines do not sample from the weights that train, or the trainer hangs.
+        """
+        self.check_weights()
+        self._stall.check()
+
+    def check_weights(self) -> None:
+        """Raise if the engines do not sample from the weights that train.
+
+        Raises:
+            OrlError: they do not; says by how much, and the cause that fits.
+        """
+        if self._drift.fault:
+            raise OrlError(self._drift.fault)
