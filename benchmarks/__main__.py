@@ -16,12 +16,13 @@ BENCHMARKS = {
     "parsers": "parser speed and agreement against SGLang's own detectors",
     "prepare": "tasks.jsonl of a million tasks: time and peak memory",
     "one-gpu": "engine, weight sync and update of a model on one GPU, beside bare SGLang; small without a GPU",
+    "frozen-weights": "steps until a run ends whose engine never gets the trained weights",
     "import-time": "what importing orl and `orl --help` cost",
 }
 
 
 def main() -> int:
-    names = "\n".join(f"  {name:12} {what}" for name, what in BENCHMARKS.items())
+    names = "\n".join(f"  {name:14} {what}" for name, what in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="just bench", epilog=f"benchmarks:\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
     )

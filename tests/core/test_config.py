@@ -1,5 +1,6 @@
 """The configuration: the cookbook's file loads unchanged, and what is wrong is refused with file and path."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -355,3 +356,22 @@ def test_engine_is_an_option_of_trl_alone(engine: str):
 def test_engine_that_is_none_is_refused(engine: str):
     with pytest.raises(ConfigError, match="engine"):
         decode_config({"environments": {"toy/Env": {}}, "trainer": {"engine": engine}}, "test")
+
+
+@pytest.mark.parametrize(
+    ("backend", "rollout", "seconds", "refused"),
+    [
+        ("slime", {}, 3600, False),
+        ("slime", {}, 1799, True),
+        ("slime", {}, 1800, False),
+        ("miles", {"rollout_timeout": 3000}, 3600, True),
+        ("miles", {"patience": 2500}, 3600, True),
+        ("trl", {"rollout_timeout": 9000}, 3600, False),
+    ],
+)
+def test_stall_timeout_outlasts_a_silent_rollout(
+    backend: str, rollout: dict[str, float], seconds: float, *, refused: bool
+):
+    tree = {"environments": {"A/B": {}}, "rollout": rollout, "trainer": {"backend": backend, "stall_timeout": seconds}}
+    with pytest.raises(ConfigError, match="stall_timeout") if refused else nullcontext():
+        decode_config(tree, "tree")
