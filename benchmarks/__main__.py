@@ -17,12 +17,13 @@ BENCHMARKS = {
     "prepare": "tasks.jsonl of a million tasks: time and peak memory",
     "one-gpu": "engine, weight sync and update of a model on one GPU, beside bare SGLang; small without a GPU",
     "night": "accidents of real runs, and sick runs that must not go on: what is lost, miscounted, ended, not ended",
+    "frozen-weights": "steps until a run ends whose engine never gets the trained weights",
     "import-time": "what importing orl and `orl --help` cost",
 }
 
 
 def main() -> int:
-    names = "\n".join(f"  {name:12} {what}" for name, what in BENCHMARKS.items())
+    names = "\n".join(f"  {name:14} {what}" for name, what in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="just bench", epilog=f"benchmarks:\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 from orl_cluster.hooks.staleness import staleness_of
 from orl_cluster.launch.trainer_log import NAMES, Updates, followed
+from orl_core.config import TrainerConfig
 from orl_rollout.run_folder import metrics_log
+from orl_rollout.run_folder.logprob_drift import DIFFERENCE, WINDOW, fault_in
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
 LOGS = Path(__file__).parents[1] / "golden" / "trainer_log"
@@ -57,6 +59,13 @@ def test_miles_log_gives_one_batch_and_no_missing_names() -> None:
 
 def test_names_are_common() -> None:
     assert set(NAMES.values()) <= TRAINING_METRICS.keys()
+
+
+@pytest.mark.parametrize("name", ["slime.log", "miles.log", "slime_h200.log", "miles_h200.log"])
+def test_differences_of_golden_logs_end_no_run(name: str) -> None:
+    found = [metrics[DIFFERENCE] for _, metrics in updates_of(name) if DIFFERENCE in metrics]
+    assert found
+    assert fault_in(found * WINDOW, TrainerConfig().max_logprob_difference) == ""
 
 
 def test_growing_log_is_followed_to_its_end(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The configuration: the cookbook's file loads unchanged, and what is wrong is refused with file and path."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -371,3 +372,22 @@ def test_engine_that_is_none_is_refused(engine: str):
 def test_values_built_in_python_are_checked(make: Callable[[], object], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         make()
+
+
+@pytest.mark.parametrize(
+    ("backend", "rollout", "seconds", "refused"),
+    [
+        ("slime", {}, 3600, False),
+        ("slime", {}, 1799, True),
+        ("slime", {}, 1800, False),
+        ("miles", {"rollout_timeout": 3000}, 3600, True),
+        ("miles", {"patience": 2500}, 3600, True),
+        ("trl", {"rollout_timeout": 9000}, 3600, False),
+    ],
+)
+def test_stall_timeout_outlasts_a_silent_rollout(
+    backend: str, rollout: dict[str, float], seconds: float, *, refused: bool
+):
+    tree = {"environments": {"A/B": {}}, "rollout": rollout, "trainer": {"backend": backend, "stall_timeout": seconds}}
+    with pytest.raises(ConfigError, match="stall_timeout") if refused else nullcontext():
+        decode_config(tree, "tree")

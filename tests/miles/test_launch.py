@@ -11,6 +11,7 @@ import pytest
 from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 
+from tests.kit.saved import hugging_face, saved
 from tests.miles.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT
@@ -87,6 +88,34 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
     golden = GOLDEN / f"{name}.txt"
     assert shown == golden.read_text(encoding="utf-8")
     assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["weight_check", "weight_check_after_step"])
+def test_weights_are_compared_at_first_start_alone(capsys: pytest.CaptureFixture[str], python: str, name: str) -> None:
+    """The first sync must leave engines the weights that they have loaded; after a step they are others."""
+    hugging_face(Path.cwd() / "model", dtype="bfloat16")
+    argv = ["--model", "model", "--num-gpus", "4", "--tp", "1"]
+    if name == "weight_check_after_step":
+        saved(Path.cwd() / "runs" / "run" / "checkpoint", 19, fsdp=True)
+    shown = planned(capsys, python, *argv).partition("\n# ")[0]
+    model = str(Path.cwd() / "model")
+    pairs = ((python, "PYTHON"), (str(STAND_IN), "MILES"), (model, "/path/to/Qwen3-0.6B"), (str(Path.cwd()), "HERE"))
+    for real, stands_for in pairs:
+        shown = shown.replace(real, stands_for)
+    assert shown + "\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def test_old_version_gets_no_weight_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    hugging_face(Path.cwd() / "model", dtype="bfloat16")
+    argv = ["--model", "model"]
+    assert "--check-weight-update-equal" in planned(capsys, python, *argv)
+    monkeypatch.setenv("STAND_IN_LACKS", "--check-weight-update-equal")
+    plan = planned(capsys, python, *argv)
+    assert "check-weight" not in plan
+    assert "not checked by the parser" not in plan
+    assert "check-weight-update-equal" in refused(capsys, python, *argv, "--", "--check-weight-update-equal")
 
 
 @pytest.mark.parametrize(

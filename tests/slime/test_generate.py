@@ -17,6 +17,7 @@ from orl_core.trajectory import StopReason, Trajectory
 from orl_launcher.view.pieces import load_decoder
 from orl_rollout.journal.journal import read_journal
 from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.run_folder import turn_count
 from orl_slime.generate import generate
 from orl_slime.hooks import post_process, reward
 from orl_testing import SglangServer
@@ -180,6 +181,8 @@ async def test_generate_writes_the_rollout_into_the_sample(environment: str, che
     assert done == samples
     entries = list(read_journal(tmp_path / "run"))
     assert sorted(entry.key for entry in entries) == ["s0", "s1"]
+    moved = turn_count.read(tmp_path / "run")
+    assert (moved.answered, moved.open) == (4, 0), "another process sees that turns are answered"
     decoder = load_decoder(tmp_path / "run")
     assert decoder is not None, "`orl show` reads the ids without the checkpoint"
     assert "guess" in decoder.decode(entries[0].trajectory.turns[0].observation)

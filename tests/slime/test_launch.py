@@ -12,7 +12,7 @@ from orl_cluster.launch.ray import unclosable
 from orl_launcher.main import main
 
 from tests.kit.model_shapes import QWEN3
-from tests.kit.saved import saved
+from tests.kit.saved import hugging_face, saved
 from tests.slime.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT, add_distribution
@@ -90,6 +90,38 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
     golden = GOLDEN / f"{name}.txt"
     assert shown == golden.read_text(encoding="utf-8")
     assert list(working.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["weight_check", "weight_check_after_step"])
+def test_weights_are_compared_at_first_start_alone(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path, name: str
+) -> None:
+    """The first sync must leave engines the weights that they have loaded; after a step they are others."""
+    hugging_face(working / "model", dtype="bfloat16")
+    argv = ["--model", "model", "--model-args", "qwen3-0.6B", "--num-gpus", "4", "--tp", "1"]
+    if name == "weight_check_after_step":
+        saved(working / "runs" / "run" / "checkpoint", 19)
+    shown = planned(capsys, python, *argv).partition("\n# ")[0]
+    model = str(working / "model")
+    pairs = ((python, "PYTHON"), (str(STAND_IN), "SLIME"), (model, "/path/to/Qwen3-0.6B"), (str(working), "HERE"))
+    for real, stands_for in pairs:
+        shown = shown.replace(real, stands_for)
+    assert shown + "\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_old_version_gets_no_weight_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+) -> None:
+    hugging_face(working / "model", dtype="bfloat16")
+    argv = ["--model", "model", "--model-args", "qwen3-0.6B"]
+    assert "--check-weight-update-equal" in planned(capsys, python, *argv)
+    monkeypatch.setenv("STAND_IN_LACKS", "--check-weight-update-equal")
+    plan = planned(capsys, python, *argv)
+    assert "check-weight" not in plan
+    assert "not checked by the parser" not in plan
+    assert "check-weight-update-equal" in refused(capsys, python, *argv, "--", "--check-weight-update-equal")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from msgspec import structs
-from orl_core.errors import ConfigError, RunAborted
+from msgspec import Struct, structs
+from orl_core.errors import ConfigError, OrlError, RunAborted
 from orl_core.reward import group_advantages
-from orl_core.trajectory import Trajectory
+from orl_core.trajectory import Generation, Trajectory
+from orl_rollout.loop.engine import Engine
+from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import checkpoint_in
-from orl_rollout.runtime.runtime import Runtime
+from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_trl.checkpoints import RANDOM
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts
@@ -135,6 +138,30 @@ def test_the_breaker_ends_training_and_loses_nothing(checkpoint: Path, tmp_path:
     assert summary(run)["steps"] == 1
     assert (run.folder / "checkpoint" / "model.safetensors").is_file()
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
+
+
+class StaleEngine(Struct, frozen=True):
+    """An engine whose logprobs are those of other weights."""
+
+    engine: Engine
+
+    async def generate(self, ids: Sequence[int], sampling: Mapping[str, Any], *, key: str) -> Generation:
+        made = await self.engine.generate(ids, sampling, key=key)
+        return structs.replace(made, logprobs=tuple(value - 0.5 for value in made.logprobs))
+
+
+class StalePlayer(Player):
+    async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
+        return await super().play(request, StaleEngine(engine))
+
+
+@pytest.mark.slow
+def test_logprobs_of_other_weights_end_the_run(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=20)
+    with pytest.raises(OrlError, match="max_logprob_difference"):
+        train(run, StalePlayer(run.config, by_row).open)
+    assert summary(run)["steps"] == 8
+    assert "max_logprob_difference" in summary(run)["error"]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_m
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -43,6 +44,7 @@ class Training(TrainerCallback):
         self._measured = -1
         self._parameters = 0
         self._summary = SummaryFile(run.folder, self._summary_of)
+        self._drift = LogprobDrift(run.config.trainer.max_logprob_difference)
 
     def train(self, trainer: WholeCheckpoints) -> None:
         """Train to the end. Summary and checkpoint are written on every path, also on a signal and from the breaker."""
@@ -105,6 +107,10 @@ class Training(TrainerCallback):
         self._trainer.note_random_state()  # before the step counts: a signal may end the measurement below
         self._steps = step
         _say(f"step {step}", metrics, seconds)
+        if DIFFERENCE in metrics:
+            self._drift.add(metrics[DIFFERENCE])
+        if self._drift.fault:
+            raise OrlError(self._drift.fault)
         interval = self._run.config.eval.interval
         if interval and step % interval == 0 and not final:
             self._measure(step)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.logs import logger_of, shown
-from orl_rollout.run_folder import metrics_log, recoveries
+from orl_rollout.run_folder import metrics_log, recoveries, turn_count
 from orl_rollout.run_folder.checkpoint import note_saved
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.recoveries import Recovery
@@ -61,6 +61,7 @@ def run_to_end(command: Command, remake: Remake) -> None:
         raise
     finally:
         summary.end(ending)
+        turn_count.clear(command.request.run.folder)
         _write_notes(command)
 
 

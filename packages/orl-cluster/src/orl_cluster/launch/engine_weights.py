@@ -13,7 +13,7 @@ from typing import Any
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, lasting_name, trained_number
 
-from orl_cluster.launch.argv import names_in, value_of
+from orl_cluster.launch.argv import Options, merge, names_in, value_of
 from orl_cluster.launch.memory import config_of
 
 CHECK = "--check-weight-update-equal"  # the first sync must leave the engines what they had loaded
@@ -58,6 +58,12 @@ def samples_fresh(argv: Sequence[str], *, asynchronous: bool) -> bool:
     if asynchronous or (several and value_of(argv, "--use-rollout-logprobs") is not None):
         return False
     return not _has(argv, (*STALE, *QUANTISED)) and "quantization_config" not in _described(argv)
+
+
+def with_check(ours: Options, flags: Options, extra: Sequence[str]) -> list[str]:
+    """Return the arguments of `merge`, with CHECK if the first sync must change nothing."""
+    argv = merge(ours, flags, extra)
+    return merge({**ours, CHECK: True}, flags, extra) if comparable_at_start(argv) else argv
 
 
 def comparable_at_start(argv: Sequence[str]) -> bool:

@@ -106,15 +106,11 @@ def _check(command: Command) -> Command:
         )
         memory = estimate(command.argv, request.layout, ())
         return structs.replace(command, problems=(installation.missing,), notes=(*told, unseen), estimate=memory.table)
-    with TemporaryDirectory() as folder:  # the run's own file need not be there yet
-        written = Path(folder) / "custom.json"
-        written.write_bytes(custom_config(request))
-        argv = [*without(command.argv, CUSTOM_CONFIG), CUSTOM_CONFIG, str(written)]
-        found = probe.ask(installation.trainer, installation.python, argv, environment_of(command))
-    unknown = dict(found.unknown)
-    if CHECK not in request.names and unknown.pop(CHECK, None) is not None:  # of a version without that option
+    found = _findings(command)
+    if CHECK in found.unknown and CHECK not in request.names:  # a version without that option of ours
         command = structs.replace(command, argv=tuple(without(command.argv, CHECK)))
-    for name, hint in unknown.items():
+        found = _findings(command)
+    for name, hint in found.unknown.items():
         raise ConfigError(f"{command.unknown.format(name)}{hint}")
     if found.reward:
         raise ConfigError(f"{installation.python}: {found.reward}")
@@ -134,6 +130,16 @@ def _check(command: Command) -> Command:
     elif found.why:
         problems.append(found.why)
     return structs.replace(command, problems=tuple(problems), notes=tuple(notes), estimate=memory.table)
+
+
+def _findings(command: Command) -> Findings:
+    """Ask the trainer's Python about the command line."""
+    request, installation = command.request, command.request.installation
+    with TemporaryDirectory() as folder:  # the run's own file need not be there yet
+        written = Path(folder) / "custom.json"
+        written.write_bytes(custom_config(request))
+        argv = [*without(command.argv, CUSTOM_CONFIG), CUSTOM_CONFIG, str(written)]
+        return probe.ask(installation.trainer, installation.python, argv, environment_of(command))
 
 
 def _lacking(command: Command, found: Findings) -> list[str]:

@@ -7,7 +7,6 @@ step alone: engines and Ray print for ever, and a trainer that loads a model has
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,23 +35,22 @@ class Files(Struct, frozen=True, kw_only=True):
 
 
 class StallWatch:
-    """Watches one attempt of `trainer`, from now on."""
+    """Watches one attempt of `trainer`, from the time `now` on, of a monotonic clock."""
 
-    def __init__(self, trainer: str, files: Files, seconds: float) -> None:
+    def __init__(self, trainer: str, files: Files, seconds: float, now: float) -> None:
         self._trainer, self._files, self._seconds = trainer, files, seconds
         self._read = _size(files.metrics)
         self._step = 0
         turn_count.clear(files.folder)
         self._seen = self._progress()
-        self._moved = self._looked = time.monotonic()
+        self._moved = self._looked = now
 
-    def check(self) -> None:
-        """Look at the files, if it is time.
+    def check(self, now: float) -> None:
+        """Look at the files, if it is time again.
 
         Raises:
             OrlError: nothing moved for too long; says what was last, and where the stacks of the processes are.
         """
-        now = time.monotonic()
         if now - self._looked < min(LOOK_SECONDS, self._seconds / 20):
             return
         self._looked = now

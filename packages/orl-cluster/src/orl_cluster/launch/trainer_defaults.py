@@ -18,8 +18,8 @@ from orl_rollout.run_folder.checkpoint import trained_number
 from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.estimators import OPTION
-from orl_cluster.launch.argv import Options, merge, number, option_name, value_of, without
-from orl_cluster.launch.engine_weights import CHECK, comparable_at_start
+from orl_cluster.launch.argv import Options, number, option_name, value_of, without
+from orl_cluster.launch.engine_weights import with_check
 from orl_cluster.launch.eval_sets import eval_options
 from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
 from orl_cluster.launch.probe import CUSTOM_CONFIG
@@ -66,10 +66,7 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     check_words(extra)
     refuse_on_command_line(extra)
     flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
-    extra = without(extra, CUSTOM_CONFIG)
-    argv = merge(ours, flags, extra)
-    if comparable_at_start(argv):
-        argv = merge({**ours, CHECK: True}, flags, extra)
+    argv = with_check(ours, flags, without(extra, CUSTOM_CONFIG))
     refuse_in_words(request.run.config, argv)
     _check_batch(argv, request.layout.actor * request.layout.nodes)
     return argv

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from orl_core.errors import OrlError
-from orl_rollout.run_folder.logprob_drift import LogprobDrift
+from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
 
 from orl_cluster.launch.command import Command
 from orl_cluster.launch.critic import critic_folder
 from orl_cluster.launch.engine_weights import samples_fresh
 from orl_cluster.launch.stall import Files, StallWatch
-
-DIFFERENCE = "logprob_difference"
 
 
 class Watch:
@@ -24,7 +23,7 @@ class Watch:
         self._drift = LogprobDrift(request.trainer.max_logprob_difference)
         saved = (request.save, critic_folder(str(request.save)))
         files = Files(folder=request.run.folder, log=log, saved=saved)
-        self._stall = StallWatch(request.installation.trainer, files, request.trainer.stall_timeout)
+        self._stall = StallWatch(request.installation.trainer, files, request.trainer.stall_timeout, time.monotonic())
 
     def judge(self, numbers: dict[str, float]) -> None:
         """Take the numbers of a step."""
@@ -39,7 +38,7 @@ class Watch:
             OrlError: engines do not sample from the weights that train, or the trainer hangs.
         """
         self.check_weights()
-        self._stall.check()
+        self._stall.check(time.monotonic())
 
     def check_weights(self) -> None:
         """Raise if the engines do not sample from the weights that train.

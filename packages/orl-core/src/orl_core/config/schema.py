@@ -18,7 +18,7 @@ from msgspec import Meta, field
 from orl_core.config.agent import AgentCommand, agent_mistakes
 from orl_core.config.checked import Checked, check_fields
 from orl_core.config.rollout import RolloutConfig
-from orl_core.config.trainer import TrainerConfig
+from orl_core.config.trainer import TrainerConfig, stall_mistakes
 from orl_core.credentials import has_login, takes_secret
 from orl_core.errors import ConfigError
 from orl_core.limits import Limits, Positive, Seconds
@@ -32,7 +32,6 @@ _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 Function = Annotated[str, Meta(pattern=rf"^{_NAME}:{_NAME}\Z", title="module:function")]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
 RewardMode = Literal["replace", "add", "scale"]
-STALL_MARGIN = 300.0  # seconds of a step that are neither a rollout nor an outage
 _TEMPLATE = re.compile(r"\{[{%]")  # in every chat template, and in no path of one
 
 
@@ -225,7 +224,7 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             except ValueError as exc:
                 yield str(exc)
         yield from self._reward_mistakes()
-        yield from self._stall_mistakes()
+        yield from stall_mistakes(self.trainer, self.rollout.rollout_timeout + self.rollout.patience)
         yield from agent_mistakes(self.agent, self.rollout)
         if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
             yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
@@ -243,14 +242,6 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             yield f"`turn_advantages` needs `reward_mode: add`, and it is {self.reward_mode}"
         if self.group_reward.mode == "only":
             yield "`turn_advantages` needs turn rewards, and `group_reward.mode: only` replaces them. Use `blend`"
-
-    def _stall_mistakes(self) -> Iterator[str]:
-        least = self.rollout.rollout_timeout + self.rollout.patience + STALL_MARGIN
-        if self.trainer.backend != "trl" and self.trainer.stall_timeout < least:
-            yield (
-                f"`trainer.stall_timeout` is {self.trainer.stall_timeout:g}, and a healthy rollout may be silent for "
-                f"`rollout_timeout` + `patience` + {STALL_MARGIN:g}. Set it to {least:g} or more"
-            )
 
     @property
     def several_rows(self) -> str:

@@ -19,6 +19,7 @@ MAX_LOGPROB_DIFFERENCE = 0.1  # in nats; healthy runs stay below 0.003: docs/evi
 Backend = Literal["slime", "miles", "trl"]
 Decay = Annotated[float, Meta(ge=0, lt=1)]
 Flag = str | float | bool | None
+STALL_MARGIN = 300.0  # seconds in which a healthy trainer neither plays nor waits for a server
 RolloutEngine = Annotated[
     str,
     Meta(
@@ -192,3 +193,13 @@ class TrainerConfig(TrlOptions, frozen=True, kw_only=True, forbid_unknown_fields
         """List the options of clusters that are set, by their keys in the file."""
         own = structs.fields(type(self))[len(TrlOptions.__struct_fields__) :]
         return [option.encode_name for option in own if getattr(self, option.name) != option.default]
+
+
+def stall_mistakes(trainer: TrainerConfig, rollout_seconds: float) -> Iterator[str]:
+    """Yield what is wrong with `stall_timeout` if a rollout may be silent for `rollout_seconds`."""
+    least = rollout_seconds + STALL_MARGIN
+    if trainer.backend != "trl" and trainer.stall_timeout < least:
+        yield (
+            f"`trainer.stall_timeout` is {trainer.stall_timeout:g}, below `rollout_timeout` + `patience` + "
+            f"{STALL_MARGIN:g}: it would end a healthy run. Set it to {least:g} or more"
+        )

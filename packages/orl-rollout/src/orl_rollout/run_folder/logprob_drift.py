@@ -14,8 +14,9 @@ from orl_rollout.logs import logger_of
 
 logger = logger_of("orl")
 
+DIFFERENCE = "logprob_difference"  # in metrics.jsonl
 WINDOW = 8  # steps, of which the median counts
-NOTICEABLE = 0.02  # healthy runs stayed below 0.003: docs/evidence
+NOTICEABLE = 0.02  # healthy runs stayed below 0.004: docs/evidence
 JUMP = 10.0  # times the median of the first steps: a fault above NOTICEABLE
 GROWTH = 3.0  # times the first difference: then it grows with the distance from the start
 

@@ -10,6 +10,8 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Register what both backends have, options by name alone for the most."""
     for name in (Path(__file__).parent / "options.txt").read_text(encoding="utf-8").split():
+        if name == os.environ.get("STAND_IN_LACKS"):
+            continue
         parser.add_argument(name, nargs="*")
     parser.add_argument("--train-backend", choices=["megatron", "fsdp"], default="megatron")
     parser.add_argument("--advantage-estimator", choices=["grpo", "gspo", "ppo"])
