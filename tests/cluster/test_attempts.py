@@ -65,6 +65,13 @@ def test_run_that_lost_a_node_names_it_and_its_checkpoint(monkeypatch: pytest.Mo
     assert f"--load {tmp_path}" in error_of(monkeypatch, tmp_path, failure)
 
 
+def test_unequal_weights_are_told_with_the_way_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    log = "Exception: check tensor equality failed:\nname=lm_head.weight\nrequests.exceptions.HTTPError: 400\n"
+    (tmp_path / "trainer.log").write_text(log, encoding="utf-8")
+    told = error_of(monkeypatch, tmp_path, failure_of(tmp_path / "trainer.log"))
+    assert "trainer.flags.check-weight-update-equal=false" in told
+
+
 def test_other_failure_tells_of_no_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert "lost" not in error_of(monkeypatch, tmp_path, Failure(error="ValueError: no"))
 

@@ -87,4 +87,4 @@ def test_silent_trainer_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     run = structs.replace(run, config=structs.replace(run.config, rollout=short, trainer=options))
     request = structs.replace(command.request, run=run)
     told = ended(structs.replace(command, request=request))
-    assert "last step was 2" in told
+    assert "Last step: 2" in told

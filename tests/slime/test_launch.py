@@ -117,6 +117,8 @@ def test_old_version_gets_no_weight_check(
     hugging_face(working / "model", dtype="bfloat16")
     argv = ["--model", "model", "--model-args", "qwen3-0.6B"]
     assert "--check-weight-update-equal" in planned(capsys, python, *argv)
+    off = ["--set", "trainer.flags.check-weight-update-equal=false"]
+    assert "check-weight" not in planned(capsys, python, *argv, *off)
     monkeypatch.setenv("STAND_IN_LACKS", "--check-weight-update-equal")
     plan = planned(capsys, python, *argv)
     assert "check-weight" not in plan

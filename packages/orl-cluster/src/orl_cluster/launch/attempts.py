@@ -24,6 +24,7 @@ from orl_cluster.launch import process, recovery
 from orl_cluster.launch.argv import value_of
 from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.critic import critic_folder
+from orl_cluster.launch.engine_weights import CHECK
 from orl_cluster.launch.eval_sets import write_eval_sets
 from orl_cluster.launch.process import Failure
 from orl_cluster.launch.ray import ray_cluster
@@ -31,6 +32,10 @@ from orl_cluster.launch.trainer_log import followed
 from orl_cluster.launch.watch import Watch
 
 logger = logger_of("orl")
+UNEQUAL_WEIGHTS = (
+    "the first copy of the weights did not leave the engines what they had loaded. If the model has tensors that do not "
+    f"train, go without this check: --set trainer.flags.{CHECK.removeprefix('--')}=false"
+)
 Remake = Callable[[Run], Command]
 
 
@@ -124,7 +129,7 @@ class _Attempts:
         log = request.run.folder / process.LOG
         return OrlError(
             f"{request.installation.trainer} ended with exit code {code}{tried}: {why.error} (see {log}){memory}"
-            f"{self._lost(why)}"
+            f"{self._lost(why)}{f'; {UNEQUAL_WEIGHTS}' if why.unequal_weights else ''}"
         )
 
     def _lost(self, why: Failure) -> str:

@@ -21,6 +21,7 @@ GPU_MEMORY = re.compile(
 ENGINE = re.compile(r"^\s*(?:\x1b\[\d+m)?\(\w*SGLang\w*[ )]")  # what Ray writes before a line of an engine
 # What Ray says of a node that is gone: `address` is known where the raylet of another node reports it.
 LOST_NODE = re.compile(r"address: (?P<address>\S+) and node name: .* marked dead|because its node has died")
+UNEQUAL = "check tensor equality failed"  # SGLang's words
 _EXCEPTION = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception|Aborted|Interrupt)(?:: |$)")
 
 
@@ -50,6 +51,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
     `lacks_memory` tells that memory ran out; `lacks_gpu_memory` that it was a GPU's; `in_engine` that it was in an
     engine and not in training. `lost_node` is the address of a node that Ray lost, or "a node" where Ray does not say.
+    `unequal_weights` tells that engines did not hold the weights that they were sent.
     """
 
     error: str
@@ -57,6 +59,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     lacks_gpu_memory: bool = False
     in_engine: bool = False
     lost_node: str = ""
+    unequal_weights: bool = False
 
 
 def failure_of(log: Path, *, start: int = 0) -> Failure:
@@ -74,4 +77,5 @@ def failure_of(log: Path, *, start: int = 0) -> Failure:
         lacks_gpu_memory=bool(gpu),
         in_engine=bool(gpu) and all(ENGINE.match(line) for line in gpu),
         lost_node=next(iter(lost), ""),
+        unequal_weights=any(UNEQUAL in line for line in lines),
     )

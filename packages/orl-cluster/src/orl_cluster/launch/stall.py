@@ -82,11 +82,10 @@ class StallWatch:
 
     def _told(self) -> str:
         turns = turn_count.read(self._files.folder)
-        last = f"the last step was {self._step}" if self._step else "no step was made"
         names = f" (the oldest: {', '.join(turns.oldest)})" if turns.open else ""
         return (
             f"{self._trainer} hangs: no step, no answered turn and no growing checkpoint in {self._seconds:g} s. "
-            f"{last[0].upper()}{last[1:]}, {turns.open} rollouts are open{names}. "
+            f"Last step: {self._step or 'none'}. Open rollouts: {turns.open}{names}. "
             f"{write_stacks(self._files.folder / STACKS)}. If its steps take longer, raise `trainer.stall_timeout`"
         )
 
