@@ -34,7 +34,7 @@ from orl_cluster.launch.watch import Watch
 
 logger = logger_of("orl")
 UNEQUAL_WEIGHTS = (
-    "the first copy of the weights did not leave the engines what they had loaded. If the model has tensors that do not "
+    "the first copy of the weights did not leave the engines what they had loaded. If some of its tensors do not "
     f"train, go without this check: --set trainer.flags.{CHECK.removeprefix('--')}=false"
 )
 Remake = Callable[[Run], Command]
