@@ -28,14 +28,13 @@ from orl_cluster.launch.engine_weights import CHECK
 from orl_cluster.launch.eval_sets import write_eval_sets
 from orl_cluster.launch.process import Failure
 from orl_cluster.launch.ray import ray_cluster
-from orl_cluster.launch.trainer_defaults import estimator_of
 from orl_cluster.launch.trainer_log import followed
 from orl_cluster.launch.watch import Watch
 
 logger = logger_of("orl")
 UNEQUAL_WEIGHTS = (
-    "the first copy of the weights did not leave the engines what they had loaded. If some of its tensors do not "
-    f"train, go without this check: --set trainer.flags.{CHECK.removeprefix('--')}=false"
+    "the first copy of the weights did not leave the engines what they had loaded. If some tensors of the model do "
+    f"not train, go without this check: --set trainer.flags.{CHECK.removeprefix('--')}=false"
 )
 Remake = Callable[[Run], Command]
 
@@ -62,7 +61,7 @@ def run_to_end(command: Command, remake: Remake) -> None:
     except KeyboardInterrupt:
         ending = {"interrupted": True}
         raise
-    except OrlError as error:
+    except (OrlError, OSError) as error:
         ending = {"error": shown(str(error))}
         raise
     finally:
@@ -77,7 +76,7 @@ def _write_notes(command: Command) -> None:
     model = value_of(command.argv, "--hf-checkpoint") or ""
     with boundary(OrlError, f"writing the note beside the checkpoint in {save}"):
         note_saved(save, trainer, model)
-        if estimator_of(command.request) == "ppo":
+        if command.request.estimator.critic:
             note_saved(critic_folder(str(save)), trainer, model, critic=True)
 
 
