@@ -63,7 +63,7 @@ async def _differences(checkpoint: Path, url: str, rate: float, *, frozen: bool,
         await prepare(config, f"{folder}/tasks.jsonl", max_tasks=most * TASKS)
         tasks = list(read_tasks(f"{folder}/tasks.jsonl", config))
     renderer = Renderer(load_tokenizer(str(checkpoint)))
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32").eval()
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32", trust_remote_code=False).eval()
     engine = TorchEngine(copy.deepcopy(model) if frozen else model)
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     values, drift = list[float](), LogprobDrift(MOST)

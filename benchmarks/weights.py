@@ -232,7 +232,7 @@ def main() -> int:
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     model = load_model(options.model)
-    tokenizer: Any = AutoTokenizer.from_pretrained(options.model)
+    tokenizer: Any = AutoTokenizer.from_pretrained(options.model, trust_remote_code=False)
     chats = [[{"role": "user", "content": text}] for text in ASKED]
     prompts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
     texts = [tokenizer(f" {word}")["input_ids"] for word in WORDS.split()]

@@ -50,7 +50,8 @@ def score_of(server: SglangServer, first: str) -> Any:
 
     @cache
     def loaded(count: int) -> PreTrainedModel:
-        return AutoModelForCausalLM.from_pretrained(server.weights[-1] if count else first, dtype="float32").eval()
+        name = server.weights[-1] if count else first
+        return AutoModelForCausalLM.from_pretrained(name, dtype="float32", trust_remote_code=False).eval()
 
     def score(prompt: list[int], ids: list[int]) -> list[float]:
         with torch.no_grad():

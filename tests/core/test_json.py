@@ -114,7 +114,11 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
         "group_reward": st.fixed_dictionaries({"mode": st.sampled_from(("off", "only", "blend")), "weight": bounds}),
         "rollout": st.just(rollout),
         "trainer": st.fixed_dictionaries(
-            {"backend": st.sampled_from(get_args(Backend)), "flags": st.dictionaries(hostile, bounds, max_size=2)}
+            {
+                "backend": st.sampled_from(get_args(Backend)),
+                "flags": st.dictionaries(hostile, bounds, max_size=2),
+                "stall_timeout": st.just(deadlines[2] + 900.0),  # less is refused
+            }
         ),
     }
     required = {"environments": st.dictionaries(names, environments(min(deadlines[1], 300.0)), min_size=1, max_size=3)}

@@ -66,7 +66,7 @@ The chat templates of many older and smaller models know no tools: ChatML, Zephy
 Llama 2 and 3, Granite 3, StarChat, DeepSeek LLM. Show such a model the tools and an example of a call in
 `system_prompt_template`. Results are then user messages, as in the cookbook:
 
-```
+```text
 <tool_response>
 The door is locked.
 </tool_response>

@@ -58,6 +58,7 @@ TOLD: dict[str, Any] = {
     "megatron_ckpt": "x",
     "model_args": "x",
     "memory_retries": 2,
+    "stall_timeout": 7200.0,
     "slime_path": "x",
     "miles_path": "x",
     "megatron_path": "x",

@@ -43,8 +43,9 @@ def advantages(args: Any, samples: list[Any], *, takes_turns: bool) -> tuple[lis
         ConfigError: orl does not know the estimator, or `turn_advantages`, and the trainer does not read them.
     """
     raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
+    estimator = estimator_named(args.advantage_estimator)
     center = centres(args)
-    scale = center and estimator_named(args.advantage_estimator).scale and args.grpo_std_normalization
+    scale = center and estimator.scale and args.grpo_std_normalization
     if not takes_turns and any(TURNS in sample.metadata for sample in samples):
         raise ConfigError("the trainer was started without orl's function for `turn_advantages`: use orl train")
     if takes_turns:
@@ -68,7 +69,7 @@ def centres(args: Any) -> bool:
     Raises:
         ConfigError: orl does not know the estimator.
     """
-    return estimator_named(args.advantage_estimator).center and getattr(args, "rewards_normalization", False)
+    return getattr(args, "rewards_normalization", False) and estimator_named(args.advantage_estimator).center
 
 
 def is_final(sample: Any) -> bool:
