@@ -27,7 +27,7 @@ def record(folder: Path, stop: str, reward: float) -> None:
 
 
 def judged(folder: Path, *records: tuple[str, float], returned: bool = False) -> tuple[int, int]:
-    """What is lost and what is counted wrongly of one rollout that was begun."""
+    """Return how many of one begun rollout are lost, and how many are counted wrongly."""
     for stop, reward in records:
         record(folder, stop, reward)
     begun, told = folder / "begun", folder / "returned"
