@@ -81,6 +81,19 @@ def test_what_is_not_enough_alone_is_named(model: Path):
     assert "--optimizer-cpu-offload" in told
 
 
+def test_context_longer_than_a_micro_batch_is_counted(model: Path):
+    """A rollout of 32,768 ids trains alone; halving the context helps, halving the packing does not."""
+    argv = (*MEGATRON, "--rollout-max-context-len", "32768")
+    packed = (*MEGATRON, "--max-tokens-per-gpu", "32768")
+    shape = shape_of(QWEN3["8B"])
+    long, wide = (training(shape, Work(argv=one, layout=layout(8))) for one in (argv, packed))
+    assert long == wide
+    split = training(shape, Work(argv=(*argv, "--context-parallel-size", "4"), layout=layout(8)))
+    assert split == training(shape, Work(argv=MEGATRON, layout=layout(8)))
+    (told,) = estimated(model, "8B", argv, layout(1), Gpu(total=20 * GIB, free=20 * GIB)).problems
+    assert "--max-tokens-per-gpu 1024 --max-context-len 1024" in told
+
+
 def test_memory_in_use_is_a_note(model: Path):
     found = estimated(model, "0.6B", MEGATRON, layout(1), Gpu(total=80 * GIB, free=12 * GIB))
     assert found.problems == ()
@@ -91,8 +104,8 @@ def test_memory_in_use_is_a_note(model: Path):
 def test_engine_that_holds_no_rollout_is_named(model: Path):
     argv = (*MEGATRON, "--rollout-max-context-len", "1048576")
     found = estimated(model, "0.6B", argv, layout(8), *[H100] * 8)
-    (told,) = found.problems
-    assert told.startswith("engine needs")
+    training, told = found.problems
+    assert (training.split()[0], told.split()[0]) == ("training", "engine")
     assert "--tp 4" in told
     assert "--max-context-len" in told
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_cluster.launch.argv import value_of
+from orl_cluster.launch.layout import CONTEXT
 from orl_cluster.launch.process import failure_of
-from orl_cluster.launch.recovery import CONTEXT, ENGINES, Change, changed, going_on, next_change, saved_step
+from orl_cluster.launch.recovery import ENGINES, Change, changed, going_on, next_change, saved_step
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig
-from orl_core.config.limits import PER_GPU
+from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
 from orl_rollout.run_folder import recoveries
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.recoveries import Recovery
@@ -32,6 +33,12 @@ def test_each_option_is_lowered_in_turn():
     made = [(change.option, change.after) for change in all_changes(ARGV)]
     assert made[:4] == [(PER_GPU, "4096"), (CONTEXT, "4096"), (ENGINES, "0.55"), (PER_GPU, "2048")]
     assert made[-1] == (CONTEXT, "1024")
+
+
+def test_larger_of_packing_and_context_is_lowered_first():
+    argv = [PER_GPU, "4096", CONTEXT, "32768", ENGINES, "0.7", CONTEXT_PARALLEL, "2"]
+    made = [(change.option, change.after) for change in all_changes(argv)]
+    assert made[:4] == [(CONTEXT, "16384"), (CONTEXT, "8192"), (ENGINES, "0.55"), (PER_GPU, "2048")]
 
 
 def test_full_engine_gives_up_its_share_first():

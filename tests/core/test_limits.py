@@ -38,10 +38,10 @@ def test_the_trainers_context_wins_and_holds_the_rollout() -> None:
         ({}, {"context_tokens": 65536}, 65536),
         ({"backend": "slime"}, {}, 8192),
         ({"backend": "slime"}, {"context_tokens": 100}, 100),
-        ({"backend": "slime", "max_tokens_per_gpu": 10_000}, {}, 10_000),
-        ({"backend": "miles", "max_tokens_per_gpu": 65536}, {}, 32768),
+        ({"backend": "slime", "max_tokens_per_gpu": 4096}, {}, 8192),
+        ({"backend": "miles", "max_tokens_per_gpu": 65536}, {}, 8192),
         ({"backend": "miles", "flags": {"--context-parallel-size": 2.0}}, {}, 16384),
-        ({"backend": "slime", "flags": {"max_tokens_per_gpu": "9216"}}, {}, 9216),
+        ({"backend": "slime", "flags": {"context_parallel_size": "8"}}, {}, 65536),
     ],
 )
 def test_context_of_a_run(trainer: dict[str, Any], rollout: dict[str, Any], expected: int) -> None:

@@ -232,7 +232,7 @@ def test_player_is_the_built_in_loop_unless_an_agent_is_named() -> None:
         ({"agent": {"command": ["x"], "env": {"OPENAI_API_KEY": None}}}, "OPENAI_API_KEY"),
         ({"agent": {"command": ["x"], "env": {"A=B": "1"}}}, "A=B"),
         ({"agent": "m:f", "rollout": {"max_nudges": 2}}, "max_nudges"),
-        ({"agent": "m:f", "rollout": {"retry_cut_actions": True}}, "retry_cut_actions"),
+        ({"agent": "m:f", "rollout": {"retry_cut_actions": False}}, "retry_cut_actions"),
     ],
 )
 def test_agent_that_cannot_be_obeyed_is_refused(fields: dict[str, Any], subject: str) -> None:

@@ -179,7 +179,7 @@ def test_action_cut_at_any_id_trains_and_is_not_acted_on(said, opens, renderer):
             continue
         generation = Generation(token_ids=ids[:cut], logprobs=(-0.5,) * cut, finish_reason="length")
         engine, session = ScriptedEngine([generation]), ScriptedSession()
-        trajectory = play(engine, session, Limits(turn_tokens=cut), lambda: False, renderer)
+        trajectory = play(engine, session, Limits(turn_tokens=cut, retry_cut_actions=False), lambda: False, renderer)
         (datum,) = data = to_data(trajectory, reward=0.0)
         assert (trajectory.stop_reason, session.calls, session.closed) == (StopReason.MAX_TOKENS, [], 1)
         assert (datum.response, datum.loss_mask) == (ids[:cut], (1,) * cut)

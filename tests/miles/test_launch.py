@@ -143,8 +143,6 @@ def test_old_version_gets_no_weight_check(
         (["--set", "thinking=strip"], "thinking: strip"),
         (["--set", "agent=json:loads"], "`agent` makes several data"),
         ([*MEGATRON, "--set", "thinking=strip", "--", "--partial-rollout"], "which --partial-rollout loses"),
-        (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
-        (["--set", "rollout.context_tokens=65536"], "--max-tokens-per-gpu"),
         (["--", "--rollout-max-response-len", "64"], "rollout.turn_tokens"),
         (["--", "--rollout-max-context-len=64"], "rollout.context_tokens"),
         (["--", "--fully-async"], "give --async"),

@@ -152,8 +152,6 @@ def test_old_version_gets_no_weight_check(
         (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
         (["--", "--context-parallel-size", "two"], "--context-parallel-size two: expected a whole number"),
         (["--", "--num-rollout", "3e3"], "--num-rollout 3e3: expected a whole number"),
-        (["--max-context-len", "9000"], "--max-tokens-per-gpu"),
-        (["--set", "rollout.context_tokens=65536"], "--max-tokens-per-gpu"),
         (["--", "--rollout-max-response-len", "64"], "rollout.turn_tokens"),
         (["--", "--rollout-max-context-len=64"], "rollout.context_tokens"),
         (["--actor-gpus", "4"], "give both"),
@@ -420,7 +418,26 @@ def test_budgets_reach_the_trainer(capsys: pytest.CaptureFixture[str], python: s
     for argv in (larger, ["--set", "rollout.turn_tokens=16384", *larger[2:]]):
         words = words_of(planned(capsys, python, *argv))
         assert words[words.index("--rollout-max-response-len") + 1] == "16384"
-        assert words[words.index("--rollout-max-context-len") + 1] == "20000"
+        assert words[words.index("--rollout-max-context-len") + 1] == "8192", "packing does not cut episodes"
+
+
+@pytest.mark.parametrize(
+    ("argv", "context", "noted"),
+    [
+        (["--max-tokens-per-gpu", "4096"], "8192", True),
+        (["--max-tokens-per-gpu", "4096", "--", "--context-parallel-size", "2"], "16384", True),
+        (["--max-context-len", "9000"], "9000", True),
+        (["--max-context-len", "9000", "--", "--max-tokens-per-gpu", "9216"], "9000", False),
+        ([], "8192", False),
+    ],
+)
+def test_packing_and_context_are_two_settings(
+    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], context: str, noted: bool
+) -> None:
+    plan = planned(capsys, python, *argv)
+    words = words_of(plan)
+    assert words[words.index("--rollout-max-context-len") + 1] == context
+    assert ("micro-batch of its own" in plan) == noted
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ async def test_1_full_context_ends_the_rollout_with_its_turns():
 
 async def test_2_action_cut_by_length_trains_and_is_not_acted_on():
     session = session_of()
-    trajectory = await play(ScriptedEngine([say(call(), reason="length")]), session)
+    trajectory = await play(ScriptedEngine([say(call(), reason="length")]), session, retry_cut_actions=False)
     assert trajectory.stop_reason is StopReason.MAX_TOKENS
     assert session.calls == []
     (datum,) = to_data(trajectory, reward=0.0)
@@ -79,7 +79,7 @@ async def test_2_action_cut_by_length_trains_and_is_not_acted_on():
 async def test_2_cut_by_a_full_context_is_no_cut_by_the_turn():
     size = len(say(call(), reason="length").token_ids)
     engine = ScriptedEngine([say(call(), reason="length")])
-    trajectory = await play(engine, session_of(), turn_tokens=size)
+    trajectory = await play(engine, session_of(), turn_tokens=size, retry_cut_actions=False)
     assert (trajectory.stop_reason, trajectory.stop_detail) == (StopReason.MAX_TOKENS, StopDetail.CUT_ACTION)
     engine = ScriptedEngine([say(call(), reason="length")])
     trajectory = await play(engine, session_of(), turn_tokens=size + 1, rollout_tokens=size)

@@ -62,10 +62,10 @@ class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(
             description="Turns in a row, all calls refused or cut, that end the rollout; null: none before `max_turns`."
         ),
-    ] = 3
+    ] = None
     retry_cut_actions: Annotated[
         bool, Meta(description="Tell the model that its action was cut at `turn_tokens` and go on; false: end there.")
-    ] = False
+    ] = True
     train_timeouts: Annotated[bool, Meta(description="Train rollouts that ran out of time, up to there.")] = False
     train_on: Annotated[TrainOn, Meta(description="The sampled tokens that train.")] = field(default_factory=TrainOn)
 

@@ -98,7 +98,11 @@ def _check(command: Command) -> Command:
     # A dry run prepares no file; a prepared one holds tasks alone.
     plain_rows = check_rows(run.task_data, run.config, command.argv) if run.task_data.is_file() else 0
     scoring = preflight.scoring_notes(request, plain_rows)
-    late = [*preflight.restarted(request), *([] if command.evaluates_last else preflight.unevaluated(command.argv))]
+    late = [
+        *preflight.restarted(request),
+        *preflight.long_rollouts(command.argv),
+        *([] if command.evaluates_last else preflight.unevaluated(command.argv)),
+    ]
     told = tuple(filter(None, [*command.notes, request.tracking.note, *scoring, *late]))
     if installation.missing:
         unseen = (

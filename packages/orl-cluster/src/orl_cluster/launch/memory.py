@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from huggingface_hub import try_to_load_from_cache
 from msgspec import Struct, structs
+from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
 from orl_core.errors import ConfigError, boundary
 from orl_core.memory import (
     EngineLoad,
@@ -37,7 +38,7 @@ from orl_rollout.bounded_files import read_whole
 
 from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import Layout
+from orl_cluster.launch.layout import CONTEXT, Layout
 
 STATIC_SHARE = "--sglang-mem-fraction-static"
 LEAST_TOKENS = 1024  # the shortest context that is proposed
@@ -71,7 +72,17 @@ class Work(Struct, frozen=True, kw_only=True):
     @property
     def context(self) -> int:
         """The most ids of a rollout."""
-        return self.number("--rollout-max-context-len", 1)
+        return self.number(CONTEXT, 1)
+
+    @property
+    def packed(self) -> int:
+        """The most ids of one GPU's micro-batch: a rollout that is longer than a micro-batch trains alone."""
+        return max(self.number(PER_GPU, 1), -(-self.context // self.parallel))
+
+    @property
+    def parallel(self) -> int:
+        """The GPUs that share a sequence."""
+        return self.number(CONTEXT_PARALLEL, 1)
 
     @property
     def tensor(self) -> int:
@@ -119,7 +130,7 @@ def estimate(argv: Sequence[str], layout: Layout, gpus: Sequence[Gpu]) -> Memory
 def training(shape: ModelShape, work: Work) -> Memory:
     """Return the bytes of one training GPU."""
     packed = work.has("--use-dynamic-batch-size")
-    tokens = work.number("--max-tokens-per-gpu", 1) if packed else work.number("--micro-batch-size", 1) * work.context
+    tokens = work.packed if packed else work.number("--micro-batch-size", 1) * work.context
     recompute = "--gradient-checkpointing" if work.sharded else "--recompute-granularity"
     every = work.has("--fsdp-cpu-offload")
     megatron = UNFUSED_MLP if work.has("--no-bias-swiglu-fusion") else FUSED
@@ -197,19 +208,21 @@ def _fewer_tokens(work: Work) -> Changes:
     if not work.has("--use-dynamic-batch-size"):
         yield from _shorter(work)
         return
-    tokens, parallel = work.number("--max-tokens-per-gpu", 1), work.number("--context-parallel-size", 1)
-    while tokens // 2 >= LEAST_TOKENS:
-        tokens //= 2
-        context = min(work.context, tokens * parallel)
-        words = ("--max-tokens-per-gpu", str(tokens))
-        yield f"{' '.join(words)} --max-context-len {context}", work.changed(*words)
+    most = work.packed
+    while most // 2 >= LEAST_TOKENS:
+        most //= 2
+        words = [("--max-tokens-per-gpu", PER_GPU, most)] if work.number(PER_GPU, 1) > most else []
+        if work.context > most * work.parallel:
+            words.append(("--max-context-len", CONTEXT, most * work.parallel))
+        changed = [word for _, option, value in words for word in (option, value)]
+        yield " ".join(f"{name} {value}" for name, _, value in words), work.changed(*changed)
 
 
 def _shorter(work: Work) -> Changes:
     context = work.context
     while context // 2 >= LEAST_TOKENS:
         context //= 2
-        yield f"--max-context-len {context}", work.changed("--rollout-max-context-len", context)
+        yield f"--max-context-len {context}", work.changed(CONTEXT, context)
 
 
 def _wider(work: Work) -> Changes:

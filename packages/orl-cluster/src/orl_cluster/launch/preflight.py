@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.layout import CONTEXT, LaunchRequest
 from orl_cluster.launch.probe import TRACKERS
 from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
 from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, PARTIAL
@@ -74,3 +75,14 @@ def scoring_notes(request: LaunchRequest, plain_rows: int | None) -> list[str]:
     if plain_rows == 0:
         raise ConfigError(f"{told}: {request.run.task_data} has no plain row. Use `reward`")
     return [told]
+
+
+def long_rollouts(argv: Sequence[str]) -> list[str]:
+    """Note that a rollout can be longer than a micro-batch: then it trains alone."""
+    context, tokens, parallel = (number(value_of(argv, name), name) for name in (CONTEXT, PER_GPU, CONTEXT_PARALLEL))
+    if not context or not tokens or context <= tokens * (parallel or 1):
+        return []
+    return [
+        f"a rollout may have {context} ids, more than {PER_GPU} {tokens} x context parallel {parallel or 1}: a longer "
+        "one trains in a micro-batch of its own"
+    ]

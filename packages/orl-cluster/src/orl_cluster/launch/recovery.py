@@ -1,8 +1,8 @@
 """Recovery from a lack of GPU memory: the next change of the command line, and the run that goes on.
 
-No trainer is named here. What changes one option comes before it changes again: tokens of a GPU, context, the engines'
-share. If an engine ran out of memory, its share comes first. An option that the user gave by the trainer's own name is
-left as it is.
+No trainer is named here. Training needs the larger of two: the tokens of a GPU, and the longest rollout. The larger
+one is lowered first, twice; then the engines' share. If an engine ran out of memory, its share comes first. An option
+that the user gave by the trainer's own name is left as it is.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
-from orl_core.config.limits import PER_GPU
+from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, trained_number
 from orl_rollout.run_folder.contract import Run
 
 from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
+from orl_cluster.launch.layout import CONTEXT
 
 RETRIES = 3
-CONTEXT, ENGINES = "--rollout-max-context-len", "--sglang-mem-fraction-static"
+ENGINES = "--sglang-mem-fraction-static"
 LEAST_TOKENS = 1024
 LEAST_SHARE, SHARE_STEP = 0.3, 0.15
 # Options that say where a run begins, and how. The run's own checkpoint replaces them.
@@ -41,9 +42,11 @@ def next_change(
 
     `given` are the options that the user gave by the trainer's own names, `made` the changes up to now.
     """
-    order = (ENGINES, PER_GPU, CONTEXT) if in_engine else (PER_GPU, CONTEXT, ENGINES)
-    pulled = [change.option for change in made]
-    for option in sorted(order, key=pulled.count):
+    context, tokens, parallel = (int(value_of(argv, name) or 1) for name in (CONTEXT, PER_GPU, CONTEXT_PARALLEL))
+    training = (CONTEXT, PER_GPU) if context > tokens * parallel else (PER_GPU, CONTEXT)
+    engines = sum(change.option == ENGINES for change in made)
+    rounds = {ENGINES: engines, **dict.fromkeys(training, (len(made) - engines) // 2)}
+    for option in sorted((ENGINES, *training) if in_engine else (*training, ENGINES), key=rounds.__getitem__):
         before = value_of(argv, option)
         after = _lowered(option, before) if before and option not in given else None
         if before and after:

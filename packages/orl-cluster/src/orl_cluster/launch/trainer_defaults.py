@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
-from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of, training_tokens
+from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import trained_number
@@ -92,9 +92,6 @@ def options(
 
     `reference` is the checkpoint that the run begins with. `parallel` tells whether the training backend can split a
     sequence over GPUs. `generate` is the adapter's rollout function.
-
-    Raises:
-        ConfigError: `--max-context-len` is longer than the training GPUs take.
     """
     layout = request.layout
     return {
@@ -189,18 +186,10 @@ def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
 
 
 def _context_tokens(request: LaunchRequest, *, parallel: bool) -> int:
-    """Return the most ids of prompt and response together: as configured, within what the training GPUs take."""
-    config, trainer = request.run.config, request.trainer
+    """Return the most ids of prompt and response together: as configured, else the default for the training GPUs."""
+    config = request.run.config
     gpus = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1
-    per_gpu = number(request.value(PER_GPU), PER_GPU) or trainer.max_tokens_per_gpu
-    trainer = structs.replace(trainer, max_tokens_per_gpu=per_gpu, flags={CONTEXT_PARALLEL: gpus})
-    asked, taken = config.rollout.context_tokens or 0, training_tokens(trainer)
-    if asked > taken:
-        beside = f", or {CONTEXT_PARALLEL} after `--`" if parallel else ""
-        raise ConfigError(
-            f"`rollout.context_tokens` (--max-context-len) is {asked}, more than the training GPUs take: {PER_GPU} "
-            f"{taken // gpus} x context parallel {gpus} is {taken} ids; lower it, or raise {PER_GPU}{beside}"
-        )
+    trainer = structs.replace(config.trainer, flags={CONTEXT_PARALLEL: gpus})
     return context_tokens_of(structs.replace(config, trainer=trainer))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from orl_core.config.schema import RunConfig
-from orl_core.config.trainer import TrainerConfig
 from orl_core.limits import CONTEXT_TOKENS, Budgets, Limits
 
 TOKENS_PER_GPU = 8192
+CLUSTER_CONTEXT = 8192  # as in the cookbook, for each GPU that shares a sequence
 CONTEXT_PARALLEL, PER_GPU = "--context-parallel-size", "--max-tokens-per-gpu"
 
 
@@ -30,17 +30,7 @@ def context_tokens_of(config: RunConfig) -> int:
     """Return the most ids of prompt and response together, in training, evaluation and `orl rollout`."""
     if config.rollout.context_tokens or config.trainer.backend == "trl":
         return config.rollout.context_tokens or CONTEXT_TOKENS
-    return min(CONTEXT_TOKENS, training_tokens(config.trainer))
-
-
-def training_tokens(trainer: TrainerConfig) -> int:
-    """Return the most ids of one sequence that the training GPUs of a cluster take."""
-    per_gpu = _flag(trainer, PER_GPU) or trainer.max_tokens_per_gpu or TOKENS_PER_GPU
-    return per_gpu * (_flag(trainer, CONTEXT_PARALLEL) or 1)
-
-
-def _flag(trainer: TrainerConfig, option: str) -> int | None:
-    """Return the whole number that the flags of the trainer give to `option`; None if it gives none."""
-    given = {f"--{name.removeprefix('--').replace('_', '-')}": value for name, value in trainer.own_flags.items()}
-    text = str(given.get(option, "")).removesuffix(".0")
-    return int(text) if text.isdecimal() else None
+    flags = config.trainer.own_flags.items()
+    given = {f"--{name.removeprefix('--').replace('_', '-')}": value for name, value in flags}
+    parallel = str(given.get(CONTEXT_PARALLEL, "")).removesuffix(".0")
+    return CLUSTER_CONTEXT * (int(parallel) if parallel.isdecimal() else 1)

@@ -17,7 +17,10 @@ class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     context_tokens: Annotated[
         Positive | None,
-        Meta(description="Most tokens of prompt and response together; null: 32768, or fewer if training GPUs ask it."),
+        Meta(
+            description="Most tokens of prompt and response together; null: 32768 with trl, 8192 x context parallel on "
+            "a cluster."
+        ),
     ] = None
     rollout_tokens: Annotated[Positive | None, Meta(description="Most sampled tokens; null: `context_tokens`.")] = None
     patience: Annotated[
