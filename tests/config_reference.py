@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
 from orl_core.config import (
-    AgentCommand,
+    AgentConfig,
     DifficultyConfig,
     EnvironmentConfig,
     EvalConfig,
@@ -45,7 +45,7 @@ SECTIONS: dict[str, type[Struct]] = {
     "`environments.NAME`": EnvironmentConfig,
     "`environments.NAME.difficulty`": DifficultyConfig,
     "`secrets.NAME`": Secret,
-    "`agent`, a program": AgentCommand,
+    "`agent`": AgentConfig,
     "`rollout`": RolloutConfig,
     "`rollout.train_on`": TrainOn,
     "`eval`": EvalConfig,

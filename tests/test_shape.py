@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for folder in ("packages", "apps") for path in ROOT.glob(f"{folder}/*/src/**/*.py"))
-MODULE_LINES, FUNCTION_LINES, PARAMETERS = 300, 50, 6
+MODULE_LINES, FUNCTION_LINES, PARAMETERS = 400, 50, 6
 
 
 def named(path: Path) -> str:
@@ -92,7 +92,7 @@ PUBLIC = {
         "reduce_rewards render_call row_of system_prompt text_message text_of to_data"
     ),
     "orl_core.config": (
-        "AgentCommand Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
+        "AgentConfig Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
         "RolloutConfig RunConfig Secret Secrets SharedOptions TrainerConfig TrlOptions decode_config load_config"
     ),
     "orl_core.memory": (

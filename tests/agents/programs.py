@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from msgspec import Struct
-from orl_core.config import AgentCommand
+from orl_core.config import AgentConfig
 from orl_rollout import stats_of
 from orl_rollout.results.outcome import Outcome
 
@@ -31,8 +31,8 @@ class Program(Struct, frozen=True, kw_only=True):
     branches: dict[str, int] = {}
 
     @property
-    def agent(self) -> AgentCommand:
-        return AgentCommand(command=("sh", str(EXAMPLES / self.script)), env=self.env, timeout=SECONDS)
+    def agent(self) -> AgentConfig:
+        return AgentConfig(command=("sh", str(EXAMPLES / self.script)), env=self.env, timeout=SECONDS)
 
     @property
     def version(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
+from orl_core.config import AgentConfig
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_gateway.player import player_of
@@ -30,7 +31,7 @@ async def play_long(agent: str, **limits: int) -> Trajectory:
     ]
     job = RolloutSpec(task=TASK, rollout_id="k", limits=structs.replace(LIMITS, **limits))
     session = ScriptedSession(results, tools=(LOOK,))
-    player = player_of(f"examples.agents.{agent}:agent")
+    player = player_of(AgentConfig(function=f"examples.agents.{agent}:agent"))
     return await player(job, session=session, renderer=RENDERER, engine=Model(("call",)))
 
 
@@ -65,7 +66,7 @@ async def test_turns_of_the_configuration_end_the_agent(agent: str) -> None:
 async def test_call_of_an_unknown_tool_is_a_mistake_of_the_model(agent: str) -> None:
     engine = ScriptedEngine([generation_of(call_text("fly")), generation_of(call_text("look", at="1"))])
     session = ScriptedSession([ToolResult(name="look", reward=1.0, finished=True)], tools=(LOOK,))
-    player = player_of(f"examples.agents.{agent}:agent")
+    player = player_of(AgentConfig(function=f"examples.agents.{agent}:agent"))
     job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS)
     trajectory = await player(job, session=session, renderer=RENDERER, engine=engine)
     assert (trajectory.stop_reason, len(trajectory.turns), trajectory.error) == (StopReason.FINISHED, 2, "")

@@ -48,6 +48,19 @@ async def test_branches_are_counted_by_cause() -> None:
     assert metrics["A/B/trained_tokens"] == metrics["A/B/action_tokens"] > 0
 
 
+async def test_history_in_one_message_is_an_edit() -> None:
+    """dspy sends one user message, which holds more of the history in each turn."""
+    async with episode_of(Model(("text",))) as episode:
+        for steps in range(3):
+            agent = ChatAgent()
+            agent.user("Question: where?\n" + "".join(f"step {n}: I looked\n" for n in range(steps)) + "Answer now.")
+            await turn(episode, agent)
+        agent = ChatAgent(system="You are another agent.")
+        agent.user("Another task.")
+        await turn(episode, agent)
+    assert [one.branch for one in episode.trajectory().turns] == [None, "edit", "edit", "sub_agent"]
+
+
 async def test_report_is_there_for_agents_alone() -> None:
     metrics = metrics_of([stats_of(outcome_of(await branched(), EnvironmentConfig()))])
     table = agents_table([MetricsRow(step=0, kind="train", metrics=metrics)])

@@ -58,6 +58,24 @@ async def refusal_of(episode: Episode, request: ModelRequest | None = None) -> R
     return refused.value
 
 
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+async def test_cancelled_request_keeps_what_was_sampled(steps: int) -> None:
+    """An episode that ends cancels its requests wherever they are: what the engine returned is in a row."""
+    engine = Model(("reasoned",))
+    async with episode_of(engine) as episode:
+        agents = [ChatAgent() for _ in range(8)]
+        for agent in agents:
+            agent.user("Begin.")
+        asking = [asyncio.ensure_future(turn(episode, agent)) for agent in agents]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        sampled = sorted(generation.token_ids for _, generation in engine.requests)
+        assert sorted(one.action_ids for one in episode.trajectory().turns) == sampled
+
+
 async def test_turn_after_the_last_one_is_refused() -> None:
     async with episode_of(Model(), max_turns=2) as episode:
         for _ in range(2):

@@ -18,7 +18,7 @@ import openai
 import pytest
 from msgspec import structs
 from openai import AsyncOpenAI
-from orl_core.config import AgentCommand, RunConfig, decode_config
+from orl_core.config import AgentConfig, RunConfig, decode_config
 from orl_core.datum import to_data
 from orl_core.errors import ConfigError, SessionError
 from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec
@@ -191,7 +191,7 @@ async def test_environment_that_does_not_start_is_an_error() -> None:
 @pytest.mark.parametrize("name", ["no_such_module:f", f"{HERE}:nothing", f"{HERE}:no_coroutine", f"{HERE}:LOOK"])
 def test_function_that_is_no_agent_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="agent"):
-        player_of(name)
+        player_of(AgentConfig(function=name))
 
 
 class Sessions:
@@ -225,7 +225,6 @@ def test_player_is_the_built_in_loop_unless_an_agent_is_named() -> None:
 @pytest.mark.parametrize(
     ("fields", "subject"),
     [
-        ({"agent": {"command": []}}, "command"),
         ({"agent": "no function"}, "agent"),
         ({"agent": {"command": ["x", "--api-key", "planted-secret"]}}, "command"),
         ({"agent": {"command": ["x"], "env": {"MY_API_KEY": "planted-secret"}}}, "MY_API_KEY"),
@@ -254,11 +253,11 @@ post(os.environ["ORL_MCP_URL"], call)
 """
 
 
-def program(code: str, **fields: Any) -> AgentCommand:
-    return AgentCommand(command=(sys.executable, "-I", "-S", "-c", code), **fields)
+def program(code: str, **fields: Any) -> AgentConfig:
+    return AgentConfig(command=(sys.executable, "-I", "-S", "-c", code), **fields)
 
 
-async def command_plays(agent: AgentCommand, session: ScriptedSession) -> Trajectory:
+async def command_plays(agent: AgentConfig, session: ScriptedSession) -> Trajectory:
     job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS)
     return await player_of(agent)(job, session=session, renderer=RENDERER, engine=Model(("call",)), stopped=never)
 
@@ -281,7 +280,7 @@ async def test_program_that_cannot_run_is_an_error(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/no/such/interpreter")
     broken.chmod(0o700)
-    trajectory = await command_plays(AgentCommand(command=(str(broken),)), session_of(1.0))
+    trajectory = await command_plays(AgentConfig(command=(str(broken),)), session_of(1.0))
     assert trajectory.stop_reason is StopReason.ERROR
     assert "broken" in trajectory.error
 
@@ -289,15 +288,15 @@ async def test_program_that_cannot_run_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("agent", "subject"),
     [
-        (AgentCommand(command=("no-such-program",)), "no-such-program"),
-        (AgentCommand(command=("/no/such/program",)), "/no/such/program"),
-        (AgentCommand(command=("./test_player.py",)), "test_player"),  # its folder is a new one
-        (AgentCommand(command=("./no-such",), folder=str(Path(__file__).parent)), "no-such"),
-        (AgentCommand(command=("true",), folder="/no/such/folder"), "folder"),
-        (AgentCommand(command=("true",), env={"NO_SUCH_VARIABLE": None}), "NO_SUCH_VARIABLE"),
+        (AgentConfig(command=("no-such-program",)), "no-such-program"),
+        (AgentConfig(command=("/no/such/program",)), "/no/such/program"),
+        (AgentConfig(command=("./test_player.py",)), "test_player"),  # its folder is a new one
+        (AgentConfig(command=("./no-such",), folder=str(Path(__file__).parent)), "no-such"),
+        (AgentConfig(command=("true",), folder="/no/such/folder"), "folder"),
+        (AgentConfig(command=("true",), env={"NO_SUCH_VARIABLE": None}), "NO_SUCH_VARIABLE"),
     ],
 )
-def test_command_that_cannot_be_started_is_refused(agent: AgentCommand, subject: str) -> None:
+def test_command_that_cannot_be_started_is_refused(agent: AgentConfig, subject: str) -> None:
     with pytest.raises(ConfigError, match=subject):
         player_of(agent)
 
@@ -305,13 +304,13 @@ def test_command_that_cannot_be_started_is_refused(agent: AgentCommand, subject:
 def test_command_in_its_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("#!/bin/sh\n")
     (tmp_path / "mine").chmod(0o700)
-    player_of(AgentCommand(command=("./mine",), folder=str(tmp_path)))
+    player_of(AgentConfig(command=("./mine",), folder=str(tmp_path)))
 
 
 async def test_program_ends_with_all_that_it_started(tmp_path: Path) -> None:
     fifo = tmp_path / "alive"  # whoever holds the writing end is alive
     os.mkfifo(fifo)
-    agent = AgentCommand(command=("sh", "-c", f"exec 3>{fifo}; sleep 600 & sleep 600"))
+    agent = AgentConfig(command=("sh", "-c", f"exec 3>{fifo}; sleep 600 & sleep 600"))
     task = asyncio.create_task(run_command(agent, {}, bytearray()))
     alive = await asyncio.to_thread(fifo.open, "rb")  # waits until the program holds it
     task.cancel()  # a busy loop may not know yet that the program has started
@@ -340,7 +339,7 @@ async def test_program_ends_with_what_it_left_behind(leaves: str, ends: str, tmp
     fifo, begun = tmp_path / "alive", tmp_path / "begun"
     os.mkfifo(fifo)
     os.mkfifo(begun)
-    agent = AgentCommand(command=("sh", "-c", f"exec 3>{fifo}; {LEAVES[leaves]}\n: >{begun}; {ends}"))
+    agent = AgentConfig(command=("sh", "-c", f"exec 3>{fifo}; {LEAVES[leaves]}\n: >{begun}; {ends}"))
     bystander = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
     task = asyncio.create_task(run_command(agent, {}, bytearray()))
     alive = await asyncio.to_thread(fifo.open, "rb")
@@ -360,7 +359,7 @@ def test_program_gets_no_secret_of_this_process(monkeypatch: pytest.MonkeyPatch)
     for name in ("OPENREWARD_API_KEY", "HF_TOKEN", "OTHER"):
         monkeypatch.setenv(name, "planted-secret")
     monkeypatch.setenv("MY_KEY", "wanted")
-    agent = AgentCommand(command=("x",), env={"MY_KEY": None, "MODE": "fast"})
+    agent = AgentConfig(command=("x",), env={"MY_KEY": None, "MODE": "fast"})
     given = environment_of(agent, {"ORL_PROMPT": "Play."})
     assert "planted-secret" not in json.dumps(given)
     assert (given["MY_KEY"], given["MODE"], given["ORL_PROMPT"]) == ("wanted", "fast", "Play.")
@@ -381,7 +380,7 @@ async def test_secret_that_a_program_prints_is_kept_out(monkeypatch: pytest.Monk
 def test_variable_that_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
     with pytest.raises(Exception, match="MY_KEY"):
-        environment_of(AgentCommand(command=("x",), env={"MY_KEY": None}), {})
+        environment_of(AgentConfig(command=("x",), env={"MY_KEY": None}), {})
 
 
 async def test_variables_are_those_of_the_episode_alone() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +20,7 @@ from openai import AsyncOpenAI
 from orl_core.config import decode_config
 from orl_core.datum import to_data
 from orl_core.errors import OrlError
-from orl_core.trajectory import StopReason
+from orl_core.trajectory import StopReason, Trajectory
 from orl_gateway.recorder import Recorder, recording
 from orl_rollout.journal.journal import Entry, read_journal
 from orl_rollout.run_folder.contract import GatewayAddress
@@ -82,7 +84,7 @@ async def test_openai_sdk_is_recorded_exactly(model: str, tmp_path: Path) -> Non
     policy = Policy()
     async with recorded(model, tmp_path, policy) as recorder:
         assert (await chats(recorder.gateway.url, KEY)).startswith("I saw")
-        outcome = await recorder.end(KEY, reward=0.75)
+        outcome = await recorder.end(KEY, reward=0.75, id_="session-1")
         assert (outcome.reward, outcome.trajectory.stop_reason) == (0.75, StopReason.FINISHED)
         (entry,) = read_journal(tmp_path)  # on disk while the gateway goes on
     (datum,) = to_data(entry.trajectory, reward=entry.reward)
@@ -104,6 +106,64 @@ async def test_anthropic_sdk_has_a_session_of_its_own(model: str, tmp_path: Path
         told = await ended.json()
     assert (told["turns"], told["rows"], told["reward"], told["error"]) == (1, 1, 0.5, "")
     assert {key: entry.reward for key, entry in by_session(tmp_path).items()} == {told["id"]: 0.5}
+
+
+async def test_repeated_delete_ends_one_session(model: str, tmp_path: Path) -> None:
+    """A client that got no answer asks again. It must not end the session that the next agent has by then."""
+    async with recorded(model, tmp_path) as recorder, aiohttp.ClientSession() as http:
+        url = f"{recorder.gateway.url}/s/{KEY}"
+        await chats(recorder.gateway.url, KEY)
+        assert (await http.delete(url, json={"reward": 1.0})).status == 400, "the key alone names no session"
+        id_ = (await (await http.get(url)).json())["id"]
+        first = await (await http.delete(url, params={"session": id_}, json={"reward": 1.0})).json()
+        await chats(recorder.gateway.url, KEY)
+        again = await (await http.delete(url, params={"session": id_}, json={"reward": 1.0})).json()
+        assert first == again
+        assert (await http.delete(url, params={"session": "session-99"})).status == 400
+        other = (await (await http.get(url)).json())["id"]
+        assert other != id_
+        token = await recorder.begin()
+        ended = [await (await http.delete(f"{recorder.gateway.url}/s/{token}")).json() for _ in range(2)]
+        assert ended[0] == ended[1]
+        assert (await http.get(f"{recorder.gateway.url}/s/{token}")).status == 401
+    assert {key: entry.reward for key, entry in by_session(tmp_path).items()} == {id_: 1.0, other: 0.0}
+
+
+JUDGED, MAY_JUDGE = threading.Event(), threading.Event()
+
+
+def slow_reward(trajectory: Trajectory) -> float:
+    """A reward function that takes its time."""
+    JUDGED.set()
+    assert MAY_JUDGE.wait(60)
+    return 0.25
+
+
+def exiting_reward(trajectory: Trajectory) -> float:
+    """A reward function that parses arguments, say."""
+    sys.exit(2)
+
+
+async def test_slow_judge_stops_no_session(model: str, tmp_path: Path) -> None:
+    async with recorded(model, tmp_path, reward=f"{__name__}:slow_reward") as recorder:
+        token = await recorder.begin()
+        await chats(recorder.gateway.url, token)
+        ending = asyncio.ensure_future(recorder.end(token))
+        assert await asyncio.to_thread(JUDGED.wait, 60)
+        await chats(recorder.gateway.url, await recorder.begin())
+        assert not ending.done()
+        MAY_JUDGE.set()
+        assert (await ending).reward == 0.25
+
+
+async def test_judge_that_exits_ends_one_session_in_error(model: str, tmp_path: Path) -> None:
+    async with recorded(model, tmp_path, reward=f"{__name__}:exiting_reward") as recorder:
+        for _ in range(2):
+            token = await recorder.begin()
+            await chats(recorder.gateway.url, token)
+            outcome = await recorder.end(token)
+            assert outcome.trajectory.stop_reason is StopReason.ERROR
+            assert "sys.exit" in outcome.trajectory.error
 
 
 async def test_open_sessions_are_recorded_at_the_end(model: str, tmp_path: Path) -> None:
@@ -141,7 +201,7 @@ async def test_token_opens_its_own_session_alone(model: str, tmp_path: Path) -> 
             with pytest.raises(anthropic.AuthenticationError):
                 await client.messages.create(model="m", max_tokens=9, messages=[USER])
         for body in (b"", b"{"):
-            assert (await http.delete(f"{url}/s/{one}", data=body)).status == 401
+            assert (await http.delete(f"{url}/s/wrong", data=body)).status == 401
         assert (await http.delete(f"{url}/s/{other}", json={"reward": "much"})).status == 400
         assert (await http.delete(f"{url}/s/{other}", data=b'{"reward": NaN}')).status == 400
         assert (await http.delete(f"{url}/s/{other}")).status == 200
@@ -161,6 +221,6 @@ async def test_session_without_a_disk_ends_the_gateway(model: str, tmp_path: Pat
         await chats(recorder.gateway.url, KEY)
         recorder.journal.close()
         with pytest.raises(OrlError):
-            await recorder.end(KEY)
+            await recorder.end(KEY, id_="session-1")
         with pytest.raises(OrlError, match="recorded"):
             await recorder.failed

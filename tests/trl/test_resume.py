@@ -133,7 +133,7 @@ def test_setting_that_continues_differently_is_refused(
 
 def test_other_tasks_are_refused(checkpoint: Path, tmp_path: Path, whole: tuple[Path, dict[str, str]]) -> None:
     run = make_run(tmp_path / "run", checkpoint, num_rollout=9, load=str(whole[0] / "checkpoint"))
-    with pytest.raises(ConfigError, match="tasks"):
+    with pytest.raises(ConfigError, match=r"tasks\.jsonl"):
         train(run)
 
 

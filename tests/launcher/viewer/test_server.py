@@ -56,6 +56,35 @@ def outline_of(page: str) -> Outline:
     return outline
 
 
+ODD = ('{"trainer": "x"}', '{"environments": 5}', '{"rollout": []}', '{"trainer": {"num_rollout": []}}', "[]", "{")
+
+
+@pytest.mark.parametrize("config", ODD)
+async def test_odd_configuration_spoils_its_own_run_alone(runs: Path, tmp_path: Path, config: str) -> None:
+    make_run(runs / "odd", steps=2)
+    (runs / "odd" / "config.json").write_text(config, encoding="utf-8")
+    async with viewed(runs, tmp_path / "cache") as client:
+        answer = await client.get(f"/{TOKEN}/")
+        assert answer.status == 200
+        assert {*re.findall(r"/run/(\w+)", await answer.text())} >= {"trl", "slime", "rollouts", "agent"}
+        for name, most in (("trl", 200), ("odd", 500)):
+            answer = await client.get(f"/{TOKEN}/run/{name}")
+            assert answer.status <= most
+            outline_of(await answer.text())
+
+
+async def test_broken_index_is_made_again(runs: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for broken in (b"no database", b"SQLite format 3\0" + b"\xff" * 4096):
+        async with viewed(runs, cache) as client:
+            assert (await client.get(f"/{TOKEN}/run/trl/episodes")).status == 200
+        for file in cache.iterdir():
+            file.write_bytes(broken)
+    async with viewed(runs, cache) as client:
+        answer = await client.get(f"/{TOKEN}/run/trl/episodes")
+        assert (answer.status, "/episode/1" in await answer.text()) == (200, True)
+
+
 async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> None:
     before = files_in(runs)
     async with viewed(runs, tmp_path / "cache") as client:

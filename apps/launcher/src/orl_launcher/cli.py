@@ -125,7 +125,7 @@ def add_agent(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[re
 def agent(text: str) -> str | dict[str, list[str]]:
     """Return the value of `agent` that `text` spells, for argparse: a function, or a command as a shell splits it."""
     import msgspec
-    from orl_core.config.schema import Function
+    from orl_core.config.agent import Function
 
     try:
         words = shlex.split(text)

@@ -168,6 +168,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `stop_detail` is None where a budget, the environment, the host or a fault ended it.
     `messages` is how the episode began, as the environment said it, and `tools` are those that the model was told of;
     it saw both as `turns[0].observation`.
+    `counts` are what an agent's API forgave or could not promise, by name: `dropped_text`, `forced_calls_unmet`.
     `contains_secret` says that its text echoes a secret: it is journalled scrubbed, not uploaded, and does not train.
     """
 
@@ -180,6 +181,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     error: str = ""
     contains_secret: bool = field(default=False, name="leaked")
     seconds: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         for index, turn in enumerate(self.turns):

@@ -70,7 +70,9 @@ def _share_out(
     sent: list[SentCall] = []
     failures: list[tuple[int, ToolResult]] = []
     for position, call in enumerate(action.calls):
-        if isinstance(call, ToolCall) and len(sent) < limit:
+        if isinstance(call, ToolCall) and request.allowed is not None and call.name not in request.allowed:
+            failures.append((position, refused(_not_allowed(call))))
+        elif isinstance(call, ToolCall) and len(sent) < limit:
             sent.append(SentCall(id=f"call_{name}_{len(sent)}", call=call))
         else:
             failures.append((position, refused(call if isinstance(call, ParseFailure) else _too_many(call, limit))))
@@ -87,6 +89,11 @@ def _written(call: ToolCall | ParseFailure) -> str:
 def _too_many(call: ToolCall, limit: int) -> ParseFailure:
     message = f"at most {limit} calls are made in this turn, and this one was not made"
     return ParseFailure(kind=FailureKind.TOO_MANY_CALLS, name=call.name, message=message)
+
+
+def _not_allowed(call: ToolCall) -> ParseFailure:
+    message = f"`{call.name}` is not allowed in this turn, and was not called"
+    return ParseFailure(kind=FailureKind.UNKNOWN_TOOL, name=call.name, message=message)
 
 
 def _first(stops: Sequence[str], text: str) -> str:

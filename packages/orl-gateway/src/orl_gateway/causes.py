@@ -12,6 +12,7 @@ from orl_core.trajectory import BranchCause
 from orl_gateway.dialects import ModelRequest, Reply
 from orl_gateway.matching import next_key
 
+RECENT = 64  # turns that are compared: the cost of a request does not grow with the episode
 TELLING = 16  # characters of a text that the model said, from which on a copy of it is no accident
 
 
@@ -27,15 +28,33 @@ def cause_of_root(request: ModelRequest, turns: Sequence[Said]) -> BranchCause |
     """Return why `request` begins a conversation; None where it is the first."""
     if not turns:
         return None
+    turns = turns[-RECENT:]
     roots = [turn for turn in turns if turn.opening]
     if any(turn.opening == request.messages and turn.tools == request.tools for turn in roots):
         return BranchCause.FORK
     if any(_head(turn.opening) == _head(request.messages) and turn.tools != request.tools for turn in roots):
         return BranchCause.TOOLS
+    if any(_rewritten(turn.opening, request.messages) for turn in roots):
+        return BranchCause.EDIT
     goes_on = any(message.role == "assistant" for message in request.messages)
     if goes_on and any(_spoken(turn.opening) == _spoken(request.messages) for turn in roots):
         return BranchCause.EDIT
     return BranchCause.COMPACTION if _quotes(request, turns) else BranchCause.SUB_AGENT
+
+
+def _rewritten(before: Sequence[Message], now: Sequence[Message]) -> bool:
+    """Return whether `now` is `before` with more text within: dspy keeps its whole history in one user message."""
+    if not before or [message.role for message in before] != [message.role for message in now]:
+        return False
+    return all(_inserted(then.text, later.text) for then, later in zip(before, now, strict=True))
+
+
+def _inserted(before: str, now: str) -> bool:
+    """Return whether `now` is `before` with one text put into it."""
+    if len(now) < len(before) or not before:
+        return now == before
+    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
+    return now.endswith(before[start:])
 
 
 def _head(messages: Sequence[Message]) -> list[Message]:

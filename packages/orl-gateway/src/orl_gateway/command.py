@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from orl_core.config import AgentCommand
+from orl_core.config import AgentConfig
 from orl_core.config.agent import MARK
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.signals import children, interrupt
@@ -31,7 +31,7 @@ END_SECONDS = 2.0  # in which the group may end on SIGTERM
 READ_BYTES = 1 << 16
 
 
-async def run_command(agent: AgentCommand, variables: Mapping[str, str], printed: bytearray) -> None:
+async def run_command(agent: AgentConfig, variables: Mapping[str, str], printed: bytearray) -> None:
     """Run the program to its end with `variables`, and end all that it started. A cancellation ends it too.
 
     `printed` gets what it prints, the last `max_output` bytes.
@@ -40,7 +40,8 @@ async def run_command(agent: AgentCommand, variables: Mapping[str, str], printed
         OrlError: it cannot be started, or fails.
     """
     environment = {**environment_of(agent, variables), MARK: secrets.token_hex(16)}
-    with tempfile.TemporaryDirectory(prefix="orl-agent-", ignore_cleanup_errors=True) as own:
+    own = tempfile.mkdtemp(prefix="orl-agent-")
+    try:
         async with _reading(agent.max_output, printed) as output:
             with boundary(OrlError, f"starting {agent.command[0]}"):
                 process = await _start(agent, environment, own, output)
@@ -50,12 +51,14 @@ async def run_command(agent: AgentCommand, variables: Mapping[str, str], printed
                     code = await process.wait()
             finally:
                 await _end(process, environment)
+    finally:
+        await asyncio.shield(asyncio.to_thread(shutil.rmtree, own, ignore_errors=True))  # it may hold many files
     if code:
         raise OrlError(f"{agent.command[0]} ended with code {code}")
 
 
 async def _start(
-    agent: AgentCommand, environment: Mapping[str, str], own: str, output: IO[bytes]
+    agent: AgentConfig, environment: Mapping[str, str], own: str, output: IO[bytes]
 ) -> asyncio.subprocess.Process:
     """Start the program in its folder. If a cancellation comes meanwhile, end the group: asyncio ends no children.
 
@@ -79,7 +82,7 @@ async def _start(
         raise
 
 
-def check_command(agent: AgentCommand) -> None:
+def check_command(agent: AgentConfig) -> None:
     """Refuse a command that cannot be started here.
 
     Raises:
@@ -100,7 +103,7 @@ def check_command(agent: AgentCommand) -> None:
         raise ConfigError(f"`agent.command`: {program} is no program {where}")
 
 
-def environment_of(agent: AgentCommand, variables: Mapping[str, str]) -> dict[str, str]:
+def environment_of(agent: AgentConfig, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of the program. `variables` win over those of the configuration.
 
     Raises:

@@ -76,6 +76,7 @@ class Episode:
         self._started = time.monotonic()
         self._name = secrets.token_hex(4)
         self._replies = 0
+        self._unmet = 0
 
     async def __aenter__(self) -> Self:
         try:
@@ -190,6 +191,7 @@ class Episode:
         nodes, error, ending = self.tree.nodes, self.state.error, self.state.ending or StopReason.ABORTED
         detail = ending if isinstance(ending, StopDetail) and not error else None
         reason = ending.reason if isinstance(ending, StopDetail) else ending
+        counts = {"dropped_text": len(self.tree.dropped), "forced_calls_unmet": self._unmet}
         return Trajectory(
             job=self.job,
             messages=nodes[0].opening if nodes else self.opening.messages,
@@ -199,6 +201,7 @@ class Episode:
             stop_detail=detail,
             error=error,
             seconds=time.monotonic() - self._started,
+            counts={name: count for name, count in counts.items() if count},
         )
 
     async def _answer(self, request: ModelRequest) -> Reply:
@@ -213,7 +216,11 @@ class Episode:
             context = self.tree.take_context(place)
             context.extend(observation)
             turn, whole = await self._sample(place, observation, context, budget)
-        await fair_queue().enter()
+        try:
+            await fair_queue().enter()
+        except asyncio.CancelledError:  # the episode ends: what was sampled stays in a row
+            self.tree.commit(place, turn, None, context)
+            raise
         return self._commit(place, turn, context, cut=not whole)
 
     async def _observe(self, request: ModelRequest) -> tuple[Place, tuple[int, ...]]:
@@ -288,7 +295,8 @@ class Episode:
         answer = answer_of(action, place.request, counted, cut=cut, most=most)
         turn = structs.replace(turn, action=action, spans=spans, results=answer.results)
         self.tree.commit(place, turn, answer, context)
-        self.history.replies[answer.reply.name] = answer.reply
+        self.history.replies[answer.reply.name] = place.request, answer.reply
+        self._unmet += not answer.reply.meets(place.request.demand)
         return answer.reply
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from itertools import accumulate, compress, starmap
 from operator import is_not
@@ -24,9 +24,15 @@ _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _DIGIT = re.compile("[0-9]")
 
 
-def keys_of(request: ModelRequest, known: Sequence[bytes]) -> list[bytes]:
-    """Return the key of the conversation up to each message of `request`. `known` are the first of them."""
-    before, new = known[-1] if known else root_key(request.tools), request.messages[len(known) :]
+def keys_of(
+    request: ModelRequest, known: Sequence[bytes], as_sent: Callable[[Message, tuple[str, ...]], Message]
+) -> list[bytes]:
+    """Return the key of the conversation up to each message of `request`. `known` are the first of them.
+
+    `as_sent` returns a message, given the ids of its calls, as the gateway sent it.
+    """
+    before = known[-1] if known else root_key(request.tools)
+    new = map(as_sent, request.messages[len(known) :], request.call_ids[len(known) :])
     return [*known, *[*accumulate(new, next_key, initial=before)][1:]]
 
 

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from msgspec import Struct
-from orl_core.config import AgentCommand
+from orl_core.config import AgentConfig
 from orl_core.errors import OrlError, boundary
 from orl_core.messages import Message, ToolCall, ToolSpec, text_of
 from orl_core.render import Renderer
@@ -67,20 +67,21 @@ class AgentEpisode(Struct, frozen=True, kw_only=True):
 Agent = Callable[[AgentEpisode], Awaitable[object]]
 
 
-def player_of(agent: str | AgentCommand) -> Player:
+def player_of(agent: AgentConfig) -> Player:
     """Return the player of an agent: the entry point `orl.agents`.
 
     Raises:
         ConfigError: the function cannot be loaded or is no `async def` of an episode, or the program cannot be started.
     """
-    if isinstance(agent, AgentCommand):
+    samples = agent.forced_calls == "sample"
+    if not agent.function:
         check_command(agent)
-        return AgentPlayer(agent, timeout=agent.timeout)
-    with loading("agent", agent) as function:
+        return AgentPlayer(agent, timeout=agent.timeout, samples_forced_calls=samples)
+    with loading("agent", agent.function) as function:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{type(function).__name__} is no `async def` function of an episode")
         inspect.signature(function).bind(None)
-    return AgentPlayer(function)
+    return AgentPlayer(function, samples_forced_calls=samples)
 
 
 def variables_of(episode: AgentEpisode) -> dict[str, str]:
@@ -97,11 +98,17 @@ def variables_of(episode: AgentEpisode) -> dict[str, str]:
 
 
 class AgentPlayer:
-    """A Player. `timeout` is the agent's deadline in seconds, where it is shorter than that of the rollout."""
+    """A Player. `timeout` is the agent's deadline in seconds, if it is shorter than that of the rollout.
 
-    def __init__(self, agent: Agent | AgentCommand, *, timeout: float | None = None) -> None:
+    `samples_forced_calls`: as for `History`.
+    """
+
+    def __init__(
+        self, agent: Agent | AgentConfig, *, timeout: float | None = None, samples_forced_calls: bool = False
+    ) -> None:
         self._agent = agent
         self._timeout = timeout
+        self._samples = samples_forced_calls
 
     async def __call__(
         self,
@@ -115,6 +122,7 @@ class AgentPlayer:
     ) -> Trajectory:
         """Play one episode of `job.task` and return what happened. A host that aborts it ends it: it never pauses."""
         episode = Episode(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
+        episode.history.samples_forced_calls = self._samples
         ends = time.monotonic() + min(job.limits.rollout_timeout, self._timeout or job.limits.rollout_timeout)
         try:
             async with AsyncExitStack() as opened:
@@ -148,14 +156,14 @@ class AgentPlayer:
 
     async def _run(self, view: AgentEpisode, printed: bytearray) -> None:
         with boundary(OrlError, "running the agent"):
-            if isinstance(self._agent, AgentCommand):
+            if isinstance(self._agent, AgentConfig):
                 await run_command(self._agent, variables_of(view), printed)
             else:
                 await self._agent(view)
 
     def _output(self, printed: str) -> str:
         """Return what an error says of the output: of a program its end, of a function nothing."""
-        if not isinstance(self._agent, AgentCommand):
+        if not isinstance(self._agent, AgentConfig):
             return ""
         end = printed.strip()[-SHOWN_CHARACTERS:]
         return f"; the end of its output: {end}" if end else "; it printed nothing"

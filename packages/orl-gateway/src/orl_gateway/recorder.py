@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -41,6 +42,8 @@ from orl_rollout.signals import interrupt
 from orl_gateway.dialects import CHAT, RequestRefused
 from orl_gateway.episode import Episode
 from orl_gateway.server import Gateway, key_of, read_whole
+
+ENDED = 1024  # sessions whose outcome a repeated DELETE gets again
 
 
 class OwnTools:
@@ -111,11 +114,14 @@ class Recorder:
         self._reward = load_reward(config)
         (self._name,) = config.environments
         self._sessions: dict[str, _Recorded] = {}
+        self._ended: dict[tuple[str, str], asyncio.Future[Outcome]] = {}  # by token and id, the newest ones
+        self._judge = ThreadPoolExecutor(max_workers=1, thread_name_prefix="orl-reward")
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = 0
         self._closing = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        routes = [web.post("/sessions", self._post), web.delete("/s/{token}", self._delete)]
+        own = "/s/{token}"
+        routes = [web.post("/sessions", self._post), web.get(own, self._get), web.delete(own, self._delete)]
         self.gateway = Gateway(address.host, address.port, routes=routes)
 
     async def __aenter__(self) -> Self:
@@ -129,6 +135,7 @@ class Recorder:
             for session in self._sessions.values():
                 session.ended.set()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._judge.shutdown(wait=False, cancel_futures=True)
             await self.gateway.__aexit__(*exc)
 
     async def begin(self, token: str | None = None) -> str:
@@ -143,6 +150,8 @@ class Recorder:
         )
         own = OwnTools()
         episode = Episode(job, session=own, renderer=self._renderer, engine=self._engine)
+        agents = self._config.agent_config
+        episode.history.samples_forced_calls = agents is not None and agents.forced_calls == "sample"
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         session = _Recorded(episode=episode, own=own, ended=asyncio.Event(), outcome=outcome)
         token = self.gateway.add(episode, token)
@@ -160,13 +169,23 @@ class Recorder:
         """
         return self._sessions[token].outcome
 
-    async def end(self, token: str, reward: float | None = None) -> Outcome:
-        """End a session, and return its outcome when it is on disk.
+    async def end(self, token: str, reward: float | None = None, id_: str = "") -> Outcome:
+        """End a session, and return its outcome when it is on disk. A repeated request changes nothing.
+
+        `id_` names the session. The key needs it: the next session has the same key.
 
         Raises:
-            RequestRefused: no session has this token, or it cannot be recorded.
+            RequestRefused: no session has this token and id, or it cannot be recorded.
         """
-        session = self._open(token)
+        session, ended = self._sessions.get(token), self._ended_of(token)
+        if session is None and not ended:
+            raise _unknown()
+        if token == self._key and not id_:
+            raise RequestRefused("the key opens one session after another: end it as `?session=ID`, with the id of GET")
+        if session is None or id_ in ended:
+            return await asyncio.shield(ended.get(id_) or [*ended.values()][-1])
+        if id_ not in ("", session.episode.job.rollout_id):
+            raise RequestRefused(f"this token has no session `{id_:.80}`")
         session.own.reward = reward
         session.ended.set()
         return await asyncio.shield(session.outcome)
@@ -179,8 +198,12 @@ class Recorder:
         """
         session = self._sessions.get(token)
         if session is None or session.ended.is_set():
-            raise RequestRefused("no session has this token", code="unknown_token", status=401)
+            raise _unknown()
         return session
+
+    def _ended_of(self, token: str) -> dict[str, asyncio.Future[Outcome]]:
+        """Return the outcomes of the ended sessions of a token, by the sessions' ids."""
+        return {name: outcome for (of, name), outcome in self._ended.items() if of == token}
 
     async def _hold(self, token: str, session: _Recorded) -> None:
         """Keep a session open to its end, and record it. The key opens another one then."""
@@ -193,11 +216,17 @@ class Recorder:
                 episode.state.end(StopReason.TIMEOUT)
             self.gateway.remove(token)
             del self._sessions[token]
+            self._ended[token, episode.job.rollout_id] = session.outcome
+            for oldest in [*self._ended][:-ENDED]:
+                del self._ended[oldest]
             if token == self._key and not self._closing:
                 await self.begin(token)
             await episode.retries.close()
             await episode.finish()
-        outcome = outcome_of(episode.trajectory(), self._config.environments[self._name], self._reward)
+        environment = self._config.environments[self._name]
+        outcome = await asyncio.get_running_loop().run_in_executor(
+            self._judge, outcome_of, episode.trajectory(), environment, self._reward
+        )
         try:
             if episode.asked:
                 outcome = await self.journal.record(outcome)
@@ -216,20 +245,34 @@ class Recorder:
             return _refused(RequestRefused("the gateway ends", status=503))
         token = await self.begin()
         url = self.gateway.base_url(token)
-        return web.json_response({"base_url": f"{url}/v1", "anthropic_base_url": url, "api_key": token}, status=201)
+        id_ = self._sessions[token].episode.job.rollout_id
+        told = {"id": id_, "base_url": f"{url}/v1", "anthropic_base_url": url, "api_key": token}
+        return web.json_response(told, status=201)
+
+    async def _get(self, http: web.Request) -> web.Response:
+        """Return the id of the session that a token has now."""
+        try:
+            return web.json_response({"id": self._open(http.match_info["token"]).episode.job.rollout_id})
+        except RequestRefused as refusal:
+            return _refused(refusal)
 
     async def _delete(self, http: web.Request) -> web.Response:
         """End a session, with its reward where the body has one."""
         token = http.match_info["token"]
         try:
-            self._open(token)
+            if not self._ended_of(token):
+                self._open(token)
             body = await read_whole(http)
             with boundary(RequestRefused, "reading the body"):
                 given = msgspec.json.decode(body or b"{}", type=_End)
-            outcome = await self.end(token, given.reward)
+            outcome = await self.end(token, given.reward, http.query.get("session", ""))
         except RequestRefused as refusal:
             return _refused(refusal)
         return web.json_response(_told(outcome))
+
+
+def _unknown() -> RequestRefused:
+    return RequestRefused("no session has this token", code="unknown_token", status=401)
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

@@ -94,22 +94,25 @@ class _Walk(Struct, frozen=True):
 class Tree:
     """The turns of one episode, in the order in which they were sampled. `strips`: as `Limits.strip_reasoning`.
 
-    `was_full` tells that a request was refused as too long: the next conversation is a compaction.
+    `was_full` tells that a request was refused as too long: the next conversation is a compaction. `dropped` are the
+    turns whose text the agent left out beside their calls.
     """
 
     def __init__(self, renderer: Renderer, *, strips: bool = False) -> None:
         self.nodes: list[Node] = []
         self.was_full = False
+        self.dropped: set[int] = set()
         self._renderer = renderer
         self._strips = strips
         self._walks: deque[_Walk] = deque(maxlen=LINES)
         self._by_key: dict[bytes, list[Node]] = {}
+        self._by_calls: dict[tuple[str, ...], Node] = {}
         self._rendered: tuple[Place, Place, tuple[int, ...]] | None = None  # the last one: agents count before they ask
 
     def place(self, request: ModelRequest) -> Place:
         """Return where `request` continues. Nothing is rendered or changed."""
         walked = next((walk for walk in self._walks if _begins(request, walk)), None)
-        keys = keys_of(request, walked.keys if walked else ())
+        keys = keys_of(request, walked.keys if walked else (), self._as_sent)
         key = keys[-1]
         alive: Sequence[Node] = walked.alive if walked else ()  # the turns that said the request's last action so far
         last, changed, start = (walked.last, walked.changed, walked.start) if walked else (None, False, 0)
@@ -123,6 +126,8 @@ class Tree:
             alive = [node for node in alive if node.reply.call_ids == request.call_ids[index]] or alive
             if alive:
                 last, start = alive[-1], index + 1
+                if not message.text.strip() and last.reply.text.strip():
+                    self.dropped.add(last.index)
         walked = _Walk(request.messages, request.tools, request.call_ids, keys, alive, last, changed, start)
         self._walks.appendleft(walked)
         new = request.messages[start:]
@@ -131,6 +136,11 @@ class Tree:
             return Place(request=request, node=last, messages=messages, key=key, cause=None)
         cause = BranchCause.REASONING if changed else BranchCause.EDIT if last is not None else None
         return Place(request=request, node=None, messages=request.messages, key=key, cause=cause)
+
+    def _as_sent(self, message: Message, call_ids: tuple[str, ...]) -> Message:
+        """Return the message with the text that a client left out: the ids of its calls say which reply is meant."""
+        node = self._by_calls.get(call_ids) if call_ids and not message.text.strip() else None
+        return structs.replace(message, content=node.reply.message.content) if node else message
 
     def observe(self, place: Place) -> tuple[Place, tuple[int, ...]]:
         """Return the ids of what is new, and the place that they are for.
@@ -219,6 +229,7 @@ class Tree:
         if answer is not None:
             node.context = context
             self._by_key.setdefault(next_key(place.key, node.reply.message), []).append(node)
+            self._by_calls[node.reply.call_ids] = node
         return node
 
     def _strip(self, node: Node) -> Node:

@@ -108,6 +108,8 @@ def start_of(load: str | None, settings: GRPOConfig, order: Order) -> Start | No
         return None
     folder = Path(load or "").expanduser()
     for name, before, now in _changes(folder, settings, order):
+        if name == "tasks":
+            raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")
         raise ConfigError(f"--load {load}: its run has `{name}` {before}, and this one {now}. Set it as it was")
     done = int(read_object(folder / STATE).get("global_step", 0))
     if done >= settings.max_steps:

@@ -42,8 +42,9 @@ BARE: dict[str, Any] = {
 DESCRIPTION = """\
 Serve a model to any agent over the APIs of OpenAI and Anthropic, and record the token ids that were sampled.
 The agent brings its own tools: no environment is played. --engine is a running SGLang server or router.
-Every session is one episode in the journal, which `orl show` reads. The key opens a first session. POST /sessions
-begins another one, DELETE of its address ends it, with {"reward": 1.0} if you like; so does the end of the gateway.
+Every session is one episode in the journal, which `orl show` reads. The key opens one session after another. POST
+/sessions begins one with a token of its own. DELETE of its address ends it, with {"reward": 1.0} if you like. DELETE
+/s/KEY?session=ID ends one of the key, GET /s/KEY returns its ID. The end of the gateway ends all of them.
 Of the file, `rollout`, `reward`, `eval` (temperature, top_p) and what concerns the chat template are used.
 """
 EXAMPLES = """\
@@ -135,8 +136,10 @@ def _config(arguments: argparse.Namespace) -> RunConfig:
     config = with_model(cli.config_of(arguments, BARE))
     if not config.trainer.model:
         raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
-    if config.agent is not None:
-        raise cli.UsageError("`agent` plays environments, and a gateway has none. Remove it: --set agent=null")
+    if config.agent_config and config.agent_config.name:
+        raise cli.UsageError(
+            "`agent` names who plays environments, and a gateway has none. Remove it: --set agent=null"
+        )
     if config.rollout.upload:
         raise cli.UsageError("`rollout.upload`: sessions have no environment at OpenReward. Set it to false")
     sessions = EnvironmentConfig(max_turns=arguments.max_turns)

@@ -6,7 +6,7 @@ The turn is played as any rollout is, in the first environment, and is not recor
 from __future__ import annotations
 
 from msgspec import structs
-from orl_core.config import AgentCommand, RunConfig
+from orl_core.config import AgentConfig, RunConfig
 from orl_core.config.limits import context_tokens_of, limits_of
 from orl_core.errors import ConfigError, OrlError
 from orl_core.render import Renderer
@@ -22,12 +22,12 @@ from orl_launcher.playground import playground
 
 def check_agent(page: Report, config: RunConfig, renderer: Renderer | None, url: str | None) -> None:
     """Load the agent, and play one turn with it against the engine at `url`. `renderer` is None if it is unknown."""
-    agent = config.agent
-    name = f"agent {agent.command[0] if isinstance(agent, AgentCommand) else agent}"
+    agent = config.agent_config or AgentConfig()
+    name = f"agent {agent.name}"
     player = page.attempt(name, lambda: load_player(config))
     if player is None:
         return
-    started = "the program is there" if isinstance(agent, AgentCommand) else "it can be imported"
+    started = "the program is there" if agent.command else "it can be imported"
     if renderer is None or url is None:
         page.say(Verdict.OK, f"{name}: {started}")
         needs = "--engine URL" if url is None else "an environment that opens and a certified tokenizer"

@@ -14,6 +14,8 @@ def notices_of(record: Record) -> Iterator[str]:
         yield f"The run failed: {record.error}"
     if left_out := unjudged(record):
         yield f"Rollouts: {left_out}. Success, reward and turns are those of the judged ones."
+    if unmet := [point for point in record.points if point.overall("agent/forced_calls_unmet")]:
+        yield f"In {len(unmet)} of {len(record.points)} measurements, calls that agents demanded were not made."
     if silent := record.no_signal:
         yield silent.text
 

@@ -133,7 +133,8 @@ def closing_table(record: Record) -> Table:
 def agents_table(points: Sequence[MetricsRow]) -> Table:
     """Make a table of the rows and branches of rollouts that agents played; without a row if none were."""
     found = {name for point in points for key in point.metrics for name in key.split("/", 2)[2:]}
-    names = {**ROWS, **{name: f"branches: {name.partition('/')[2]}" for name in sorted(found) if "branches/" in name}}
+    counted = [name for name in sorted(found) if name.startswith(("branches/", "agent/"))]
+    names = {**ROWS, **{name: name.replace("/", ": ").replace("_", " ") for name in counted}}
     table = plain_table("rollouts of agents", "mean")
     for name, label in names.items():
         value = mean(point.overall(name) for point in points)

@@ -8,7 +8,7 @@ from textwrap import shorten
 from typing import Any, Literal
 
 from msgspec import Struct
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 from orl_rollout.bounded_files import MOST_BYTES
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, is_run, read_record
@@ -87,29 +87,33 @@ class Catalog:
 
     def _line(self, name: str, path: Path) -> RunLine:
         try:
-            record = self.record(path)
-        except (OrlError, OSError) as fault:
+            with boundary(OrlError, f"reading {path}"):  # a file of another program, or of an older version
+                return _line_of(name, self.record(path))
+        except OrlError as fault:
             return RunLine(name=name, state="unreadable", problem=str(fault))
-        changed = last_change(record)
-        trainer: dict[str, Any] = record.config.get("trainer", {})
-        kind, latest = record.judged_on, record.points[-1:]
-        change = record.change("success")
-        measured, tally = (kind, record.tally(kind)) if change or not latest else (latest[0].kind, tally_of(latest))
-        notes = (label_of(record, measured) if latest else "", str(tally), "no signal" if record.no_signal else "")
-        return RunLine(
-            name=name,
-            state=state_of(record, changed),
-            model=str(trainer.get("model") or ""),
-            backend=str(trainer.get("backend") or ""),
-            environments=", ".join(record.environments),
-            steps=len(record.steps),
-            change=change,
-            success=latest[0].overall("success") if latest else None,
-            note=", ".join(filter(None, notes)),
-            curve=Line(*record.curve("success", kind)),
-            changed=changed,
-            problem=shorten(record.error, PROBLEM, placeholder=" ..."),
-        )
+
+
+def _line_of(name: str, record: Record) -> RunLine:
+    changed = last_change(record)
+    trainer: dict[str, Any] = record.config.get("trainer", {})
+    kind, latest = record.judged_on, record.points[-1:]
+    change = record.change("success")
+    measured, tally = (kind, record.tally(kind)) if change or not latest else (latest[0].kind, tally_of(latest))
+    notes = (label_of(record, measured) if latest else "", str(tally), "no signal" if record.no_signal else "")
+    return RunLine(
+        name=name,
+        state=state_of(record, changed),
+        model=str(trainer.get("model") or ""),
+        backend=str(trainer.get("backend") or ""),
+        environments=", ".join(record.environments),
+        steps=len(record.steps),
+        change=change,
+        success=latest[0].overall("success") if latest else None,
+        note=", ".join(filter(None, notes)),
+        curve=Line(*record.curve("success", kind)),
+        changed=changed,
+        problem=shorten(record.error, PROBLEM, placeholder=" ..."),
+    )
 
 
 def state_of(record: Record, changed: float) -> State:

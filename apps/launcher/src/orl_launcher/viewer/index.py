@@ -10,7 +10,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,12 @@ class Index:
             self._make()
 
     def _make(self) -> None:
-        with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+        with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(self._path, isolation_level=None)) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version == VERSION:
+            if version == VERSION and database.execute("PRAGMA quick_check").fetchone()[0] == "ok":
                 return
-        self._path.unlink()
+        for suffix in ("", "-wal", "-shm"):  # it is a cache: one that is broken or old is made again
+            Path(f"{self._path}{suffix}").unlink(missing_ok=True)
         with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
             database.execute("PRAGMA journal_mode = WAL")
             database.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from aiohttp import web
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_launcher.viewer.catalog import Catalog
 from orl_launcher.viewer.indexes import Indexes
@@ -93,7 +93,7 @@ class Viewer:
         async def handle(request: web.Request) -> web.StreamResponse:
             status = 200
             try:
-                text = await asyncio.to_thread(made, request)
+                text = await asyncio.to_thread(_within, made, request)
             except NotFoundError as fault:
                 status, text = 404, self._pages.problem(str(fault))
             except ConfigError as fault:
@@ -117,3 +117,9 @@ class Viewer:
             raise web.HTTPNotFound
         text = files("orl_launcher.view").joinpath(name).read_text(encoding="utf-8")
         return web.Response(text=text, content_type=ASSETS[name])
+
+
+def _within(made: Callable[[web.Request], str], request: web.Request) -> str:
+    """Return a page. Files of a run may hold anything: what they break is this page alone."""
+    with boundary(OrlError, f"making the page {request.rel_url.path}"):
+        return made(request)

@@ -1,6 +1,6 @@
 """Configuration: one YAML file, decoded into a frozen RunConfig that every stage reads and none writes."""
 
-from orl_core.config.agent import AgentCommand
+from orl_core.config.agent import AgentConfig
 from orl_core.config.load import decode_config, load_config
 from orl_core.config.rollout import RolloutConfig
 from orl_core.config.schema import (
@@ -17,7 +17,7 @@ from orl_core.config.schema import (
 from orl_core.config.trainer import Backend, SharedOptions, TrainerConfig, TrlOptions
 
 __all__ = [
-    "AgentCommand",
+    "AgentConfig",
     "Backend",
     "DifficultyConfig",
     "EnvironmentConfig",

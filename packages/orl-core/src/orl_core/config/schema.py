@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from orl_core.config.agent import AgentCommand, agent_mistakes
+from orl_core.config.agent import AgentConfig, Function, agent_mistakes
 from orl_core.config.checked import Checked, check_fields
 from orl_core.config.rollout import RolloutConfig
 from orl_core.config.trainer import TrainerConfig, stall_mistakes
@@ -28,8 +28,6 @@ from orl_core.tools import ToolFormat
 from orl_core.tools.format import check_system_prompt
 
 Url = Annotated[str, Meta(pattern=r"^https?://[^@?#\s]*\Z", title="address (http or https, without login and query)")]
-_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-Function = Annotated[str, Meta(pattern=rf"^{_NAME}:{_NAME}\Z", title="module:function")]
 Reduction = Literal["sum", "mean", "max", "min", "last"]
 RewardMode = Literal["replace", "add", "scale"]
 _TEMPLATE = re.compile(r"\{[{%]")  # in every chat template, and in no path of one
@@ -181,9 +179,9 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="Your function's value replaces the environment's reward, is added to it, or scales it."),
     ] = "replace"
     agent: Annotated[
-        Function | AgentCommand | None,
+        Function | AgentConfig | None,
         Meta(
-            description="Agent that plays: your function `async def agent(episode)`, or a program. Null: the built-in "
+            description="Agent that plays: your function `async def agent(episode)`, or a section. Null: the built-in "
             "loop. Needs orl-gateway."
         ),
     ] = None
@@ -225,7 +223,7 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 yield str(exc)
         yield from self._reward_mistakes()
         yield from stall_mistakes(self.trainer, self.rollout.rollout_timeout + self.rollout.patience)
-        yield from agent_mistakes(self.agent, self.rollout)
+        yield from agent_mistakes(self.agent_config, self.rollout)
         if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
             yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
 
@@ -242,6 +240,11 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             yield f"`turn_advantages` needs `reward_mode: add`, and it is {self.reward_mode}"
         if self.group_reward.mode == "only":
             yield "`turn_advantages` needs turn rewards, and `group_reward.mode: only` replaces them. Use `blend`"
+
+    @property
+    def agent_config(self) -> AgentConfig | None:
+        """Return the section `agent`, also if it is the name of a function alone."""
+        return AgentConfig(function=self.agent) if isinstance(self.agent, str) else self.agent
 
     @property
     def several_rows(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -40,6 +41,7 @@ class _Message(Struct, kw_only=True):
 
 class _ToolChoice(Struct, kw_only=True):
     type: str = "auto"
+    name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
@@ -66,7 +68,7 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
     history = history or History()
-    asked, members = history.bodies.read(body, "messages", _read)
+    asked, members = history.bodies.read(body, "messages", partial(_read, samples=history.samples_forced_calls))
     system = [block.text for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
     parts = [msgspec.json.encode(system), *members]
     messages, call_ids = history.conversation("anthropic", parts, _add).messages()
@@ -77,26 +79,33 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         model=asked.model,
         max_tokens=asked.max_tokens,
         stop=tuple(asked.stop_sequences),
-        allows_calls=asked.tool_choice.type == "auto",
+        allows_calls=asked.tool_choice.type != "none",
+        demand=_demand(asked.tool_choice),
         allows_parallel=not asked.tool_choice.disable_parallel_tool_use,
         stream=asked.stream,
         stream_usage=True,
     )
 
 
-def _read(body: bytes) -> _Body:
-    return read_body(body, _Body, _faults)
+def _demand(choice: _ToolChoice) -> str | None:
+    """Return the tool that must be called, "" for any, None for no demand."""
+    return {"any": "", "tool": choice.name or ""}.get(choice.type)
 
 
-def _faults(asked: _Body) -> Iterator[RequestRefused]:
+def _read(body: bytes, *, samples: bool) -> _Body:
+    return read_body(body, _Body, partial(_faults, samples=samples))
+
+
+def _faults(asked: _Body, *, samples: bool) -> Iterator[RequestRefused]:
     """Yield changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
     for edit in _blocks(asked.context_management.get("edits") or []):
         if not str(edit.get("type")).startswith(_REASONING_EDIT):
             yield unsupported(f"`context_management`: an edit of type `{edit.get('type')}`")
     for name in sorted(name for name, value in asked.output_config.items() if name != "effort" and value is not None):
         yield unsupported(f"`output_config`: `{name}`")
-    if asked.tool_choice.type not in ("auto", "none"):
-        yield forced_call(asked.tool_choice.type)
+    if asked.tool_choice.type not in ("auto", "none", "any", "tool"):
+        yield unsupported(f"`tool_choice` of type `{asked.tool_choice.type}`", "send `auto`")
+    yield from forced_call(_demand(asked.tool_choice), samples=samples)
 
 
 def _tools(text: bytes) -> tuple[ToolSpec, ...]:

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct, field, structs
 from msgspec.json import Decoder
 from orl_core.messages import ToolSpec
 
 from orl_gateway.dialects.client_api import ClientApi, Event, data_of
 from orl_gateway.dialects.conversation import Conversation, History
 from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.openai import KEEPALIVE, error, function_tool
+from orl_gateway.dialects.openai import KEEPALIVE, choice_faults, error, function_tool, tool_choice
 from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     arguments_of,
-    forced_call,
     read_body,
     read_field,
     text_blocks,
@@ -85,7 +85,7 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
     history = history or History()
-    asked, parts = history.bodies.read(body, "messages", _read)
+    asked, parts = history.bodies.read(body, "messages", partial(_read, samples=history.samples_forced_calls))
     messages, call_ids = history.conversation("chat", parts, _add).messages()
     return ModelRequest(
         messages=messages,
@@ -94,18 +94,18 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         model=asked.model,
         max_tokens=asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens,
         stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
-        allows_calls=asked.tool_choice == "auto",
+        **structs.asdict(tool_choice(asked.tool_choice)),
         allows_parallel=asked.parallel_tool_calls,
         stream=asked.stream,
         stream_usage=asked.stream_options.include_usage is True,
     )
 
 
-def _read(body: bytes) -> _Body:
-    return read_body(body, _Body, _faults)
+def _read(body: bytes, *, samples: bool) -> _Body:
+    return read_body(body, _Body, partial(_faults, samples=samples))
 
 
-def _faults(asked: _Body) -> Iterator[RequestRefused]:
+def _faults(asked: _Body, *, samples: bool) -> Iterator[RequestRefused]:
     if asked.n != 1:
         yield unsupported(f"`n`: {asked.n}, several answers to one request,")
     if asked.logprobs:
@@ -114,8 +114,7 @@ def _faults(asked: _Body) -> Iterator[RequestRefused]:
         yield unsupported(f"`response_format` of type `{kind}`")
     if unknown := sorted({*asked.modalities} - {"text"}):
         yield unsupported(f"`modalities`: {', '.join(unknown)}")
-    if asked.tool_choice not in ("auto", "none"):
-        yield forced_call(asked.tool_choice)
+    yield from choice_faults(asked.tool_choice, samples=samples)
 
 
 def _add(conversation: Conversation, index: int, part: bytes) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from orl_core.messages import Message, TextBlock, ToolCall
 
 from orl_gateway.dialects.bodies import LINES, Bodies, lasting
-from orl_gateway.dialects.exchange import Reply, RequestRefused
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
 from orl_gateway.dialects.reading import unsupported
 
 T = TypeVar("T")
@@ -133,12 +133,14 @@ class _Line(Struct, frozen=True):
 class History:
     """Requests of one episode that were read before. Equal bytes are not read a second time.
 
-    `replies` are those of the episode by their names: clients may name a part of one by its id.
+    `replies` are those of the episode by their names, each with its request: clients may name one, or a part of it, by
+    its id. `samples_forced_calls` tells that a call which a client demands is sampled like any other.
     """
 
     def __init__(self) -> None:
         self.bodies = Bodies()
-        self.replies: dict[str, Reply] = {}
+        self.samples_forced_calls = False
+        self.replies: dict[str, tuple[ModelRequest, Reply]] = {}
         self._lines: deque[_Line] = deque(maxlen=LINES)
         self._tools: dict[tuple[str, bytes], Any] = {}
 

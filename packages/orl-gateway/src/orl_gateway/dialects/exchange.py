@@ -39,7 +39,9 @@ class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `messages` hold one system message at most, the first, and no two user messages in a row. Results stand in the order
     of the calls that they answer. `call_ids` has length N: the ids of an assistant message's calls, else ().
     `namespaces` are those of tools that have one, by the tool's name here: Responses has them. `allows_calls` is false
-    where the agent wants no call now; `allows_parallel` where it wants one at most.
+    where the agent wants no call now; `allows_parallel` where it wants one at most. `demand` names the tool that must
+    be called, "" is any, None demands nothing. `allowed` are the tools that may be called, None is all.
+    `items` is the input as the client wrote it, of an API whose later requests may refer to it.
     """
 
     messages: tuple[Message, ...]
@@ -51,6 +53,9 @@ class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     stop: tuple[str, ...] = ()
     allows_calls: bool = True
     allows_parallel: bool = True
+    demand: str | None = None
+    allowed: frozenset[str] | None = None
+    items: tuple[bytes, ...] = ()
     stream: bool = False
     stream_usage: bool = False
 
@@ -86,6 +91,10 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return the reply as clients send it back, without its reasoning, which some drop."""
         content = (TextBlock(text=self.text),) if self.text else ()
         return Message(role="assistant", content=content, calls=tuple(sent.call for sent in self.calls))
+
+    def meets(self, demand: str | None) -> bool:
+        """Tell whether the reply holds the call that a request demands; see ModelRequest."""
+        return demand is None or any(demand in ("", sent.call.name) for sent in self.calls)
 
     @property
     def call_ids(self) -> tuple[str, ...]:

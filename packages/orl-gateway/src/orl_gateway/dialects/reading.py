@@ -57,7 +57,6 @@ _NEUTRAL: dict[str, tuple[bytes, ...]] = {  # values of other fields that change
     "betas": (b"[]",),
 }
 _REMEDIES = {
-    "previous_response_id": "send the whole conversation, with `store: false` if a framework asks",
     "functions": "send `tools`",
     "function_call": "send `tool_choice`",
 }
@@ -131,9 +130,16 @@ def unsupported(what: str, remedy: str = "leave it out") -> RequestRefused:
     return RequestRefused(f"{what} is not supported by this gateway: {remedy}", code="unsupported")
 
 
-def forced_call(choice: object) -> RequestRefused:
-    """Return the refusal of a call that is demanded, which sampling cannot promise."""
-    return unsupported(f"`tool_choice`: {choice!r:.80}, a call that the model must make,", "send `auto`")
+def forced_call(demand: str | None, *, samples: bool) -> Iterator[RequestRefused]:
+    """Yield the refusal of a call that is demanded, unless the agent lives with what is sampled freely.
+
+    `demand` is as in ModelRequest. Decoding that enforces a call would sample from another policy than the one that is
+    trained (law L1).
+    """
+    if demand is not None and not samples:
+        which = f" of `{demand}`" if demand else ""
+        remedy = "send `auto`, or set `agent.forced_calls: sample`"
+        yield unsupported(f"`tool_choice`: a call{which} that the model must make", remedy)
 
 
 def text_blocks(content: object, where: str) -> tuple[TextBlock, ...]:

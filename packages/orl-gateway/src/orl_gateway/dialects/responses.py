@@ -1,4 +1,4 @@
-"""OpenAI's Responses: `/v1/responses`, without state on the server: each request holds its whole input."""
+"""OpenAI's Responses: `/v1/responses`. A request holds its whole input, or names the answer that it continues."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from orl_core.messages import ToolSpec
 from orl_gateway.dialects.client_api import ClientApi, Event, named
 from orl_gateway.dialects.conversation import Conversation, History
 from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.openai import KEEPALIVE, error, function_tool
+from orl_gateway.dialects.openai import KEEPALIVE, choice_faults, error, function_tool, tool_choice
 from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     arguments_of,
-    forced_call,
     read_body,
     read_field,
     text_blocks,
@@ -38,6 +37,7 @@ class _Text(Struct, kw_only=True):
 class _Body(Struct, kw_only=True):
     input: Raw
     instructions: str = ""
+    previous_response_id: str = ""
     model: str = ""
     tools: Raw = NO_TOOLS
     tool_choice: Any = "auto"
@@ -61,7 +61,8 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         RequestRefused: it is malformed, or asks for what the gateway cannot obey.
     """
     history = history or History()
-    asked, items = history.bodies.read(body, "input", _read)
+    asked, new = history.bodies.read(body, "input", partial(_read, samples=history.samples_forced_calls))
+    items = (*_before(history, asked.previous_response_id), *new)
     parts = [msgspec.json.encode(asked.instructions), *items]
     messages, call_ids = history.conversation("responses", parts, partial(_add, history)).messages()
     tools, namespaces = history.tools("responses", bytes(asked.tools), _tools)
@@ -72,21 +73,39 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
         namespaces=namespaces,
         model=asked.model,
         max_tokens=asked.max_output_tokens,
-        allows_calls=asked.tool_choice == "auto",
+        **structs.asdict(tool_choice(asked.tool_choice)),
+        items=items,
         allows_parallel=asked.parallel_tool_calls,
         stream=asked.stream,
         stream_usage=True,
     )
 
 
-def _read(body: bytes) -> _Body:
+def _before(history: History, id_: str) -> tuple[bytes, ...]:
+    """Return the items of an earlier request and of the answer to it, which a client names by the answer's id.
+
+    Raises:
+        RequestRefused: it is no answer of this episode.
+    """
+    if not id_:
+        return ()
+    known = history.replies.get(id_.removeprefix("resp_"))
+    if known is None:
+        raise unsupported(
+            f"`previous_response_id`: `{id_}`, no answer of this session,", "send the conversation as `input`"
+        )
+    request, reply = known
+    return (*request.items, *map(msgspec.json.encode, _output(reply, request)))
+
+
+def _read(body: bytes, *, samples: bool) -> _Body:
     """Read a body. An input of text becomes a list of one item."""
-    asked = read_body(body, _Body, _faults)
+    asked = read_body(body, _Body, partial(_faults, samples=samples))
     text = bytes(asked.input)
     return structs.replace(asked, input=Raw(b"[%s]" % text)) if text.startswith(b'"') else asked
 
 
-def _faults(asked: _Body) -> Iterator[RequestRefused]:
+def _faults(asked: _Body, *, samples: bool) -> Iterator[RequestRefused]:
     if (kind := (asked.text.format or {}).get("type", "text")) != "text":
         yield unsupported(f"`text.format` of type `{kind}`")
     if unknown := sorted({*asked.include} - {"reasoning.encrypted_content"}):
@@ -95,8 +114,7 @@ def _faults(asked: _Body) -> Iterator[RequestRefused]:
         yield unsupported(f"`truncation`: `{asked.truncation}`", "send `disabled`")
     if asked.background:
         yield unsupported("`background`")
-    if asked.tool_choice not in ("auto", "none"):
-        yield forced_call(asked.tool_choice)
+    yield from choice_faults(asked.tool_choice, samples=samples)
 
 
 def _tools(text: bytes) -> tuple[tuple[ToolSpec, ...], dict[str, str]]:
@@ -135,9 +153,8 @@ def _add(history: History, conversation: Conversation, index: int, part: bytes) 
 
 def _referred(history: History, id_: str, where: str) -> dict[str, Any]:
     """Return the item of an earlier answer that a client names by its id, as those do that rely on `store`."""
-    reply = history.replies.get("".join(id_.split("_")[1:2]))
-    items = _output(reply, ModelRequest(messages=(), call_ids=())) if reply else []
-    for item in items:
+    known = history.replies.get("".join(id_.split("_")[1:2]))
+    for item in _output(known[1], known[0]) if known else []:
         if item["id"] == id_:
             return item
     raise unsupported(f"{where}: an `item_reference` to `{id_}`, which is no item of an earlier answer,")

@@ -23,9 +23,10 @@ SMALLEST_DIFFERENCE = 1e-6  # between rewards that counts as one
 class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One rollout in numbers. Times are seconds, tokens are ids; `valid_turns` are those whose calls all were valid.
 
-    `rows` counts its data, `branches` the turns that began another conversation, by cause. `agent` tells whether an
-    agent of the user's played it, `replayed` whether it was played again after its connection broke, `unrewarded` that
-    it finished and no result carried a reward. `rewards` are the results that carried one, a finite number.
+    `rows` counts its data, `branches` the turns that began another conversation, by cause, `counts` those of the
+    trajectory. `agent` tells whether an agent of the user's played it, `replayed` whether it was played again after its
+    connection broke, `unrewarded` that it finished and no result carried a reward. `rewards` are the results that
+    carried one, a finite number.
     """
 
     environment: str
@@ -48,6 +49,7 @@ class RolloutStats(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     rows: int = 0
     trained_tokens: int = 0
     branches: dict[str, int] = {}
+    counts: dict[str, int] = {}
     agent: bool = False
     replayed: bool = False
     rewards: int = 0
@@ -84,6 +86,7 @@ def stats_of(outcome: Outcome) -> RolloutStats:
         rows=len(outcome.datums),
         trained_tokens=sum(sum(datum.loss_mask) for datum in outcome.datums),
         branches=dict(Counter(turn.branch.value for turn in trajectory.turns if turn.branch is not None)),
+        counts=trajectory.counts,
         agent=any(turn.messages for turn in trajectory.turns),
         replayed=outcome.replayed,
         rewards=sum(map(isfinite, trajectory.rewards)),
@@ -221,11 +224,13 @@ def _row_metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
     if not any(member.agent or member.rows > 1 for member in batch):
         return {}
     causes = sorted({cause for member in batch for cause in member.branches})
+    counts = sorted({name for member in batch for name in member.counts})
     return {
         "rows": _mean(float(member.rows) for member in batch),
         "single_rows": _mean(float(member.rows == 1) for member in batch),
         "trained_tokens": _mean(float(member.trained_tokens) for member in batch),
         **{f"branches/{cause}": _mean(float(m.branches.get(cause, 0)) for m in batch) for cause in causes},
+        **{f"agent/{name}": _mean(float(m.counts.get(name, 0)) for m in batch) for name in counts},
     }
 
 

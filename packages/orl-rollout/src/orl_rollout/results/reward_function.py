@@ -38,7 +38,10 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
             ValueError: the function does not return a finite number. All else that it raises goes through.
         """
         settings = {SETTINGS: structs.replace(config, secrets={})} if self.takes_settings else {}
-        given = self.function(trajectory, **settings)
+        try:
+            given = self.function(trajectory, **settings)
+        except SystemExit as exc:  # it would end the event loop, and every other rollout with it
+            raise RuntimeError(f"it called sys.exit({exc.code!r}). Raise an exception, or return a reward") from exc
         if not math.isfinite(given):
             raise ValueError(f"it returned {given!r}, not a finite number")
         value = float(given)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Protocol, cast
 
-from orl_core.config import AgentCommand, RunConfig
+from orl_core.config import AgentConfig, RunConfig
 from orl_core.errors import ConfigError
 from orl_core.render import Renderer
 from orl_core.trajectory import RolloutSpec, Trajectory
@@ -40,11 +40,14 @@ def load_player(config: RunConfig) -> Player:
     """Return the player that the configuration names.
 
     Raises:
-        ConfigError: the agent cannot be loaded, or no package is installed that plays with agents.
+        ConfigError: the agent is not named or cannot be loaded, or no package is installed that plays with agents.
     """
-    if config.agent is None:
+    agent = config.agent_config
+    if agent is None:
         return rollout
+    if not agent.name:
+        raise ConfigError("`agent` names no `function` and no `command`. Name one: only `orl gateway` needs none")
     found = next(iter(entry_points(group=GROUP)), None)
     if found is None:
         raise ConfigError("`agent` needs the package orl-gateway, which is not in this environment. Install it")
-    return cast("Callable[[str | AgentCommand], Player]", found.load())(config.agent)
+    return cast("Callable[[AgentConfig], Player]", found.load())(agent)

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from msgspec import Struct, field, structs
-from orl_core.config import AgentCommand, EnvironmentConfig, RunConfig
+from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.config.limits import limits_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_core.messages import TextBlock
@@ -102,7 +102,9 @@ class Runtime:
         self._reward = load_reward(config)
         self._judges = ThreadPoolExecutor(thread_name_prefix="orl-reward")
         self._player = load_player(config)
-        self._may_replay = not isinstance(config.agent, AgentCommand)  # what a program did outside stays done
+        self._may_replay = not (
+            config.agent_config and config.agent_config.command
+        )  # what a program did outside stays done
         self._unrewarded: set[str] = set()  # environments that were warned about
         self._limiters = {
             name: AdaptiveLimiter(config.environment(name).max_concurrency, name=name, patience=config.rollout.patience)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from orl_core.config import AgentCommand, RunConfig, Secret, Secrets
+from orl_core.config import RunConfig, Secret, Secrets
 from orl_core.credentials import takes_secret
 
 
@@ -57,7 +57,7 @@ def all_entries(config: RunConfig) -> list[SecretEntry]:
 
 def agent_secrets(config: RunConfig) -> list[tuple[str, str]]:
     """Return the variables of this process that the agent's program gets and that take a secret, with their values."""
-    given = config.agent.env if isinstance(config.agent, AgentCommand) else {}
+    given = config.agent_config.env if config.agent_config else {}
     names = [name for name, value in given.items() if value is None and takes_secret(name)]
     return [(name, os.environ.get(name, "")) for name in names]
 

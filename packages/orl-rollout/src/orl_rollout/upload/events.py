@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
-from orl_core.config import AgentCommand, RunConfig, TrainerConfig
+from orl_core.config import RunConfig, TrainerConfig
 from orl_core.messages import Action, Message, ParseFailure, ToolCall, ToolSpec, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.tools.format import for_system_prompt
@@ -107,7 +107,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
 
 
 def _rollout_info(entry: Entry, config: RunConfig) -> dict[str, Any]:
-    job, agent = entry.trajectory.job, config.agent
+    job, agent = entry.trajectory.job, config.agent_config
     compactions = sum(turn.branch is BranchCause.COMPACTION for turn in entry.trajectory.turns)
     return {
         "task_index": job.task.index,
@@ -117,7 +117,7 @@ def _rollout_info(entry: Entry, config: RunConfig) -> dict[str, Any]:
         "top_k": job.sampling.get("top_k"),
         "max_tokens": job.turn_tokens,
         "duration_ms": int(entry.trajectory.seconds * 1000),
-        "harness": PurePath(agent.command[0]).name if isinstance(agent, AgentCommand) else agent or "orl",
+        "harness": (agent.function or PurePath(agent.name).name) if agent else "orl",
         "num_compactions": compactions if agent else None,
     }
 

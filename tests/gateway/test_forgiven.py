@@ -1,0 +1,200 @@
+"""What the gateway forgives or samples freely: text dropped beside calls, answers named by id, demanded calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from orl_core.config import EnvironmentConfig, RunConfig, decode_config
+from orl_core.errors import ConfigError
+from orl_core.messages import ToolSpec
+from orl_core.trajectory import BranchCause, RolloutSpec
+from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, RequestRefused
+from orl_gateway.player import player_of
+from orl_launcher.view.notices import notices_of
+from orl_rollout import metrics_of, stats_of
+from orl_rollout.results.outcome import outcome_of
+from orl_rollout.run_folder.metrics_log import MetricsRow
+from orl_rollout.run_folder.record import Record
+from orl_rollout.runtime.player import load_player
+from orl_testing import ScriptedSession
+
+from tests.gateway.agents import LIMITS, LOOK, RENDERER, TASK, ChatAgent, Model, ResponsesAgent, episode_of, turn
+
+USER: Any = {"role": "user", "content": "Hi."}
+FUNCTIONS: Any = [{"type": "function", "function": LOOK}]
+AUTO: list[Any] = [
+    "auto",
+    {"type": "auto"},
+    {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": LOOK}]}},
+    {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
+]
+DEMANDS: list[tuple[ClientApi, Any, str]] = [
+    (CHAT, "required", ""),
+    (CHAT, {"type": "function", "function": {"name": "look"}}, "look"),
+    (RESPONSES, "required", ""),
+    (RESPONSES, {"type": "function", "name": "look"}, "look"),
+    (RESPONSES, {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}]}, ""),
+    (ANTHROPIC, {"type": "any"}, ""),
+    (ANTHROPIC, {"type": "tool", "name": "look"}, "look"),
+]
+
+
+@pytest.mark.parametrize("text", [None, "", "absent"])
+async def test_text_dropped_beside_calls_is_one_row(text: str | None) -> None:
+    """CrewAI sends null, Semantic Kernel no content; the ids of the calls prove which answer is meant."""
+    async with episode_of(Model(("reasoned",))) as episode:
+        agent = ChatAgent()
+        agent.user("Begin.")
+        for _ in range(4):
+            await turn(episode, agent)
+            del agent.said[-1]["content"]
+            if text != "absent":
+                agent.said[-1]["content"] = text
+            agent.answer("Go on.")
+        trajectory = episode.trajectory()
+    assert [one.branch for one in trajectory.turns] == [None] * 4
+    assert trajectory.counts == {"dropped_text": 3}
+    metrics = metrics_of([stats_of(outcome_of(trajectory, EnvironmentConfig()))])
+    assert (metrics["A/B/rows"], metrics["A/B/agent/dropped_text"]) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize("change", ["other text", "other arguments", "other ids"])
+async def test_what_proves_no_answer_stays_an_edit(change: str) -> None:
+    async with episode_of(Model(("reasoned",))) as episode:
+        agent = ChatAgent()
+        agent.user("Begin.")
+        await turn(episode, agent)
+        agent.answer("Go on.")
+        await turn(episode, agent)
+        said, (call,) = agent.said[-1], agent.said[-1]["tool_calls"]
+        said["content"] = "Other." if change == "other text" else None
+        if change == "other arguments":
+            call["function"]["arguments"] = '{"at": 99}'
+        elif change == "other ids":
+            call["id"] = agent.owed[0] = "call_mine"
+        agent.answer("Go on.")
+        await turn(episode, agent)
+        trajectory = episode.trajectory()
+    assert trajectory.turns[-1].branch is BranchCause.EDIT
+    assert trajectory.counts == {}
+
+
+async def test_answer_named_by_its_id_goes_on() -> None:
+    """Agent Framework sends what is new alone, and the id of the answer before."""
+    async with episode_of(Model(("reasoned", "calls", "text"))) as episode:
+        agent = ResponsesAgent()
+        agent.user("Begin.")
+        for _ in range(6):
+            body = await turn(episode, agent)
+            agent.wire |= {"input": [], "previous_response_id": body["id"]}
+            agent.answer("Go on.")
+        assert [one.branch for one in episode.trajectory().turns] == [None] * 6
+        first = episode.trajectory().turns[0].messages
+        assert [message.role for message in first] == ["system", "user"]
+
+
+async def test_unknown_answer_is_refused() -> None:
+    async with episode_of(Model()) as episode, episode_of(Model()) as other:
+        agent, stranger = ResponsesAgent(), ResponsesAgent()
+        stranger.user("Begin.")
+        body = await turn(other, stranger)
+        for id_ in (body["id"], "resp_none", "x"):
+            agent.wire |= {"input": "Go on.", "previous_response_id": id_}
+            with pytest.raises(RequestRefused, match="previous_response_id") as refused:
+                await turn(episode, agent)
+            assert refused.value.status == 400
+
+
+def body_of(api: ClientApi, choice: Any) -> bytes:
+    given = {"input": "Hi."} if api is RESPONSES else {"messages": [USER]}
+    return json.dumps({**given, "tool_choice": choice}).encode()
+
+
+@pytest.mark.parametrize("choice", AUTO)
+@pytest.mark.parametrize("api", [CHAT, RESPONSES], ids=lambda api: api.name)
+def test_choice_that_demands_nothing_is_accepted(api: ClientApi, choice: Any) -> None:
+    request = api.read(body_of(api, choice))
+    assert (request.demand, request.allows_calls) == (None, True)
+
+
+@pytest.mark.parametrize(("api", "choice", "demand"), DEMANDS)
+async def test_demanded_call_is_refused_or_sampled(api: ClientApi, choice: Any, demand: str) -> None:
+    with pytest.raises(RequestRefused, match=r"`auto`.*agent\.forced_calls: sample"):
+        api.read(body_of(api, choice))
+    async with episode_of(Model(("call", "text"))) as episode:
+        episode.history.samples_forced_calls = True
+        request = api.read(body_of(api, choice), episode.history)
+        assert request.demand == demand
+        for _ in range(2):
+            await episode.ask(request)
+        assert episode.trajectory().counts == {"forced_calls_unmet": 1}
+
+
+async def test_call_outside_the_allowed_tools_is_not_sent() -> None:
+    async with episode_of(Model(("calls",))) as episode:
+        tools = [*FUNCTIONS, {"type": "function", "function": {"name": "wait"}}]
+        only = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "wait"}}]}}
+        body = json.dumps({"messages": [USER], "tools": tools, "tool_choice": only}).encode()
+        reply = await episode.ask(CHAT.read(body, episode.history))
+    assert [sent.call.name for sent in reply.calls] == ["wait"]
+
+
+def config_of(agent: Any) -> RunConfig:
+    return decode_config({"environments": {"A/B": {}}, "agent": agent}, "test")
+
+
+def test_section_and_name_of_a_function_are_one() -> None:
+    names = ("json:loads", {"function": "json:loads"}, {"function": "json:loads", "forced_calls": "sample"})
+    sections = [config_of(agent).agent_config for agent in names]
+    assert [section.name for section in sections if section] == ["json:loads"] * 3
+    assert [section.forced_calls for section in sections if section] == ["refuse", "refuse", "sample"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "subject"),
+    [
+        ({"function": "json:loads", "command": ["x"]}, "command"),
+        ({"function": "json:loads", "timeout": 5}, "timeout"),
+        ({"forced_calls": "never"}, "forced_calls"),
+    ],
+)
+def test_section_that_cannot_be_obeyed_is_refused(agent: Any, subject: str) -> None:
+    with pytest.raises(ConfigError, match=subject):
+        config_of(agent)
+
+
+def test_agent_without_a_name_plays_nothing() -> None:
+    with pytest.raises(ConfigError, match="command"):
+        load_player(config_of({"forced_calls": "sample"}))
+
+
+async def test_player_samples_demanded_calls_if_it_is_told_to() -> None:
+    for forced, refused in (("refuse", True), ("sample", False)):
+        section = config_of({"function": "tests.gateway.test_forgiven:demanding", "forced_calls": forced}).agent_config
+        assert section is not None
+        job = RolloutSpec(task=TASK, rollout_id="k", limits=LIMITS)
+        engine, session = Model(("text",)), ScriptedSession(tools=(ToolSpec(name="look"),))
+        trajectory = await player_of(section)(job, session=session, renderer=RENDERER, engine=engine)
+        assert bool(trajectory.error) is refused
+        assert trajectory.counts == ({} if refused else {"forced_calls_unmet": 1})
+
+
+async def demanding(episode: Any) -> None:
+    """An agent that demands a call, as smolagents does."""
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+        await client.chat.completions.create(
+            model=episode.model, messages=[USER], tools=FUNCTIONS, tool_choice="required"
+        )
+
+
+def test_unmet_demands_are_named_at_the_end(tmp_path: Path) -> None:
+    metrics = {"A/B/agent/forced_calls_unmet": 0.5, "A/B/rollouts": 4.0}
+    points = tuple(MetricsRow(step=step, kind="train", metrics=metrics) for step in (0, 1))
+    record = Record(folder=tmp_path, config={}, summary={}, points=points)
+    (notice,) = [text for text in notices_of(record) if "demanded" in text]
+    assert "2 of 2" in notice
