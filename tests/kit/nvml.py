@@ -7,8 +7,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
+import pynvml
 import pytest
-from pynvml import NVMLError, NVMLError_GpuIsLost, NVMLError_LibraryNotFound, NVMLError_NotSupported
 
 GIB = 1 << 30
 
@@ -27,7 +27,7 @@ class Driver(ModuleType):
     `on_sample` is called after the memory of a GPU was read.
     """
 
-    NVMLError = NVMLError
+    NVMLError = pynvml.NVMLError
 
     def __init__(self, *gpus: Gpu) -> None:
         super().__init__("pynvml")
@@ -36,7 +36,7 @@ class Driver(ModuleType):
 
     def nvmlInit(self) -> None:
         if not self.gpus:
-            raise NVMLError_LibraryNotFound()
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
         self.opened += 1
 
     def nvmlShutdown(self) -> None:
@@ -47,7 +47,7 @@ class Driver(ModuleType):
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:
         if self.gpus[index].lost:
-            raise NVMLError_GpuIsLost()
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
         return self.gpus[index]
 
     def nvmlDeviceGetUUID(self, gpu: Gpu) -> str:
@@ -55,12 +55,12 @@ class Driver(ModuleType):
 
     def nvmlDeviceGetUtilizationRates(self, gpu: Gpu) -> SimpleNamespace:
         if gpu.lost or gpu.percent is None:
-            raise NVMLError_GpuIsLost() if gpu.lost else NVMLError_NotSupported()
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST if gpu.lost else pynvml.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(gpu=gpu.percent, memory=0)
 
     def nvmlDeviceGetMemoryInfo(self, gpu: Gpu) -> SimpleNamespace:
         if gpu.lost:
-            raise NVMLError_GpuIsLost()
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
         used = int(gpu.gib * GIB)
         self.on_sample()
         return SimpleNamespace(total=80 * GIB, free=80 * GIB - used, used=used)

@@ -36,7 +36,7 @@ OWNED = {
     "--num-gpus-per-node": "--num-gpus",
     "--rollout-num-gpus": "--rollout-gpus",
     "--colocate": "orl: on by default, off when --async, --actor-gpus or --rollout-gpus is given",
-    GENERATE: "orl's own rollout, unless all rows are plain (`environments: {}`). Play tasks with --agent MODULE:FUNCTION",
+    GENERATE: "orl's own rollout, unless all rows are plain (`environments: {}`); --agent plays tasks in your own way",
     "--prompt-data": "--task-data",
     "--rollout-max-response-len": "`rollout.turn_tokens`, or --max-response-len before `--`",
     "--rollout-max-context-len": "`rollout.context_tokens`, or --max-context-len before `--`",

@@ -47,7 +47,7 @@ def _names(tree: Mapping[Any, Any], section: str) -> Iterator[str]:
         if key in _SECTIONS and isinstance(value, dict):
             yield from _names(cast("dict[Any, Any]", value), f"{key}.")
         elif section or (str(key).startswith("slime_") and key != "slime_path"):  # `trainer.slime_path` is orl's
-            yield f"{section or _HYPER}{str(key)}"[:200]
+            yield f"{section or _HYPER}{key!s}"[:200]
 
 
 def _place(name: str) -> str:
