@@ -112,7 +112,7 @@ def test_task_among_plain_rows_is_refused(capsys: pytest.CaptureFixture[str], py
         rows.write(json.dumps({"prompt": "?", "label": "", "metadata": task}))
     argv = ["train", "slime", "--config", config, "--python", python, "--dry-run", *ANY]
     assert main(argv) != 0
-    assert "rows.jsonl:2: the configuration has no environment `a/B`" in capsys.readouterr().err
+    assert "rows.jsonl:2: the configuration has no environment `a/B`. It has none" in capsys.readouterr().err
 
 
 @pytest.mark.slow
