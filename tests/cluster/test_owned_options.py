@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from orl_cluster.launch.trainer_defaults import GONE, OWNED, refuse_by_name
+from orl_cluster.launch.trainer_defaults import GENERATE, GONE, OWNED, refuse_by_name
 from orl_core.errors import ConfigError
 
 
@@ -13,6 +13,12 @@ from orl_core.errors import ConfigError
 def test_option_that_orl_sets_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"{name} is set by {OWNED[name]}")):
         refuse_by_name("slime", ["--eps-clip", name], GONE)
+
+
+def test_plain_rows_may_have_a_function_of_their_own() -> None:
+    refuse_by_name("slime", [GENERATE], GONE, plain=True)
+    with pytest.raises(ConfigError, match="--prompt-data"):
+        refuse_by_name("slime", [GENERATE, "--prompt-data"], GONE, plain=True)
 
 
 def test_other_options_pass() -> None:

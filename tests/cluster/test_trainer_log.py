@@ -13,6 +13,8 @@ from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.logprob_drift import DIFFERENCE, WINDOW, fault_in
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
+from tests.kit.nvml import Gpu, driver
+
 LOGS = Path(__file__).parents[1] / "golden" / "trainer_log"
 
 
@@ -79,6 +81,14 @@ def test_growing_log_is_followed_to_its_end(tmp_path: Path) -> None:
     assert (first.step, first.kind, first.seconds) == (1, "train", 1.0)
     assert (first.overall("reward"), first.overall("entropy")) == (0.5, 0.5)
     assert (second.step, second.kind, second.overall("loss")) == (2, "train", 0.002)
+
+
+def test_each_step_has_the_use_of_the_gpus(tmp_path: Path) -> None:
+    log, path = tmp_path / "trainer.log", tmp_path / "metrics.jsonl"
+    with driver(Gpu("GPU-a", 90, 60.0), Gpu("GPU-b", 70, 20.0)), followed(log, path):
+        log.write_text((LOGS / "slime.log").read_text())
+    used = [(row.step, row.overall("gpu_utilization"), row.overall("gpu_memory_gib")) for row in metrics_log.read(path)]
+    assert used == [(1, pytest.approx(0.8), 60.0), (2, pytest.approx(0.8), 60.0)]
 
 
 @pytest.mark.parametrize(

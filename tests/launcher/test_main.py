@@ -51,12 +51,6 @@ def test_help_names_every_command_and_how_to_begin(capsys: Capture) -> None:
     assert "orl train trl" in shown
 
 
-def test_help_names_what_is_not_measured(capsys: Capture) -> None:
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    assert "GPU utilisation" in capsys.readouterr().out
-
-
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys; from orl_launcher.main import main; main(['--help'])\n"

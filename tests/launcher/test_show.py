@@ -27,7 +27,7 @@ from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkli
 from orl_launcher.view.wording import duration, number
 from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import Entry, encode_entry, read_journal, read_sized
-from orl_rollout.run_folder import recoveries
+from orl_rollout.run_folder import metrics_log, recoveries
 from orl_rollout.run_folder.record import read_record
 from orl_rollout.run_folder.recoveries import Recovery
 from rich.console import Console
@@ -61,6 +61,17 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
         "won",
     ):
         assert told in page
+
+
+def test_use_of_the_gpus_is_shown(capsys: Capture, run: Path) -> None:
+    assert "gpu utilization" not in shown(capsys, str(run))
+    for step, (share, gib) in enumerate([(0.4, 30.0), (0.9, 71.5)], start=1):
+        metrics = {"gpu_utilization": share, "gpu_memory_gib": gib, "gpu0/utilization": share}
+        metrics_log.append(run / "metrics.jsonl", "update", step, metrics, seconds=0.0)
+    page = shown(capsys, str(run))
+    assert "40\u00a0% → 90\u00a0%" in page
+    assert "30 → 71.5" in page
+    assert "GPU utilization of this machine" in write_report(run).read_text(encoding="utf-8")
 
 
 def test_restarts_for_lack_of_memory_are_shown(capsys: Capture, run: Path) -> None:

@@ -90,6 +90,15 @@ def test_a_command_line_of_the_cookbook_gives_the_golden_command(
     assert list(Path.cwd().iterdir()) == []
 
 
+def test_own_generate_function_plays_plain_rows_alone(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    argv = ["--model", "Qwen/Qwen3-4B", "--", "--custom-generate-function-path", "custom_generate.generate"]
+    shown = planned(capsys, python, *argv, config=planning.plain(Path.cwd()))
+    for real, stands_for in ((python, "PYTHON"), (str(STAND_IN), "MILES"), (str(Path.cwd()), "HERE")):
+        shown = shown.replace(real, stands_for)
+    assert shown == (GOLDEN / "own_generate.txt").read_text(encoding="utf-8")
+    assert "--agent" in refused(capsys, python, *argv)
+
+
 @pytest.mark.parametrize("name", ["weight_check", "weight_check_after_step"])
 def test_weights_are_compared_at_first_start_alone(capsys: pytest.CaptureFixture[str], python: str, name: str) -> None:
     """The first sync must leave engines the weights that they have loaded; after a step they are others."""

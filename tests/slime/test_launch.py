@@ -92,6 +92,29 @@ def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
     assert list(working.iterdir()) == []
 
 
+def test_own_generate_function_plays_plain_rows_alone(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    argv = [*ANY, "--", "--custom-generate-function-path", "custom_generate.generate", "--rm-type", "math"]
+    shown = planned(capsys, python, *argv, config=planning.plain(working))
+    for real, stands_for in ((python, "PYTHON"), (str(STAND_IN), "SLIME"), (str(working), "HERE")):
+        shown = shown.replace(real, stands_for)
+    assert shown == (GOLDEN / "own_generate.txt").read_text(encoding="utf-8")
+    told = refused(capsys, python, *argv)
+    assert "--custom-generate-function-path" in told
+    assert "--agent" in told
+
+
+def test_task_among_plain_rows_is_refused(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
+    config = planning.plain(working)
+    task = {"env_name": "a/B", "deployment_name": "a/B", "index": 0}
+    with (working / "rows.jsonl").open("a", encoding="utf-8") as rows:
+        rows.write(json.dumps({"prompt": "?", "label": "", "metadata": task}))
+    argv = ["train", "slime", "--config", config, "--python", python, "--dry-run", *ANY]
+    assert main(argv) != 0
+    assert "rows.jsonl:2: the configuration has no environment `a/B`. It has none" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["weight_check", "weight_check_after_step"])
 def test_weights_are_compared_at_first_start_alone(

@@ -30,6 +30,7 @@ from orl_trl.trainer import plan_of, quiet_trl, runtime_of, train, trainer_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.kit.nvml import Gpu, driver
 from tests.kit.tokenizers import template
 from tests.trl.checkpoints import weights_of
 from tests.trl.fakes import End, Player, by_row, make_run, rows, summary
@@ -109,6 +110,13 @@ def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_p
     train(run, Player(run.config, lambda _: 1.0).open)
     before, after = weights_of(checkpoint), weights_of(run.folder / "checkpoint")
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_metrics_tell_the_use_of_the_gpus(checkpoint: Path, tmp_path: Path):
+    run = make_run(tmp_path / "run", checkpoint, held_out=3, num_rollout=1)
+    with driver(Gpu("GPU-a", 75, 30.0)):
+        train(run, Player(run.config, by_row).open)
+    assert [(row["gpu_utilization"], row["gpu0/memory_gib"]) for row in rows(run)] == [(0.75, 30.0)] * 3
 
 
 def test_run_without_any_signal_says_so_in_its_summary(checkpoint: Path, tmp_path: Path):

@@ -62,6 +62,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
         yield
 
 
+def plain(folder: Path) -> str:
+    """Write a configuration of plain rows alone into `folder`, and such a file, rows.jsonl. Return its path."""
+    (folder / "rows.jsonl").write_text('{"prompt": "What is 2 + 2?", "label": "4"}\n', encoding="utf-8")
+    (folder / "plain.yaml").write_text("environments: {}\ntrainer: {task_data: rows.jsonl}\n", encoding="utf-8")
+    return str(folder / "plain.yaml")
+
+
 def held_out(folder: Path) -> str:
     """Write the configuration WHODUNIT with held-out tasks into `folder`; return its path."""
     file = folder / "held-out.yaml"

@@ -71,7 +71,8 @@ def arguments(
     estimator = request.estimator
     if estimator.name == "reinforce_plus_plus":
         raise ConfigError(f"{OPTION} {estimator.name}: {NOT_REINFORCE}")
-    trainer_defaults.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend])
+    plain = not request.run.config.environments
+    trainer_defaults.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend], plain=plain)
     _refuse_fully_async(request, features)
     if request.run.config.turn_advantages:
         raise ConfigError("miles takes one advantage for each rollout: remove `turn_advantages`, or train with slime")

@@ -16,6 +16,7 @@ from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_m
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.gpu_usage import gpu_usage
 from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.signals import interrupt
@@ -54,7 +55,7 @@ class Training(TrainerCallback):
         start = trainer.start
         self._steps = self._begun = start.step if start else 0
         ending: dict[str, Any] = {"error": BROKE_OFF}
-        with interrupt.notified(self._summary.interrupted):
+        with interrupt.notified(self._summary.interrupted), gpu_usage() as self._gpu_usage:
             try:
                 with interrupt.patient(), naming_options():
                     self._measure(self._begun)
@@ -138,7 +139,7 @@ class Training(TrainerCallback):
         more: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         metrics_by_name = evaluation_metrics if kind == "eval" else training_metrics
-        metrics = {**(more or {}), **metrics_by_name(map(stats_of, outcomes))}
+        metrics = {**(more or {}), **self._gpu_usage(), **metrics_by_name(map(stats_of, outcomes))}
         metrics_log.append(self._history, kind, step, metrics, seconds=seconds)
         return metrics
 

@@ -69,7 +69,7 @@ options that lower the memory of training on a cluster (--dry-run estimates it):
   --fsdp-cpu-offload                                     miles with FSDP; --gradient-checkpointing is on by default
   --train-memory-margin-bytes                            miles: reserve memory for a long batch
 A run on a cluster whose GPU memory ran out starts again with less, --memory-retries times.
-orl measures no GPU utilisation. To see it, run `nvidia-smi dmon` on each node.
+A run records utilization and memory of the GPUs of this machine, not of other nodes.
 """
 
 

@@ -53,6 +53,8 @@ CHARTS = (
     ("weight_sync_seconds", "Seconds of copying weights", False),
     ("step_seconds", "Seconds of a step", False),
     ("train_memory_gib", "GPU memory of training, GiB", False),
+    ("gpu_utilization", "GPU utilization of this machine", True),
+    ("gpu_memory_gib", "GPU memory in use, GiB", False),
     ("generation_seconds", "Engine seconds, all rollouts", False),
     ("environment_seconds", "Environment seconds, all rollouts", False),
 )

@@ -22,7 +22,7 @@ from rich.text import Text
 from orl_launcher.view.episode import Act, EpisodeRows, verdict
 from orl_launcher.view.evaluations import ResultRows, results_of, rungs_of
 from orl_launcher.view.pieces import Role
-from orl_launcher.view.wording import JUDGED, MAIN_METRICS, noted, number, percent, rate, success_rate
+from orl_launcher.view.wording import GPU_METRICS, JUDGED, MAIN_METRICS, noted, number, percent, rate, success_rate
 
 BARS = "▁▂▃▄▅▆▇█"
 STYLES = {Role.SHOWN: "dim", Role.TRAINED: "green", Role.UNTRAINED: "yellow"}
@@ -88,7 +88,7 @@ def pass_at_k_table(metrics: dict[str, float]) -> Table:
 def curves_table(record: Record) -> Table:
     """Make a table with a sparkline for each curve, and its first and last value."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, form in MAIN_METRICS:
+    for name, form in (*MAIN_METRICS, *GPU_METRICS):
         for kind, label, style in KINDS:
             _, values = record.curve(name, kind)
             if len(values) >= 2:

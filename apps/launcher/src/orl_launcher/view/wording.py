@@ -58,4 +58,5 @@ def count(steps: range) -> str:
 
 
 JUDGED = frozenset({"success", "reward", "turns"})  # taken over the judged rollouts alone
+GPU_METRICS = (("gpu_utilization", percent), ("gpu_memory_gib", number))
 MAIN_METRICS = (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number))

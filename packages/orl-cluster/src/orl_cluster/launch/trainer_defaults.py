@@ -27,7 +27,7 @@ from orl_cluster.launch.probe import CUSTOM_CONFIG
 MODEL = "Qwen/Qwen3-30B-A3B"
 GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
-CUSTOM_REWARD = "--custom-rm-path"
+CUSTOM_REWARD, GENERATE = "--custom-rm-path", "--custom-generate-function-path"
 
 # Options that orl must own, and what sets them. It counts the GPUs: for those that are not there Ray waits for ever.
 OWNED = {
@@ -36,7 +36,7 @@ OWNED = {
     "--num-gpus-per-node": "--num-gpus",
     "--rollout-num-gpus": "--rollout-gpus",
     "--colocate": "orl: on by default, off when --async, --actor-gpus or --rollout-gpus is given",
-    "--custom-generate-function-path": "orl's own rollout",
+    GENERATE: "orl's own rollout, unless all rows are plain (`environments: {}`); --agent plays tasks in your own way",
     "--prompt-data": "--task-data",
     "--rollout-max-response-len": "`rollout.turn_tokens`, or --max-response-len before `--`",
     "--rollout-max-context-len": "`rollout.context_tokens`, or --max-context-len before `--`",
@@ -72,14 +72,16 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     return argv
 
 
-def refuse_by_name(trainer: str, names: Sequence[str], gone: Mapping[str, str]) -> None:
+def refuse_by_name(trainer: str, names: Sequence[str], gone: Mapping[str, str], *, plain: bool = False) -> None:
     """Refuse options that orl sets itself, and options that `trainer` lacks: `gone`, each with its replacement.
+
+    A run of `plain` rows alone may have a rollout function of its user's.
 
     Raises:
         ConfigError: one of `names` is such an option.
     """
     for name in names:
-        if name in OWNED:
+        if name in OWNED and not (plain and name == GENERATE):
             raise ConfigError(f"{name} is set by {OWNED[name]}")
         if name in gone:
             raise ConfigError(f"{trainer} has no {name}: use {gone[name]}")
@@ -144,7 +146,7 @@ def _data(request: LaunchRequest, generate: str) -> Options:
         "--label-key": "label",
         "--rollout-shuffle": True,
         CUSTOM_CONFIG: request.custom_config,
-        "--custom-generate-function-path": f"{adapter}.generate.{generate}",
+        GENERATE: f"{adapter}.generate.{generate}",
         CUSTOM_REWARD: f"{adapter}.hooks.reward",
         "--custom-reward-post-process-path": f"{adapter}.hooks.post_process",
         "--custom-rollout-log-function-path": f"{adapter}.hooks.log_rollout",

@@ -18,6 +18,7 @@ from orl_core.errors import OrlError
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.follow import lines_of, meanwhile
+from orl_rollout.run_folder.gpu_usage import gpu_usage
 from orl_rollout.run_folder.metrics_log import mean
 from orl_rollout.run_folder.training_metrics import with_common_names
 
@@ -86,19 +87,20 @@ def followed(
 ) -> AbstractContextManager[None]:
     """Add the updates that `log` reports after the byte `start` to the file `metrics`, while the block runs.
 
-    `judge` gets the numbers of each step.
+    `judge` gets the numbers of each step. The use of this machine's GPUs since the step before is added to them.
     """
     return meanwhile(partial(_follow, log, metrics, start, judge), "orl-trainer-log")
 
 
 def _follow(log: Path, metrics: Path, start: int, judge: Callable[[dict[str, float]], None], ended: Event) -> None:
     updates = Updates()
-    for line in lines_of(log, ended, start):
-        for step, numbers in () if line is None else updates.read(line.decode("utf-8", "replace")):
-            _add(metrics, step, numbers)
-            judge(numbers)
-    for step, numbers in updates.end():
-        _add(metrics, step, numbers)
+    with gpu_usage() as usage:
+        for line in lines_of(log, ended, start):
+            for step, numbers in () if line is None else updates.read(line.decode("utf-8", "replace")):
+                _add(metrics, step, numbers | usage())
+                judge(numbers)
+        for step, numbers in updates.end():
+            _add(metrics, step, numbers | usage())
 
 
 def _add(metrics: Path, step: int, numbers: dict[str, float]) -> None:

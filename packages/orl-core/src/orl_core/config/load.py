@@ -105,8 +105,11 @@ def decode_config(tree: object, source: str) -> RunConfig:
     except (msgspec.ValidationError, UnicodeError):  # the latter: half of a surrogate pair
         config = None
     if config is None or non_finite(tree, "$"):
+        from orl_core.config import retrain
         from orl_core.config.mistakes import find_mistakes
 
+        if keys := retrain.lines_for(tree):
+            raise ConfigError(f"{source}: this is a configuration of retrain. In orl, its keys are: {'; '.join(keys)}")
         raise BrokenConfigError(source, find_mistakes(tree))
     return config
 

@@ -262,7 +262,7 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if name == PLAIN:
             return EnvironmentConfig(max_turns=1)
         if name not in self.environments:
-            known = ", ".join(self.environments)
+            known = ", ".join(self.environments) or "none"
             raise ConfigError(f"the configuration has no environment `{name}`. It has {known}")
         return self.environments[name]
 

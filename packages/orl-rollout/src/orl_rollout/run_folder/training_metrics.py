@@ -25,6 +25,8 @@ TRAINING_METRICS = {
     "weight_sync_seconds": "seconds of copying the weights into the engine",
     "step_seconds": "seconds of the whole step",
     "train_memory_gib": "most memory that tensors of the training process had on the GPU in a step, in GiB",
+    "gpu_utilization": "share of the time in which a GPU of this machine was busy, mean of all",
+    "gpu_memory_gib": "most memory in use on a GPU of this machine, by all processes, in GiB",
 }
 
 
