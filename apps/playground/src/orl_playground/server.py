@@ -1,8 +1,8 @@
 """The playground's server: the real OpenReward server over its environments, on loopback, and a way to borrow one.
 
 It must not know who trains. `python -m orl_playground.server` serves until a SIGTERM comes. With `--owned` it also ends
-if its standard input closes, so a parent that dies leaves none behind; a shell's `&`, nohup and docker close it, too. It
-is a process of its own, to not share an interpreter with a model.
+if its standard input closes, so that a parent that dies leaves none behind. A shell's `&`, nohup and docker close it,
+too. It is a process of its own, to not share an interpreter with a model.
 """
 
 from __future__ import annotations
