@@ -89,7 +89,7 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
 
     steps: list[int] = []
     with counting(
-        f"making the model {model}, once: a minute or two. It is kept in {cache_folder()}", cli.console()
+        f"making the model {model}, once: a few minutes. It is kept in {cache_folder()}", cli.console()
     ) as told:
 
         def count(step: int, total: int) -> None:
@@ -125,7 +125,7 @@ def is_made(config: RunConfig) -> bool:
 
 
 def baseline(config: RunConfig) -> dict[str, float]:
-    """Return the success rate of a random player that uses every reply, if known: only for GuessNumber."""
+    """Return the success rate of random guessing within the remaining range, if known: only for GuessNumber."""
     if tuple(config.environments) != ("playground/GuessNumber",) or find_spec("orl_playground") is None:
         return {}
     from orl_playground.guess_number import consistent_baseline
