@@ -265,6 +265,16 @@ def test_a_model_that_the_playground_does_not_have(capsys: Capture, tmp_path: Pa
     assert "playground/Chess" in capsys.readouterr().err
 
 
+def test_misspelt_game_is_refused_before_a_server_starts(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("orl_playground.server.subprocess.Popen")
+    Path("c.yaml").write_text("environments: {playground/GuesNumber: {}}", encoding="utf-8")
+    for argv in (["prepare", "--output", "t.jsonl"], ["train", "trl", "--dry-run", "--model", "m"], ["doctor"]):
+        assert main([*argv, "--config", "c.yaml"]) == 1
+        said = capsys.readouterr()
+        assert "did you mean guessnumber?" in said.err + said.out
+    assert not Path("runs").exists()
+
+
 def test_where_made_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORL_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

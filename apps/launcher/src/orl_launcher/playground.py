@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 from orl_core.errors import ConfigError, SessionError, boundary
+from orl_core.text import did_you_mean
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
@@ -38,8 +39,20 @@ def served_here(config: RunConfig) -> tuple[str, ...]:
 
 
 def reachable(config: RunConfig, base_url: str = "http://127.0.0.1") -> RunConfig:
-    """Return `config` with `base_url` for the environments that the command serves. A plan needs no real one."""
+    """Return `config` with `base_url` for the environments that the command serves. A plan needs no real one.
+
+    Raises:
+        ConfigError: the playground has no such environment.
+    """
     served = {name: structs.replace(config.environments[name], base_url=base_url) for name in served_here(config)}
+    if served and find_spec("orl_playground"):
+        from orl_playground.server import ENVIRONMENTS
+
+        for name, environment in served.items():
+            wanted = (environment.variant or name.removeprefix(ORGANISATION)).lower()
+            if wanted not in ENVIRONMENTS:
+                near = did_you_mean(wanted, ENVIRONMENTS)
+                raise ConfigError(f"{name}: the playground has {', '.join(ENVIRONMENTS)}{near}")
     return structs.replace(config, environments={**config.environments, **served})
 
 
@@ -57,6 +70,7 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
     require("orl_playground", "the playground's environments")
     from orl_playground.server import serving
 
+    reachable(config)  # a misspelt name is refused before the server starts
     with ExitStack() as stack:
         with boundary(SessionError, "starting the playground's server"):
             base_url = stack.enter_context(serving(check=interrupt.check))
