@@ -8,7 +8,7 @@ interim responses (1xx) are refused, because they are parsed on the event loop. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -52,12 +52,20 @@ class HttpClient:
         url: scheme, host and port, and maybe a path that every request begins with.
         idle: seconds for which an idle connection is kept.
         timeout: of every request that names none.
+        traces: follow every request.
 
     Raises:
         ValueError: `url` is not absolute, neither http nor https, or has a login, a query or a fragment.
     """
 
-    def __init__(self, url: str, *, idle: float = 4.0, timeout: aiohttp.ClientTimeout | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        idle: float = 4.0,
+        timeout: aiohttp.ClientTimeout | None = None,
+        traces: Sequence[aiohttp.TraceConfig] = (),
+    ) -> None:
         self.url = url.rstrip("/")
         self._origin = _origin_of(url)
         parsed = URL(url)
@@ -75,6 +83,7 @@ class HttpClient:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
+            trace_configs=list(traces),
         )
 
     async def __aenter__(self) -> Self:
