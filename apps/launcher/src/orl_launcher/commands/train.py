@@ -53,7 +53,7 @@ Train a model. `trl` trains on this machine and brings its own engine; `slime` a
 The run's folder, runs/NAME, holds the configuration, tasks, metrics, journal, checkpoint, and report.html.
 """
 EXAMPLES = """\
-  orl train trl                                     a tiny model learns a game, about five minutes on two cores
+  orl train trl                                     a tiny model learns a game, 6 to 8 minutes on two quiet cores
   orl train trl --name longer --num-rollout 120 --lr 3e-4 --seed 1
   orl train trl --config my.yaml --model Qwen/Qwen3-0.6B --set environments.Org/Env.max_turns=8
   orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl --dry-run
