@@ -37,7 +37,6 @@ def test_tree_of_the_readme_exists():
 LINKED = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "*/*/README.md", "benchmarks/*.md") for path in ROOT.glob(pattern)
 )
-MADE = {"docs/commands.md", "docs/errors.md"}  # by tests/reference, when the site is built
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[\w-]+)?\)")
 
 
@@ -45,7 +44,7 @@ LINK = re.compile(r"\]\(([^)\s#]+)(?:#[\w-]+)?\)")
 def test_links_lead_to_files(document: Path):
     links = [link for link in LINK.findall(document.read_text("utf-8")) if not re.match(r"\w+:", link)]
     ends = [(document.parent / link).resolve().relative_to(ROOT.resolve()) for link in links]
-    assert [end for end in ends if not (ROOT / end).exists() and end.as_posix() not in MADE] == []
+    assert [end for end in ends if not (ROOT / end).exists()] == []  # pages that the site makes are dead on a code host
 
 
 def test_links_are_found():

@@ -22,7 +22,7 @@ def test_page_of_errors_has_messages_of_every_area() -> None:
     sections = errors.page().split("\n## ")[2:]
     assert [section.split("\n", 1)[0] for section in sections] == [*errors.AREAS]
     assert sum(section.count("\n- ") for section in sections) > 250
-    assert "``… exists already. Choose another …``" in sections[0]
+    assert "``… exists already. Choose another --name``" in sections[0]
 
 
 @pytest.mark.parametrize(

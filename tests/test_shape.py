@@ -123,7 +123,7 @@ PUBLIC = {
         "INFINITE_REWARD Indented NAN_REWARD NanReward OUTPUTS PIXEL Picture Served SlowSetup Telltale Terminal "
         "Trouble drawers serve serve_apart"
     ),
-    "orl_trl": "convert plan plan_conversion play_in_process train",
+    "orl_trl": "convert default_model plan plan_conversion play_in_process train",
 }
 
 

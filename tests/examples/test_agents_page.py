@@ -45,6 +45,7 @@ def test_recipes_and_files_exist() -> None:
 @pytest.mark.parametrize("words", words_of("rollout"), ids=range(len(words_of("rollout"))))
 def test_rollouts_are_won(words: list[str], tmp_path: Path, guess_number: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("orl_launcher.trainers.RUNS", tmp_path)
     build(template("qwen3")).save_pretrained(tmp_path / "model")
     stub = tmp_path / "codex"  # the real one needs npm: `just test-agents`
     stub.write_text(f"#!/bin/sh\nexec {sys.executable} {ROOT}/examples/agents/program.py\n")
@@ -53,7 +54,7 @@ def test_rollouts_are_won(words: list[str], tmp_path: Path, guess_number: str, m
     with engine(Guesser().action_ids) as url:
         served = ["--set", f"environments.playground/GuessNumber.base_url={guess_number}"]
         room = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
-        to = ["--engine", url, "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
+        to = ["--engine", url, "--model", str(tmp_path / "model"), "--name", "out"]
         assert main(["rollout", *words, *served, *room, *to, "--max-tasks", str(TASKS)]) == 0
     entries = [*read_journal(tmp_path / "out")]
     assert [(entry.success, entry.trajectory.error) for entry in entries] == [(True, "")] * TASKS

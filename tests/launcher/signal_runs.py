@@ -68,7 +68,7 @@ def measured(rows: int, folder: Path) -> bool:
 
 
 TRAIN = ("train", "trl", "--config", "config.yaml", "--name", "run")
-ROLLOUT = ("rollout", "--config", "config.yaml", "--output", "runs/run", "--samples", "8")
+ROLLOUT = ("rollout", "--config", "config.yaml", "--name", "run", "--samples", "8")
 SLIME = (
     *("train", "slime", "--config", "slime.yaml", "--task-data", "given.jsonl", "--model", "shape", "--name", "run"),
     *("--python", "../env/bin/python3", "--num-gpus", "1", "--model-args", "qwen3-0.6B"),

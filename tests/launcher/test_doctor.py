@@ -265,6 +265,14 @@ def test_a_model_that_is_not_there(doctor: Doctor, trainer: dict[str, Any], told
     assert "needs a certified tokenizer" in found(lines, "not checked")
 
 
+def test_default_model_of_a_trainer_is_known(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    monkeypatch.setattr("orl_slime.launch.default_model", model)
+    lines = doctor(code=1, trainer={**SLIME, "model": None})
+    assert any("slime" in line and model in line for line in found(lines, "ok"))
+    assert any(f"{model}: certified" in line for line in found(lines, "ok"))
+    assert not any("no model" in line for line in found(lines, "failed"))
+
+
 def test_the_format_that_a_system_prompt_teaches_is_shown(doctor: Doctor) -> None:
     example = "<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>"
     lines = doctor(system_prompt_template=f"{{tools}} {example}")

@@ -34,7 +34,8 @@ def test_session_is_recorded_and_shown(capsys: Capture, tmp_path: Path, monkeypa
     tokenizer = build(template("qwen3"))
     tokenizer.save_pretrained(tmp_path / "model")
     answer = tokenizer.encode(f"Well. {KEY}<|im_end|>", add_special_tokens=False)
-    port, out = free_port(), tmp_path / "out"
+    monkeypatch.chdir(tmp_path)
+    port, out = free_port(), Path("runs/out")
     heard: list[dict[str, Any]] = []
 
     def plays() -> None:
@@ -51,7 +52,7 @@ def test_session_is_recorded_and_shown(capsys: Capture, tmp_path: Path, monkeypa
     with engine(lambda _ids, _sampling: answer) as url:
         playing = threading.Thread(target=plays)
         playing.start()
-        words = ["--model", str(tmp_path / "model"), "--engine", url, "--port", str(port), "--output", str(out)]
+        words = ["--model", str(tmp_path / "model"), "--engine", url, "--port", str(port), "--name", "out"]
         assert main(["gateway", *words]) == 130
         playing.join()
     assert "Well." in heard[0]["choices"][0]["message"]["content"]

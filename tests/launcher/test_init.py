@@ -23,6 +23,8 @@ from orl_launcher.init.survey import Survey, name_at, survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
 from orl_launcher.main import COMMANDS, main
 from orl_playground.mystery import Mystery
+from orl_playground.tokenizer import build_tokenizer
+from orl_playground.warm_start import checkpoint_folder
 from orl_rollout import Opening
 from orl_rollout.run_folder.metrics_log import read
 from orl_testing.environments import Echo, Served, Terminal, serve
@@ -213,6 +215,20 @@ def test_text_of_a_server_changes_nothing_else(
 )
 def test_splits_are_chosen_by_usual_names(splits: list[str], chosen: tuple[str, str | None]) -> None:
     assert choose_splits(splits) == chosen
+
+
+def test_context_fits_another_game_of_the_tiny_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It spells their words in bytes."""
+    monkeypatch.setenv("ORL_CACHE", str(Path("cache").resolve()))
+    folder = checkpoint_folder("guessnumber", Path("cache").resolve(), 0)
+    folder.mkdir(parents=True)
+    build_tokenizer([]).save_pretrained(folder)
+    (folder / "warm_start.json").write_text('{"seconds": 1.0}', encoding="utf-8")
+    with serve(Mystery) as served:
+        main(["init", served.url, "--model", "playground/GuessNumber", "--output", "my.yaml"])
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    (told,) = [line for line in lines if "ids of a context of" in line]
+    assert told.startswith("ok local/mystery")
 
 
 @pytest.mark.parametrize(("characters", "context"), [(30, 8192), (6000, 8192), (9000, 16384), (10**7, 131072)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from orl_launcher.view.progress import BAR, QUIET, Course, following, rollouts_counted
+from orl_launcher.view.progress import BAR, QUIET, Course, counting, following, rollouts_counted
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from rich.console import Console
@@ -81,3 +81,14 @@ def test_rollouts_are_told_at_each_tenth() -> None:
     assert lines[0] == "rollouts 2/20  success 50\u00a0%  18.0 s left"
     assert lines[1] == "rollouts 4/20  success 33\u00a0%  1 in ERROR  16.0 s left"
     assert lines[-1].startswith("rollouts 20/20")
+
+
+def test_counted_work_is_told_at_each_tenth() -> None:
+    clock, out = Time(), io.StringIO()
+    with counting("making the model", Console(file=out, width=200), clock) as told:
+        for done in range(1, 41):
+            clock.now += 1
+            told(done, 40)
+    lines = out.getvalue().splitlines()
+    assert lines[:2] == ["making the model", "  10\u00a0%, 36.0 s left"]
+    assert len(lines) == 11

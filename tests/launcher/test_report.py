@@ -39,7 +39,7 @@ def test_a_whole_run(tmp_path: Path) -> None:
     ]
     assert outline.tags["svg"] == 6  # five charts, and the bar
     assert outline.tags["article"] == 2
-    assert "A random player that uses every reply wins 68" in page
+    assert "Random guessing within the remaining range wins 68" in page
     assert "363\u202f312" in page
     assert "held-out task that was lost before training and won after it" in page
     assert "<code>guess(number=22)</code>" in page

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_launcher.cli import UsageError, agent, make_folder
+from orl_launcher.cli import agent
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
 from orl_rollout.journal.journal import read_journal
@@ -26,6 +26,11 @@ from tests.kit.tokenizers import build, template
 from tests.launcher.outputs import printed
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def guessing(tokenizer: PreTrainedTokenizerFast) -> Any:
@@ -47,13 +52,13 @@ def test_tasks_are_played_against_an_engine_and_measured(
     run = tmp_path / "run"  # its name stands for its checkpoint
     tokenizer.save_pretrained(hugging_face(run / "checkpoint"))
     (run / "config.json").write_text('{"environments": {}, "trainer": {"backend": "trl"}}', encoding="utf-8")
-    out = tmp_path / "out"
+    out = Path("runs/out")
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
     with engine(guessing(tokenizer)) as url:
         argv = ["rollout", "--config", LOCAL, "--engine", url, "--model", str(run), *wide]
-        assert main([*argv, "--max-tasks", "6", "--samples", "2", "--output", str(out)]) == 0
+        assert main([*argv, "--max-tasks", "6", "--samples", "2", "--name", "out"]) == 0
         shown = capsys.readouterr().out
-        report = printed(capsys, *argv, "--max-tasks", "1", "--output", str(tmp_path / "second"))
+        report = printed(capsys, *argv, "--max-tasks", "1", "--name", "second")
     assert (report["rollouts"], report["errors"]) == (1, 0)
     assert report["metrics"]["playground/GuessNumber/rollouts"] == 1
     assert json.loads((out / "config.json").read_text())["trainer"]["model"] == str(run / "checkpoint")
@@ -75,8 +80,8 @@ def test_tasks_are_played_against_an_engine_and_measured(
     rate = sum(entry.success for entry in entries) / 12
     assert point["playground/GuessNumber/pass@1"] == pytest.approx(rate)
     capsys.readouterr()
-    assert main([*argv, "--output", str(out)]) == 2
-    assert "--output" in capsys.readouterr().err
+    assert main([*argv, "--name", "out"]) == 2
+    assert "--name" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -92,7 +97,7 @@ def test_rollouts_have_the_limits_of_training(
     clusters = ["--set", "trainer.backend=slime", "--set", "rollout.context_tokens=null"]
     with engine(guessing(model)) as url:
         assert main([*words(tmp_path, url, "--max-tasks", "1", *served), *clusters]) == 0
-    (entry,) = read_journal(tmp_path / "out")
+    (entry,) = read_journal(tmp_path / "runs" / "out")
     limits = entry.trajectory.job.limits
     assert (limits.turn_tokens, limits.context_tokens, limits.rollout_tokens) == (128, 8192, 8192)
 
@@ -105,7 +110,7 @@ def served(guess_number: str) -> list[str]:
 
 def words(tmp_path: Path, url: str, *more: str) -> list[str]:
     wide = ["--set", "rollout.turn_tokens=128", "--set", "rollout.context_tokens=4096"]
-    to = ["--engine", url, "--model", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
+    to = ["--engine", url, "--model", str(tmp_path / "model"), "--name", "out"]
     return ["rollout", "--config", LOCAL, *to, *wide, *more]
 
 
@@ -113,10 +118,10 @@ def words(tmp_path: Path, url: str, *more: str) -> list[str]:
 def test_agent_of_the_command_line_plays(tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]) -> None:
     with engine(guessing(model)) as url:
         assert main(words(tmp_path, url, "--max-tasks", "2", "--agent", "tests.kit.playing_agent:plays", *served)) == 0
-    entries = [*read_journal(tmp_path / "out")]
+    entries = [*read_journal(tmp_path / "runs" / "out")]
     assert len(entries) == 2
     assert all(turn.messages for entry in entries for turn in entry.trajectory.turns)  # the agent said them
-    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((tmp_path / "runs" / "out" / "config.json").read_text(encoding="utf-8"))
     assert config["agent"] == "tests.kit.playing_agent:plays"
 
 
@@ -128,7 +133,7 @@ def test_agent_is_a_function_or_a_command(capsys: Capture) -> None:
         assert "--agent" in capsys.readouterr().err
     assert main(["rollout", "--config", LOCAL, "--agent", "no-such-program --now"]) == 1
     assert "no-such-program" in capsys.readouterr().err
-    assert main(["train", "trl", "--dry-run", "--agent", "no_such_module:f"]) == 1
+    assert main(["train", "trl", "--config", LOCAL, "--dry-run", "--agent", "no_such_module:f"]) == 1
     assert "no_such_module" in capsys.readouterr().err
 
 
@@ -140,14 +145,14 @@ def test_unanswered_requests_count_for_nothing_and_fail(
     shown = capsys.readouterr().out
     assert "3 rollouts ended in ERROR" in shown
     assert "404" in shown
-    point = json.loads((tmp_path / "out" / "metrics.jsonl").read_text(encoding="utf-8"))
+    point = json.loads((tmp_path / "runs" / "out" / "metrics.jsonl").read_text(encoding="utf-8"))
     assert point["playground/GuessNumber/rollouts"] == 3
     assert not {"playground/GuessNumber/success", "playground/GuessNumber/reward"} & point.keys()
 
 
 @pytest.mark.slow
 def test_interrupted_run_keeps_episodes_and_upload_files(tmp_path: Path, model: PreTrainedTokenizerFast) -> None:
-    out = tmp_path / "out"
+    out = tmp_path / "runs" / "out"
     with engine(guessing(model)) as url:
         argv = words(tmp_path, url, "--samples", "100000", "--concurrency", "2", "--set", f"rollout.journal={tmp_path}")
         with subprocess.Popen(
@@ -166,16 +171,20 @@ def test_interrupted_run_keeps_episodes_and_upload_files(tmp_path: Path, model: 
     assert main(["show", str(out)]) == 0
 
 
-def test_a_folder_that_holds_something_else_is_not_written_into(
-    capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast
-) -> None:
-    model.save_pretrained(tmp_path / "out")
-    (tmp_path / "out" / "config.json").write_text('{"model_type": "qwen3"}', encoding="utf-8")
-    assert main(words(tmp_path, "http://127.0.0.1:1")) == 2
-    assert "--output" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="--output"):
-        make_folder(tmp_path / "out", "--output")
-    assert json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8")) == {"model_type": "qwen3"}
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["--name", "out"], "exists already"),
+        (["--name", "elsewhere/out"], "without a path"),
+        (["--output", "elsewhere/mine"], "--name mine"),
+    ],
+)
+def test_rollout_makes_a_new_run_of_that_name(capsys: Capture, words: list[str], advice: str) -> None:
+    Path("runs/out").mkdir(parents=True)
+    for command in (["rollout"], ["train", "trl"], ["gateway", "--engine", "http://127.0.0.1:1", "--model", "m"]):
+        assert main([*command, "--config", LOCAL, *words]) == 2
+        assert advice in capsys.readouterr().err
+    assert [path.name for path in Path().rglob("*")] == ["runs", "out"]
 
 
 def test_what_cannot_be_written_is_one_line(capsys: Capture, tmp_path: Path, served: list[str]) -> None:
@@ -228,10 +237,10 @@ def test_rollout_plays_the_held_out_tasks_of_training(
     most = ["--set", "eval.max_tasks=3"]
     with engine(guessing(model)) as url:
         assert main(words(tmp_path, url, "--split", "eval_splits", *most, *served)) == 0
-    entries = list(read_journal(tmp_path / "out"))
+    entries = list(read_journal(tmp_path / "runs" / "out"))
     assert [entry.trajectory.job.task.split for entry in entries] == ["test"] * 3
     assert "n 3)" in capsys.readouterr().out
-    assert main(words(tmp_path / "other", "http://127.0.0.1:1", "--split", "test", "--task-data", "t.jsonl")) == 2
+    assert main(words(tmp_path, "http://127.0.0.1:1", "--split", "test", "--task-data", "t.jsonl", "--name", "b")) == 2
     assert "--split" in capsys.readouterr().err
 
 
@@ -247,13 +256,23 @@ def test_dead_engine_fails_before_any_work(capsys: Capture, tmp_path: Path, mode
     assert main(words(tmp_path, "http://127.0.0.1:1", "--max-tasks", "3")) == 1
     assert "--engine http://127.0.0.1:1" in capsys.readouterr().err
     assert time.monotonic() - begun < 10
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "runs" / "out").exists()
 
 
 def test_a_model_that_the_playground_does_not_have(capsys: Capture, tmp_path: Path) -> None:
     argv = ["rollout", "--config", LOCAL, "--model", "playground/Chess", "--max-tasks", "1"]
-    assert main([*argv, "--output", str(tmp_path / "out")]) == 1
+    assert main(argv) == 1
     assert "playground/Chess" in capsys.readouterr().err
+
+
+def test_misspelt_game_is_refused_before_a_server_starts(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("orl_playground.server.subprocess.Popen")
+    Path("c.yaml").write_text("environments: {playground/GuesNumber: {}}", encoding="utf-8")
+    for argv in (["prepare", "--output", "t.jsonl"], ["train", "trl", "--dry-run", "--model", "m"], ["doctor"]):
+        assert main([*argv, "--config", "c.yaml"]) == 1
+        said = capsys.readouterr()
+        assert "did you mean guessnumber?" in said.err + said.out
+    assert not Path("runs").exists()
 
 
 def test_where_made_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,11 +303,11 @@ def test_plain_and_chat_rows_are_played_and_scored_alone(
     config = "environments: {}\ntrainer: {task_data: rows.jsonl}\n"
     Path("rows.yaml").write_text(config, encoding="utf-8")
     with engine(lambda _ids, _params: answer) as url:
-        argv = ["rollout", "--config", "rows.yaml", "--engine", url, "--model", "model", "--output", "out"]
+        argv = ["rollout", "--config", "rows.yaml", "--engine", url, "--model", "model", "--name", "out"]
         assert main(argv) != 0
         assert "rows.jsonl:1: it is a plain row" in capsys.readouterr().err
         assert main([*argv[:-1], "scored", "--set", "reward=scores_of_rows:exact"]) == 0
-    entries = list(read_journal(tmp_path / "scored"))
+    entries = list(read_journal(Path("runs/scored")))
     assert sorted(entry.reward for entry in entries) == [0.0, 1.0]
     assert {len(entry.trajectory.turns) for entry in entries} == {1}
     assert {entry.trajectory.stop_reason for entry in entries} == {"finished"}

@@ -54,7 +54,7 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
         f"run {run}",
         "success, held-out",
         "99\u00a0% → 99\u00a0%",
-        "random player that uses every reply",
+        "random guessing within the remaining range",
         "held-out  ▁▆█",
         "GuessNumber/test/",
         "0 eval",
@@ -143,6 +143,10 @@ def test_latest_run_is_shown_without_a_path(capsys: Capture, tmp_path: Path, mon
     for name, written in (("a", 100.0), ("b", 300.0), ("c", 200.0)):
         os.utime(make_run(Path("runs") / name) / JOURNAL, (written, written))
     assert f"show {Path('runs/b')} --episode" in shown(capsys)
+    Path("runs/d").mkdir()
+    Path("runs/d/config.json").write_text('{"environments": {"playground/GuessNumber": {}}}', encoding="utf-8")
+    assert main(["show"]) == 1  # its model is being made
+    assert "runs/d: the run has not played yet" in capsys.readouterr().err
 
 
 def test_tokenizer_beside_the_journal_shows_the_ids(capsys: Capture, run: Path) -> None:

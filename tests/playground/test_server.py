@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -152,8 +153,8 @@ async def test_a_workshop_order_is_answered_in_plain_text(base_url, monkeypatch)
 
 
 @pytest.mark.slow
-def test_the_server_ends_when_its_input_closes():
-    command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber"]
+def test_owned_server_ends_when_its_input_closes():
+    command = [sys.executable, "-m", "orl_playground.server", "--owned", "--environments", "guessnumber"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         try:
             assert child.stdin is not None
@@ -165,9 +166,24 @@ def test_the_server_ends_when_its_input_closes():
             child.kill()
 
 
+def test_server_without_standard_input_keeps_serving():
+    """As with `&` in a script, nohup, and docker without -i."""
+    command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            url = child.stdout.readline().decode().strip().removeprefix("listening on ")
+            with urllib.request.urlopen(f"{url}/health", timeout=SECONDS) as answer:
+                assert answer.status == 200
+            child.terminate()
+            assert child.wait(SECONDS) in (0, -15)
+        finally:
+            child.kill()
+
+
 def test_a_server_ends_with_its_parent_before_it_is_ready():
     """The imports take seconds."""
-    command = [sys.executable, "-m", "orl_playground.server", "--environments", "guessnumber"]
+    command = [sys.executable, "-m", "orl_playground.server", "--owned", "--environments", "guessnumber"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         try:
             assert child.stdin is not None

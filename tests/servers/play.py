@@ -132,21 +132,21 @@ def play(name: str, foreign: Foreign, checkouts: Path, output: Path) -> Played:
     with serving(command, output / "server.txt", **foreign.variables) as url:
         config.write_bytes(msgspec.yaml.encode(configuration(name, foreign, url)))
         common = ["--config", str(config), "--model", str(model)]
+        os.chdir(output)
         with engine(saying(tokenizer, foreign)) as sampler:
             codes = {
                 "doctor": orl(["doctor", *common, "--engine", sampler]),
                 "prepare": orl(["prepare", *common[:2], "--output", str(tasks), "--max-tasks", str(TASKS)]),
             }
             began = log.stat().st_size
-            more = ["--engine", sampler, "--samples", str(SAMPLES), "--output", str(output / "rollouts")]
+            more = ["--engine", sampler, "--samples", str(SAMPLES), "--name", "rollouts"]
             codes["rollout"] = orl(["rollout", *common, "--task-data", str(tasks), *more])
-        rollouts = episodes_of_journal(output / "rollouts"), episodes_of_server(log, began)
-        entries = read_journal(output / "rollouts")
+        rollouts = episodes_of_journal(output / "runs" / "rollouts"), episodes_of_server(log, began)
+        entries = read_journal(output / "runs" / "rollouts")
         write_model(
             model, tokenizer, [one for entry in entries for one in to_data(entry.trajectory, reward=entry.reward)]
         )
         began, started = log.stat().st_size, time.monotonic()
-        os.chdir(output)
         codes["train"] = orl(["train", "trl", *common, "--task-data", str(tasks), "--name", "trained"])
         seconds = time.monotonic() - started
         training = episodes_of_journal(output / "runs" / "trained"), episodes_of_server(log, began)

@@ -38,7 +38,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
         ({"load": "/nowhere"}, (), "/nowhere"),
         ({"advantage_estimator": "ppo"}, (), "ppo"),
         ({"rollout_batch_size": 5}, (), "4 tasks, and a step takes 5"),
-        ({"n_samples": 1}, (), "generations"),
+        ({"n_samples": 1}, (), "`n_samples`"),
         ({"save": "x"}, (), "`save`"),
         ({"async": True}, (), "`async`"),
         ({"optimizer": "adamw_8bit"}, (), "bitsandbytes"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
 from orl_core.trajectory import StopReason
-from orl_launcher.viewer.index import Index
+from orl_launcher.viewer.index import VERSION, Index
 from orl_launcher.viewer.queries import (
     PAGE,
     Filter,
@@ -109,7 +109,7 @@ def test_index_that_is_taken_away_is_an_error(index: Index, folder: Path, tmp_pa
 def test_index_of_another_version_is_made_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, trajectory_of(key="a"))
     assert grown(Index(folder, tmp_path / "cache")) == 1
-    monkeypatch.setattr("orl_launcher.viewer.index.VERSION", 2)
+    monkeypatch.setattr("orl_launcher.viewer.index.VERSION", VERSION + 1)
     assert grown(Index(folder, tmp_path / "cache")) == 1
 
 
@@ -150,6 +150,11 @@ def test_filters_choose_what_they_say(
     assert total(index, environment="other") == 0
     with index.opened() as database:
         shown = page_of(database, Filter(order="highest reward"), 0).lines
+        first = page_of(database, Filter(), 0).lines
+    assert [line.held_out for line in first] == sorted(line.held_out for line in first)  # training, whose tokens train
+    for kind in (False, True):
+        newest = [line.number for line in first if line.held_out == kind]
+        assert newest == sorted(newest, reverse=True)
     rewards = [line.reward for line in shown if line.reward is not None]
     assert rewards == sorted((entry.reward for entry in sound), reverse=True)
 

@@ -111,6 +111,7 @@ async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> No
         assert "continues turn 1 (fork)" in agent
         assert ("Next" in agent, "Previous" in agent) == (False, True)
         first = await (await client.get(f"/{TOKEN}/run/agent/episode/1")).text()
+        assert re.sub(r"<title>.*</title>", "", first).count("Episode 1") == 1
         assert ("Next" in first, "Previous" in first) == (True, False)
         compared = await (await client.get(f"/{TOKEN}/compare?run=trl&run=slime")).text()
         assert outline_of(compared).classes["run-1"] > 1

@@ -60,8 +60,6 @@ KINDS: dict[str, Callable[[], Iterable[bytes]]] = {
     "keys": lambda: _sized(JSON, b"{" + b",".join(b'"%d":{}' % number for number in range(300_000)) + b"}"),
     "numbers": lambda: _sized(JSON, b"[" + b"%s," % (b"1" * 4_000) * 4_000 + b"1]"),
     "deep": lambda: _sized(JSON, b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
-    "interim": lambda: itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
-    "hints": lambda: itertools.repeat(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 1000),
     "headers": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\n"], (b"X-%d: y\r\n" % n for n in itertools.count())),
     "header": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\nX: "], itertools.repeat(MEGABYTE)),
     "drip": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\nX: "], map(_slowly, itertools.repeat(b"y"))),

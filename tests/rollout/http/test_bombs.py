@@ -46,7 +46,7 @@ async def doctor(url: str) -> None:
 CASES = [
     *((session, kind, SessionError) for kind in KINDS),
     *((listing, kind, SessionError) for kind in ("gzip", "endless", "values", "wide")),
-    *((engine, kind, EngineError) for kind in ("gzip", "endless", "long", "deep", "refusal", "interim", "headers")),
+    *((engine, kind, EngineError) for kind in ("gzip", "endless", "long", "deep", "refusal", "headers")),
     *((doctor, kind, EngineError) for kind in ("gzip", "endless", "long", "headers")),
 ]
 
@@ -70,7 +70,7 @@ def test_a_bomb_is_an_error(
     assert growth_of(play) < MEGABYTES
 
 
-@pytest.mark.parametrize("kind", ["gzip", "endless", "interim", "hints", "headers", "drip"])
+@pytest.mark.parametrize("kind", ["gzip", "endless", "headers", "drip"])
 def test_an_answer_to_the_uploader_is_bounded(
     server: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

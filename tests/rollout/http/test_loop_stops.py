@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 
 import pytest
-from orl_core.errors import EngineError, OrlError, SessionError
+from orl_core.errors import SessionError
 from orl_rollout.openreward.sdk import prepare_sdk
 
-from tests.kit.growth import engine, session
+from tests.kit.growth import session
 from tests.kit.heartbeat import MAX_STOP, heartbeat
 from tests.rollout.http.hostile import hostile
 
@@ -18,17 +18,6 @@ def server() -> Generator[str]:
     prepare_sdk()
     with hostile() as url:
         yield url
-
-
-@pytest.mark.parametrize("kind", ["interim", "hints"])
-@pytest.mark.parametrize(("client", "error"), [(session, SessionError), (engine, EngineError)])
-async def test_interim_responses_are_bounded(
-    server: str, client: Callable[[str], Awaitable[None]], error: type[OrlError], kind: str
-) -> None:
-    async with heartbeat() as measured:
-        with pytest.raises(error, match="interim responses"):
-            await client(f"{server}/{kind}")
-    assert measured.longest < MAX_STOP
 
 
 @pytest.mark.parametrize("kind", ["comments", "tiny", "lines", "values", "wide", "quotes", "keys", "numbers"])

@@ -86,7 +86,7 @@ def test_a_secret_is_not_uploaded(tmp_path, platform):
 
 @pytest.mark.slow
 def test_faults_and_limits_are_tried_again(tmp_path, platform):
-    platform.answers = [500, (429, {"Retry-After": "1"}), 200, 401, 307, 404]
+    platform.answers = [500, (429, {"Retry-After": "1"}), 200, 401, 402, 307, 404]
     write(tmp_path, *trajectories("r1", "r2"))
     assert upload(tmp_path, seconds=60).counts.sent == 2
     assert platform.started() == ["r1", "r2"]

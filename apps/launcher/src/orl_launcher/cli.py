@@ -197,19 +197,29 @@ def named(config: RunConfig, launch: str) -> RunConfig:
     return config
 
 
-def make_folder(folder: Path, option: str, *, fresh: bool = True) -> None:
-    """Make the folder of a run, which `option` names. A `fresh` one must be new.
+def make_folder(folder: Path) -> None:
+    """Make the folder of a new run.
 
     Raises:
-        UsageError: a fresh one exists already, or a file has its name.
+        UsageError: it exists already.
         ConfigError: it cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=not fresh)
+        folder.mkdir(parents=True)
     except FileExistsError:
-        raise UsageError(f"{folder} exists already. Choose another {option}") from None
+        raise UsageError(f"{folder} exists already. Choose another --name") from None
     except OSError as exc:
-        raise ConfigError(f"{folder}: {exc.strerror}. Choose another {option}") from exc
+        raise ConfigError(f"{folder}: {exc.strerror}. Choose another --name") from exc
+
+
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Add `--name`, and refuse `--output`, which names a file."""
+    parser.add_argument("--name", metavar="NAME", help="name of the run's folder in runs/ (default: one with the time)")
+    parser.add_argument("--output", type=_no_output, help=argparse.SUPPRESS)
+
+
+def _no_output(folder: str) -> None:
+    raise argparse.ArgumentTypeError(f"a run's folder is in runs/. Give its name: --name {Path(folder).name}")
 
 
 def add_python(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 from orl_core.errors import ConfigError, SessionError, boundary
+from orl_core.text import did_you_mean
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
@@ -38,8 +39,20 @@ def served_here(config: RunConfig) -> tuple[str, ...]:
 
 
 def reachable(config: RunConfig, base_url: str = "http://127.0.0.1") -> RunConfig:
-    """Return `config` with `base_url` for the environments that the command serves. A plan needs no real one."""
+    """Return `config` with `base_url` for the environments that the command serves. A plan needs no real one.
+
+    Raises:
+        ConfigError: the playground has no such environment.
+    """
     served = {name: structs.replace(config.environments[name], base_url=base_url) for name in served_here(config)}
+    if served and find_spec("orl_playground"):
+        from orl_playground.server import ENVIRONMENTS
+
+        for name, environment in served.items():
+            wanted = (environment.variant or name.removeprefix(ORGANISATION)).lower()
+            if wanted not in ENVIRONMENTS:
+                near = did_you_mean(wanted, ENVIRONMENTS)
+                raise ConfigError(f"{name}: the playground has {', '.join(ENVIRONMENTS)}{near}")
     return structs.replace(config, environments={**config.environments, **served})
 
 
@@ -57,6 +70,7 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
     require("orl_playground", "the playground's environments")
     from orl_playground.server import serving
 
+    reachable(config)  # a misspelt name is refused before the server starts
     with ExitStack() as stack:
         with boundary(SessionError, "starting the playground's server"):
             base_url = stack.enter_context(serving(check=interrupt.check))
@@ -89,7 +103,7 @@ def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:
 
     steps: list[int] = []
     with counting(
-        f"making the model {model}, once: a minute or two. It is kept in {cache_folder()}", cli.console()
+        f"making the model {model}, once: a few minutes. It is kept in {cache_folder()}", cli.console()
     ) as told:
 
         def count(step: int, total: int) -> None:
@@ -125,7 +139,7 @@ def is_made(config: RunConfig) -> bool:
 
 
 def baseline(config: RunConfig) -> dict[str, float]:
-    """Return the success rate of a random player that uses every reply, if known: only for GuessNumber."""
+    """Return the success rate of random guessing within the remaining range, if known: only for GuessNumber."""
     if tuple(config.environments) != ("playground/GuessNumber",) or find_spec("orl_playground") is None:
         return {}
     from orl_playground.guess_number import consistent_baseline

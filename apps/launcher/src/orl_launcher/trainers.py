@@ -6,6 +6,7 @@ way: nothing is written, and no server is started.
 
 from __future__ import annotations
 
+from datetime import datetime
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -21,6 +22,20 @@ if TYPE_CHECKING:
 GROUP = "orl.trainers"
 RUNS = Path("runs")
 WOULD_NOT_START = "it would not start on this machine"  # opens every problem of a plan
+
+
+def new_run(name: str | None, otherwise: str) -> Path:
+    """Return the folder of a new run: `name` in runs/, else `otherwise` and the time.
+
+    Raises:
+        UsageError: `name` is a path, or the run exists already.
+    """
+    name = f"{otherwise}-{datetime.now():%Y%m%d-%H%M%S}" if name is None else name
+    if name in ("", ".", "..") or Path(name).name != name:
+        raise cli.UsageError(f"--name {name!r} is not a folder name without a path. Choose another --name")
+    if (RUNS / name).exists():
+        raise cli.UsageError(f"{RUNS / name} exists already. Choose another --name")
+    return RUNS / name
 
 
 def find_trainer(backend: str) -> Trainer:

@@ -1,7 +1,8 @@
 """The playground's server: the real OpenReward server over its environments, on loopback, and a way to borrow one.
 
-It must not know who trains. `python -m orl_playground.server` serves until its standard input closes or a SIGTERM
-comes, so a parent that dies leaves none behind. It is a process of its own, to not share an interpreter with a model.
+It must not know who trains. `python -m orl_playground.server` serves until a SIGTERM comes. With `--owned` it also ends
+if its standard input closes, so that a parent that dies leaves none behind. A shell's `&`, nohup and docker close it,
+too. It is a process of its own, to not share an interpreter with a model.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def serving(
     `check` is called now and then until the child is ready; it may raise to end the wait. The child is ended on every
     way out. Raises ServerError if it is not ready within `start_seconds`.
     """
-    command = [sys.executable, "-m", "orl_playground.server", "--environments", *environments]
+    command = [sys.executable, "-m", "orl_playground.server", "--owned", "--environments", *environments]
     with tempfile.TemporaryFile() as errors:
         # A session of its own: Ctrl-C reaches the parent, which closes its environments' sessions first.
         child = subprocess.Popen(
@@ -111,16 +112,17 @@ def environment_classes(names: Sequence[str]) -> list[type[Environment]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until standard input closes or SIGTERM comes; print one line when ready."""
+    """Serve until SIGTERM comes; print one line when ready."""
     parser = argparse.ArgumentParser(
         prog="python -m orl_playground.server", description="Serve the playground's environments on 127.0.0.1."
     )
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
     parser.add_argument("--environments", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS))
+    parser.add_argument("--owned", action="store_true", help="end when standard input closes, as a parent's death does")
     chosen = parser.parse_args(arguments)
-    # Before the imports, which take seconds: a parent that dies meanwhile leaves nothing behind either.
     running: list[uvicorn.Server] = []
-    threading.Thread(target=_end_with_input, args=(running,), name="stdin", daemon=True).start()
+    if chosen.owned:  # before the imports, which take seconds
+        threading.Thread(target=_end_with_input, args=(running,), name="stdin", daemon=True).start()
     os.environ.setdefault("OPENREWARD_LOG_LEVEL", "ERROR")
     os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
     with socket.socket() as listener:

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.request import getproxies_environment
 
 from msgspec import structs
-from orl_cluster.launch import launch, tools
+from orl_cluster.launch import launch, tools, trainer_defaults
 from orl_cluster.launch.command import Command
 from orl_cluster.launch.convert import ClusterConverter
 from orl_cluster.launch.layout import Installation
@@ -97,4 +97,5 @@ def _address() -> str:
 _TRAINER = launch.ClusterTrainer(name="miles", command_of=_command_of)
 _CONVERTER = ClusterConverter(name="miles", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
+default_model = trainer_defaults.MODEL
 plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert

@@ -126,4 +126,5 @@ def _tool_of(installation: Installation, conversion: Conversion) -> tools.Tool:
 _TRAINER = launch.ClusterTrainer(name="slime", command_of=_command_of)
 _CONVERTER = ClusterConverter(name="slime", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
+default_model = trainer_defaults.MODEL
 plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert

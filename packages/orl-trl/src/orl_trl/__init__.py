@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from orl_rollout.loop.engine import Engine
     from orl_rollout.run_folder.contract import Conversion, Plan, Run
 
-__all__ = ["convert", "plan", "plan_conversion", "play_in_process", "train"]
+__all__ = ["convert", "default_model", "plan", "plan_conversion", "play_in_process", "train"]
 
 T = TypeVar("T")
+default_model = ""
 
 
 def train(run: Run) -> None:

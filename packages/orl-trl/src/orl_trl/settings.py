@@ -95,6 +95,8 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     merged = {**defaults, **_flags(given.flags, given.extra)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
+    if merged["num_generations"] < 2:
+        raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
     if config.lora_rank and not merged["use_cpu"] and not merged["bf16"]:
         raise ConfigError("`lora_rank` keeps the weights below the adapters in bf16. Leave `bf16` out")
     check_correction(merged)

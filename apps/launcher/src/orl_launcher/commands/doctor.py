@@ -20,6 +20,7 @@ EXAMPLES = """\
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --full
   orl doctor --config configs/whodunit.yaml --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000
   orl doctor --config configs/whodunit.yaml --model /models/Qwen3-4B --python /envs/slime/bin/python
+  orl doctor --live GeneralReasoning/WhoDunIt                    one session of OpenReward, without a configuration
   orl doctor --config configs/local.yaml --agent my_module:agent --engine http://127.0.0.1:30000   plays one turn of it
 """
 
@@ -31,6 +32,9 @@ def parser() -> cli.Parser:
     add_option(made, "model")
     add_budgets(made)
     cli.add_agent(made)
+    made.add_argument(
+        "--live", metavar="ENV", help="only make one session, one call and one upload in ENV, and report for an issue"
+    )
     made.add_argument("--engine", type=cli.address, metavar="URL", help="running SGLang server or router to check")
     cli.add_python(made)
     made.add_argument("--full", action="store_true", help="show the whole first prompt")
@@ -42,9 +46,12 @@ def parser() -> cli.Parser:
 def run(arguments: argparse.Namespace) -> int:
     """Print the page. Return the exit code."""
     from orl_launcher.doctor.doctor import check_up
+    from orl_launcher.doctor.live import check_live
 
+    if arguments.live and arguments.config == DEFAULT_CONFIG:
+        arguments.config = None
     with for_people(arguments):
-        report = check_up(arguments)
+        report = check_live(arguments) if arguments.live else check_up(arguments)
     if arguments.json:
         print_json(report)
     return 0 if report.ok else cli.EXIT_FAILED

@@ -10,21 +10,18 @@ import os
 import re
 import secrets
 import sys
-from datetime import datetime
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.record import is_run
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import with_model
 from orl_launcher.hints import invocation
 from orl_launcher.trainer_options import add_budgets, add_option
-from orl_launcher.trainers import RUNS
+from orl_launcher.trainers import new_run
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -49,7 +46,7 @@ Of the file, `rollout`, `reward`, `eval` (temperature, top_p) and what concerns 
 """
 EXAMPLES = """\
   orl gateway --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000 --port 8000
-  orl gateway --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000 --port 8000 --config my.yaml --output runs/agent
+  orl gateway --model Qwen/Qwen3-4B --engine http://127.0.0.1:30000 --port 8000 --config my.yaml --name agent
   OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=$ORL_GATEWAY_KEY my-agent
   curl -X POST http://127.0.0.1:8000/sessions -H "Authorization: Bearer $ORL_GATEWAY_KEY"
 """
@@ -71,7 +68,7 @@ def parser() -> cli.Parser:
     made.add_argument(
         "--max-turns", type=cli.positive, default=MAX_TURNS, metavar="N", help=f"turns of a session ({MAX_TURNS})"
     )
-    made.add_argument("--output", metavar="DIR", type=Path, help="folder of the journal (default: a new one in runs/)")
+    cli.add_name(made)
     return made
 
 
@@ -85,16 +82,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = _config(arguments)
     serve = _server()
-    folder: Path = arguments.output or RUNS / f"gateway-{datetime.now():%Y%m%d-%H%M%S}"
-    if is_run(folder):
-        raise cli.UsageError(f"{folder} contains a run already. Choose another --output")
+    folder = new_run(arguments.name, "gateway")
     given = os.environ.get(KEY, "")
     key = os.environ[KEY] = given or _new_key()
     if not _GOOD(key):
         raise cli.UsageError(f"{KEY} stands in addresses: set it to 16 or more letters, digits, `-` and `_`")
     keep_out(Scrubber.of(config))
     interrupt.run(check_answers(arguments.engine))
-    cli.make_folder(folder, "--output", fresh=arguments.output is None)
+    cli.make_folder(folder)
     address = GatewayAddress(engine=arguments.engine, key=key, host=arguments.host, port=arguments.port or 0)
 
     def told(url: str) -> None:

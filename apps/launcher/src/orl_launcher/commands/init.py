@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 FIRST = f"{ORGANISATION}GuessNumber"  # an environment, and the tiny model that was made for it
 KINDS = f"http://HOST:PORT of your server, Organization/Environment of OpenReward, or {FIRST}"
-PLAYED_BY_TINY = (FIRST, f"{ORGANISATION}GuessWider")
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
 DESCRIPTION = """\
 Ask the server of an environment for splits, tasks, tools and required secrets. Write a commented configuration, and run
@@ -69,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_rollout.signals import interrupt
 
     from orl_launcher.commands import doctor
-    from orl_launcher.init.write import config_text, schema_for, write_config
+    from orl_launcher.init.write import PLAYED_BY_TINY, config_text, schema_for, write_config
 
     if not arguments.environment:
         raise cli.UsageError(f"no environment. Give {KINDS} (see {invocation()} init --help)")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from importlib.metadata import entry_points
 from itertools import islice, starmap, takewhile
 from pathlib import Path
@@ -19,7 +18,6 @@ from orl_core.text import visible
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
-from orl_rollout.run_folder.record import is_run
 from orl_rollout.run_folder.summary import note_end
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.signals import interrupt
@@ -30,7 +28,7 @@ from orl_launcher.hints import invocation
 from orl_launcher.playground import playground, warm_model
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainer_options import add_budgets, add_option
-from orl_launcher.trainers import RUNS
+from orl_launcher.trainers import new_run
 from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_table
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ def parser() -> cli.Parser:
     made.add_argument("--max-tasks", type=cli.positive, metavar="N", help="play at most N tasks")
     made.add_argument("--samples", type=cli.positive, default=1, metavar="K", help="rollouts of each task (default: 1)")
     made.add_argument("--concurrency", type=cli.positive, default=64, metavar="N", help="most at once (default: 64)")
-    made.add_argument("--output", metavar="DIR", type=Path, help="folder of the journal (default: a new one in runs/)")
+    cli.add_name(made)
     add_json(made)
     return made
 
@@ -114,13 +112,10 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     load_player(config)
     if not config.trainer.model:
         raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
-    config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # --output says where
-    default = RUNS / f"{config.openreward_run_name}-rollout-{datetime.now():%Y%m%d-%H%M%S}"
-    folder: Path = arguments.output or default
+    config = structs.replace(config, rollout=structs.replace(config.rollout, journal=None))  # it is in the folder
+    folder = new_run(arguments.name, f"{config.openreward_run_name}-rollout")
     rows = None if config.environments or config.trainer.task_data is None else Path(config.trainer.task_data)
     given = arguments.task_data or rows
-    if is_run(folder):
-        raise cli.UsageError(f"{folder} contains a run already. Choose another --output")
     if arguments.task_data and arguments.splits:
         raise cli.UsageError("--split lists tasks, and --task-data names a file of them. Give one of the two")
     refuse_missing(config)
@@ -130,7 +125,7 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
         interrupt.run(check_answers(arguments.engine))
     config = cli.named(config, folder.name)
     with playground(warm_model(config)[0]) as reachable:
-        cli.make_folder(folder, "--output", fresh=arguments.output is None)
+        cli.make_folder(folder)
         plan = RolloutPlan(
             config=reachable,
             given=config,

@@ -15,7 +15,7 @@ from typing import Literal
 
 from orl_core.errors import OrlError, boundary
 from orl_rollout.journal.journal import Entry, journal_files, read_sized
-from orl_rollout.run_folder.record import Record, has_journal, journal_of, read_record
+from orl_rollout.run_folder.record import Record, journal_of, read_record
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
 from orl_launcher import cli
@@ -87,19 +87,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def latest_run() -> Path:
-    """Return the folder in runs/ whose journal was written last.
+    """Return the folder in runs/ that was begun last, or whose journal was written last.
 
     Raises:
         UsageError: there is none.
     """
-    written = {
-        folder: max(file.stat().st_mtime for file in journal_files(folder))
+    written = [
+        (file.stat().st_mtime, folder)
         for folder in RUNS.glob("*/")
-        if has_journal(folder)
-    }
+        for file in journal_files(folder) or [folder / "config.json"]
+        if file.is_file()
+    ]
     if not written:
-        raise cli.UsageError(f"{RUNS}: no run with a journal here. Give the folder of a run")
-    return max(written, key=written.__getitem__)
+        raise cli.UsageError(f"{RUNS}: no run here. Give the folder of a run")
+    return max(written)[1]
 
 
 def _title(number: int, entry: Entry) -> str:

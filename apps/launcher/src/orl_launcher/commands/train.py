@@ -10,7 +10,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -27,11 +26,11 @@ from orl_launcher.commands.upload import send_rest
 from orl_launcher.hints import invocation
 from orl_launcher.playground import baseline, is_made, playground, served_here, warm_model
 from orl_launcher.trainers import (
-    RUNS,
     WOULD_NOT_START,
     find_trainer,
     holds_out,
     missing_tasks,
+    new_run,
     plan_run,
     print_plan,
     task_data_of,
@@ -54,7 +53,7 @@ Train a model. `trl` trains on this machine and brings its own engine; `slime` a
 The run's folder, runs/NAME, holds the configuration, tasks, metrics, journal, checkpoint, and report.html.
 """
 EXAMPLES = """\
-  orl train trl                                     a tiny model learns a game, about five minutes on two cores
+  orl train trl                                     a tiny model learns a game, 6 to 8 minutes on two quiet cores
   orl train trl --name longer --num-rollout 120 --lr 3e-4 --seed 1
   orl train trl --config my.yaml --model Qwen/Qwen3-0.6B --set environments.Org/Env.max_turns=8
   orl train slime --config configs/whodunit.yaml --model /models/Qwen3-4B --task-data tasks.jsonl --dry-run
@@ -92,7 +91,7 @@ def parser() -> cli.Parser:
     backends = get_args(Backend)
     made.add_argument("backend", nargs="?", choices=backends, help="trainer (default: trainer.backend in the file)")
     cli.add_config(made, default=DEFAULT_CONFIG)
-    made.add_argument("--name", metavar="NAME", help="folder in runs/ (default: openreward_run_name and the time)")
+    cli.add_name(made)
     made.add_argument("--dry-run", action="store_true", help="check everything, show the plan, start nothing")
     cli.add_python(made)
     cli.add_agent(made)
@@ -118,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
     trainer = find_trainer(config.trainer.backend)
     if missing := missing_tasks(config):
         raise ConfigError(missing)
-    folder = _folder(arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}")
+    folder = new_run(arguments.name, config.openreward_run_name)
     config = cli.named(config, folder.name)
     if arguments.dry_run:
         _print_plan(config, arguments, folder)
@@ -127,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not is_made(config):  # its making takes minutes
         for problem in plan_run(config, folder, arguments.extra, arguments.python).problems:
             raise ConfigError(f"{WOULD_NOT_START}: {problem}")
-    cli.make_folder(folder, "--name")
+    cli.make_folder(folder)
 
     def note() -> None:
         with suppress(OSError):  # the trainer has written one, or the disk is full
@@ -166,12 +165,6 @@ def _refuse_options_of_clusters(arguments: argparse.Namespace, backend: Backend)
     ]
     if given:
         raise cli.UsageError(f"{', '.join(given)}: an option of slime and miles alone. Leave it out for trl")
-
-
-def _folder(name: str) -> Path:
-    if name in ("", ".", "..") or Path(name).name != name:
-        raise cli.UsageError(f"--name {name!r} is not a folder name without a path. Choose another --name")
-    return RUNS / name
 
 
 def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argparse.Namespace) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from contextlib import suppress
 
+from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError
 from orl_rollout.secrets.secrets import Scrubber
@@ -22,7 +24,7 @@ from orl_launcher.doctor.report import Report, Verdict
 from orl_launcher.hints import invocation
 from orl_launcher.playground import is_made, playground, served_here, warm_model
 from orl_launcher.reports import DoctorReport
-from orl_launcher.trainers import RUNS, WOULD_NOT_START, missing_tasks, plan_run
+from orl_launcher.trainers import RUNS, WOULD_NOT_START, find_trainer, missing_tasks, plan_run
 
 
 def check_up(arguments: argparse.Namespace) -> DoctorReport:
@@ -67,7 +69,17 @@ def _configuration(page: Report, arguments: argparse.Namespace) -> RunConfig | N
         return None
     page.scrubber = Scrubber.of(config)
     page.say(Verdict.OK, f"{arguments.config}: trainer {config.trainer.backend}, {', '.join(config.environments)}")
-    return config
+    return config if config.trainer.model else _with_default_model(page, config)
+
+
+def _with_default_model(page: Report, config: RunConfig) -> RunConfig:
+    """Return `config` with the model that its trainer takes if none is named."""
+    backend, model = config.trainer.backend, ""
+    with suppress(cli.UsageError):  # no such trainer here, which its own check says
+        model = find_trainer(backend).default_model
+    if model:
+        page.say(Verdict.OK, f"no model is named: {backend} takes {model}. Another one: --model, or trainer.model")
+    return structs.replace(config, trainer=structs.replace(config.trainer, model=model or None))
 
 
 def _environments(page: Report, config: RunConfig) -> Opened | None:

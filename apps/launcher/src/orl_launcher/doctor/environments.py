@@ -18,6 +18,7 @@ from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.required_secrets import required_secrets
+from orl_rollout.run_folder.environments import refuse_other_build
 from orl_rollout.secrets.entries import SecretEntry, all_entries, unset
 from orl_rollout.secrets.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
 
@@ -91,7 +92,9 @@ async def _visit(page: Report, config: RunConfig, name: str, stage: Stage) -> Op
     async with OpenRewardClient(config) as client:
         stage.words = ""  # until the server's first answer
         with as_session_error(f"asking {name} what it serves", client.scrubber):
-            await client.environment(name)
+            remote = await client.environment(name)
+            stated = await remote.version() if environment.version else None
+        refuse_other_build(name, config, stated)
         stage.words = "listing its tasks"
         if environment.base_url is None and api_key():
             await _check_required(page, config, name)

@@ -28,13 +28,18 @@ LONGEST = 100  # characters of a remark in a comment
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 MEANINGS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}  # words that YAML reads as no text
 COLUMN = 34  # where comments begin behind a value
-CHARACTERS = 3  # of a prompt for each token id; most tokenizers need more
 NO_HOSTS = "{value: null, hosts: []}  # OpenReward knows no host for it: name one"
-WIDEST = 131_072  # ids of the longest context that is proposed
+PLAYED_BY_TINY = (f"{ORGANISATION}GuessNumber", f"{ORGANISATION}GuessWider")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Values to begin with, for a kind of model. Budgets are token ids."""
+    """Values to begin with, for a kind of model. Budgets are token ids; a token id has `bytes_per_id` or more bytes.
+
+    `widest` is the longest context that is proposed.
+    """
+
+    bytes_per_id: int
+    widest: int
 
     turn_tokens: int
     context_tokens: int
@@ -43,8 +48,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     n_samples: int
 
 
-TINY = Settings(turn_tokens=48, context_tokens=512, lr="4e-4", num_rollout=30, n_samples=16)
-REAL = Settings(turn_tokens=1024, context_tokens=8192, lr="1e-6", num_rollout=100, n_samples=8)
+TINY = Settings(
+    bytes_per_id=1, widest=4096, turn_tokens=48, context_tokens=512, lr="4e-4", num_rollout=30, n_samples=16
+)
+REAL = Settings(
+    bytes_per_id=3, widest=131_072, turn_tokens=1024, context_tokens=8192, lr="1e-6", num_rollout=100, n_samples=8
+)
 
 
 def config_text(found: Survey, *, command: str, output: Path, schema: str, backend: Backend, model: str) -> str:
@@ -52,8 +61,8 @@ def config_text(found: Survey, *, command: str, output: Path, schema: str, backe
     training, held_out = choose_splits(found.splits)
     start = TINY if model.startswith(ORGANISATION) else REAL
     file, orl = _word(str(output)), invocation()
-    size = _opening_ids(found)
-    about = f"; tools and the first prompt take about {size:,}" if size and start is REAL else ""
+    size = _opening_ids(found, start)
+    about = f"; tools and the first prompt take about {size:,}" if size else ""
     lines = [
         f"# yaml-language-server: $schema={schema}",
         f"# Written by `{_line(command)}`. docs/configuration.md lists every key.",
@@ -150,17 +159,20 @@ def _environment(found: Survey, training: str, held_out: str | None) -> Iterator
     yield _behind("    success_reward: 1.0", "reward from which an episode counts as a success")
 
 
-def _opening_ids(found: Survey) -> int:
-    """Return about how many ids the tools and the first prompt have; 0 without an opening."""
-    if found.opening is None:
+def _opening_ids(found: Survey, start: Settings) -> int:
+    """Return about how many ids the tools and the first prompt have; 0 without an opening.
+
+    It is 0 for the tiny model's own games, too: it knows their lines as single ids. It spells other texts in bytes.
+    """
+    if found.opening is None or (start is TINY and found.name in PLAYED_BY_TINY):
         return 0
-    return (len(found.prompt) + len(encode(found.opening.tools))) // CHARACTERS
+    return (len(found.prompt.encode()) + len(encode(found.opening.tools))) // start.bytes_per_id
 
 
 def _context(start: Settings, opening: int) -> int:
-    """Return the context of an episode: at least four times its opening. A tiny model knows the words of its game."""
+    """Return the context of an episode: at least four times its opening."""
     context = start.context_tokens
-    while start is REAL and context < min(4 * opening, WIDEST):
+    while context < min(4 * opening, start.widest):
         context *= 2
     return context
 

@@ -20,7 +20,7 @@ from orl_rollout.run_folder.record import RECENT, Record, running_mean
 
 from orl_launcher.view.notices import unjudged
 from orl_launcher.view.svg import Drawing, Line, Stroke, draw
-from orl_launcher.view.wording import JUDGED
+from orl_launcher.view.wording import JUDGED, RANDOM
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -202,7 +202,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
         axes.plot(chart.held_out.steps, chart.held_out.values, color=COLOURS["eval"], label="held-out tasks", **style)
     if chart.baseline is not None:
         dashes: dict[str, Any] = {"linestyle": (0, (5, 3)), "linewidth": 1.6}
-        axes.axhline(chart.baseline, color=COLOURS["baseline"], label="random player that uses every reply", **dashes)
+        axes.axhline(chart.baseline, color=COLOURS["baseline"], label=RANDOM, **dashes)
     if chart.share:
         axes.set_ylim(0, 1.03)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])

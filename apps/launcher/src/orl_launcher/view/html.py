@@ -39,6 +39,7 @@ def _templates() -> Environment:
     words = (wording.number, wording.percent, wording.duration, wording.count, wording.thousands, wording.noted)
     filters = (*words, svg_of, draw, spark, folded)
     cast("dict[str, Any]", made.filters).update({each.__name__: each for each in filters})
+    cast("dict[str, Any]", made.globals)["random"] = wording.RANDOM
     return made
 
 

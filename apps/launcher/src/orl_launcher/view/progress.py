@@ -138,19 +138,29 @@ def _rows_of(path: Path, ended: threading.Event) -> Iterator[MetricsRow | None]:
 
 
 @contextmanager
-def counting(what: str, console: Console) -> Generator[Callable[[int, int], None]]:
-    """Show a bar for work that reports `(done, total)`. Print `what` once, at the first report."""
+def counting(what: str, console: Console, clock: Clock = time.monotonic) -> Generator[Callable[[int, int], None]]:
+    """Show how far work is that reports `(done, total)`. Print `what` once, at the first report.
+
+    A terminal gets a bar, other outputs a line at each tenth.
+    """
     from rich.progress import Progress
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=None, visible=False)
+        bar, pace = progress.add_task("", total=None, visible=False), Pace(clock)
 
         def told(done: int, total: int) -> None:
             if not progress.tasks[bar].visible:
                 console.print(what, soft_wrap=True)
+            left = pace.left(done, total)
             progress.update(bar, completed=done, total=total, visible=True)
+            if left is not None and not console.is_terminal and _ends_tenth(done, total):
+                console.print(f"  {percent(done / total)}, {duration(left)} left", soft_wrap=True)
 
         yield told
+
+
+def _ends_tenth(done: int, total: int) -> bool:
+    return done * TENTHS // total > (done - 1) * TENTHS // total
 
 
 @contextmanager
@@ -179,7 +189,7 @@ def rollouts_counted(
             left = pace.left(done, total)
             words += [f"{duration(left)} left"] if left is not None and done < total else []
             progress.update(bar, completed=done, description="  ".join(words))
-            if not console.is_terminal and done * TENTHS // total > (done - 1) * TENTHS // total:
+            if not console.is_terminal and _ends_tenth(done, total):
                 console.print("  ".join(words), soft_wrap=True)
 
         yield told

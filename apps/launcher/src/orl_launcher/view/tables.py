@@ -22,7 +22,17 @@ from rich.text import Text
 from orl_launcher.view.episode import Act, EpisodeRows, verdict
 from orl_launcher.view.evaluations import ResultRows, results_of, rungs_of
 from orl_launcher.view.pieces import Role
-from orl_launcher.view.wording import GPU_METRICS, JUDGED, MAIN_METRICS, noted, number, percent, rate, success_rate
+from orl_launcher.view.wording import (
+    GPU_METRICS,
+    JUDGED,
+    MAIN_METRICS,
+    RANDOM,
+    noted,
+    number,
+    percent,
+    rate,
+    success_rate,
+)
 
 BARS = "▁▂▃▄▅▆▇█"
 STYLES = {Role.SHOWN: "dim", Role.TRAINED: "green", Role.UNTRAINED: "yellow"}
@@ -124,9 +134,7 @@ def closing_table(record: Record) -> Table:
             cells = list(map(noted, cells, record.tallies)) if name == "success" else cells
             table.add_row(f"{name.replace('_', ' ')}, {kind}", *cells)
     if record.baseline is not None:
-        table.add_row(
-            Text("success of a random player that uses every reply", style="dim"), "", percent(record.baseline)
-        )
+        table.add_row(Text(f"success of {RANDOM}", style="dim"), "", percent(record.baseline))
     return table
 
 

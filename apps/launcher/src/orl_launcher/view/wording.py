@@ -57,6 +57,7 @@ def count(steps: range) -> str:
     return f"{counted} ({steps.start} to {steps[-1]})" if steps and steps.start > 1 else counted
 
 
+RANDOM = "random guessing within the remaining range"  # the baseline, which is known for GuessNumber alone
 JUDGED = frozenset({"success", "reward", "turns"})  # taken over the judged rollouts alone
 GPU_METRICS = (("gpu_utilization", percent), ("gpu_memory_gib", number))
 MAIN_METRICS = (("success", percent), ("reward", number), ("valid_calls", percent), ("turns", number))

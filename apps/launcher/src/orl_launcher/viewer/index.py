@@ -23,7 +23,7 @@ from orl_rollout.bounded_files import open_regular
 from orl_rollout.journal.frames import Frame, read_frames
 from orl_rollout.journal.journal import Entry, decode_entry, journal_files
 
-VERSION = 1  # of the tables
+VERSION = 2  # of the tables
 BATCH = 5000  # records of one transaction
 TABLES = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, name TEXT UNIQUE, inode INTEGER, position INTEGER, skipped INTEGER);
@@ -33,6 +33,7 @@ CREATE TABLE episodes (
     step INTEGER, held_out INTEGER, reward REAL, verdict INTEGER, turns INTEGER, seconds REAL, time REAL
 );
 CREATE INDEX by_task ON episodes (task, step);
+CREATE INDEX by_kind ON episodes (held_out, id DESC);
 """
 VERDICTS = ("lost", "won", "error")  # by their number in `episodes`
 

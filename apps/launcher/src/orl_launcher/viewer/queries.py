@@ -14,6 +14,7 @@ from orl_launcher.viewer.index import VERDICTS
 PAGE = 50  # episodes
 GROUP = 32  # episodes of a group, or attempts at a task, that are shown
 ORDERS = {
+    "training first": "held_out, id DESC",  # episodes that train, and tokens in colour
     "newest": "id DESC",
     "oldest": "id",
     "highest reward": "reward DESC NULLS LAST, id",
@@ -63,7 +64,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     step_to: str = ""
     reward_from: str = ""
     reward_to: str = ""
-    order: str = "newest"
+    order: str = next(iter(ORDERS))
 
     def __post_init__(self) -> None:
         for name, _ in _BOUNDS:

@@ -91,6 +91,9 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
     ] = None
     variant: Annotated[PathName | None, Meta(description="Environment to request; null: that of task or name.")] = None
     base_url: Annotated[Url | None, Meta(description="Address of your server; null: OpenReward or playground.")] = None
+    version: Annotated[
+        str | None, Meta(description="Build that its server must state when a run starts, or its beginning; null: any.")
+    ] = None
     send_api_key: Annotated[bool, Meta(description="Send OPENREWARD_API_KEY to `base_url` too.")] = False
     toolset: Annotated[str | None, Meta(description="Toolset to add to the environment's tools; null: none.")] = None
     weight: Annotated[float, Meta(gt=0, description="Relative share of the tasks if their number is limited.")] = 1.0

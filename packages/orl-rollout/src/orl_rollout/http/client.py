@@ -1,30 +1,24 @@
 """HTTP to one origin, with answers of bounded size. Every request of a rollout, a listing or a check goes through here.
 
 A request to another origin is refused before it is sent, and no redirect is followed: a key reaches its own server and
-no other (law L6). Cookies are not kept. A compressed answer is refused, because a megabyte can hold gigabytes. Endless
-interim responses (1xx) are refused, because they are parsed on the event loop. The module knows no protocol above HTTP.
+no other (law L6). Cookies are not kept. A compressed answer is refused, because a megabyte can hold gigabytes. The
+module knows no protocol above HTTP.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from math import isfinite
 from typing import Any, Self
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http_exceptions import HttpProcessingError
 from orl_core.errors import cut
 from yarl import URL
 
 CONNECT_SECONDS = 10.0
-MAX_INTERIM = 16  # 1xx responses before an answer
-PARSED_BYTES = 1 << 14  # parsed before the interim responses are counted
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
 KEPT_BYTES = 1 << 16  # of an answer that cannot be used
 LONGEST_DATE = 64  # characters of a Retry-After
@@ -52,12 +46,20 @@ class HttpClient:
         url: scheme, host and port, and maybe a path that every request begins with.
         idle: seconds for which an idle connection is kept.
         timeout: of every request that names none.
+        traces: follow every request.
 
     Raises:
         ValueError: `url` is not absolute, neither http nor https, or has a login, a query or a fragment.
     """
 
-    def __init__(self, url: str, *, idle: float = 4.0, timeout: aiohttp.ClientTimeout | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        idle: float = 4.0,
+        timeout: aiohttp.ClientTimeout | None = None,
+        traces: Sequence[aiohttp.TraceConfig] = (),
+    ) -> None:
         self.url = url.rstrip("/")
         self._origin = _origin_of(url)
         parsed = URL(url)
@@ -65,16 +67,14 @@ class HttpClient:
             raise ValueError(f"the URL of {self._origin} has a login: write only http://HOST:PORT")
         if parsed.query_string or parsed.fragment:
             raise ValueError(f"the URL of {self._origin} has a query or a fragment: write only http://HOST:PORT")
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=idle)
-        factory: partial[ResponseHandler] = partial(_Connection, asyncio.get_running_loop())
-        connector._factory = factory  # pyright: ignore[reportPrivateUsage]
         self._http = aiohttp.ClientSession(
-            connector=connector,
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle),
             timeout=timeout or aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             headers={"Accept-Encoding": "identity", "User-Agent": "orl"},
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
+            trace_configs=list(traces),
         )
 
     async def __aenter__(self) -> Self:
@@ -109,30 +109,6 @@ class HttpClient:
             return target if _origin_of(target) == self._origin else ""
         except ValueError:
             return ""
-
-
-class _Connection(ResponseHandler):
-    """One connection. It ends after more than MAX_INTERIM interim responses before an answer.
-
-    aiohttp skips them, and limits neither their number nor how many it parses at once.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self._interim = 0
-
-    def data_received(self, data: bytes) -> None:
-        for start in range(0, len(data) or 1, PARSED_BYTES):  # aiohttp calls it without data to go on
-            super().data_received(data[start : start + PARSED_BYTES])
-            if self._interim > MAX_INTERIM:
-                self.set_exception(HttpProcessingError(code=400, message=f"more than {MAX_INTERIM} interim responses"))
-                if self.transport is not None:
-                    self.transport.close()
-                return
-
-    def feed_data(self, data: Any, size: int = 0) -> None:
-        self._interim = self._interim + 1 if data[0].code < 200 else 0
-        super().feed_data(data, size)
 
 
 async def read(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -10,11 +10,12 @@ size, and cannot address a loopback server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+import aiohttp
 from msgspec import structs
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, SessionError, SessionTimeout
@@ -50,10 +51,18 @@ NAMED = 20  # environments of a server that an error names
 class OpenRewardClient:
     """Sessions and listings of the configured environments. Use it by `async with`, on one event loop.
 
-    `open_sessions` lists the sessions. On entry, those that dead processes of this run left open are closed.
+    `open_sessions` lists the sessions. On entry, those that dead processes of this run left open are closed. `traces`
+    follow the requests to environments.
     """
 
-    def __init__(self, config: RunConfig, open_sessions: OpenSessions | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        open_sessions: OpenSessions | None = None,
+        *,
+        traces: Sequence[aiohttp.TraceConfig] = (),
+    ) -> None:
+        self._traces = traces
         self.config = config
         self._open_sessions = open_sessions
         self.scrubber = Scrubber.of(config)
@@ -191,7 +200,8 @@ class OpenRewardClient:
             raise SessionError("the client of OpenReward is closed: use it inside `async with`")
         url = _url(environment)
         if url not in self._http:
-            self._http[url] = HttpClient(url, idle=IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS)
+            idle = IDLE_SECONDS if environment.base_url else PLATFORM_IDLE_SECONDS
+            self._http[url] = HttpClient(url, idle=idle, traces=self._traces)
         return self._http[url]
 
     def _make_options(self, name: str) -> SessionOptions:

@@ -24,6 +24,7 @@ from orl_core.errors import (
 from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.http.safe_json import NotJson
 from orl_rollout.loop.session import Overloaded, SessionLost
+from orl_rollout.openreward.platform import REFUSALS
 from orl_rollout.openreward.transport import Refusal, RemoteFailure, transient
 from orl_rollout.secrets.secrets import Scrubber
 
@@ -102,8 +103,9 @@ def _is_clean(cause: BaseException | None, scrubber: Scrubber) -> bool:
 
 def _words(cause: BaseException | None) -> str:
     """Return a plain message for exceptions of our transport; empty for all others."""
-    if isinstance(cause, Refusal) and cause.status == 401:
-        return "the server refuses the API key (HTTP 401): set OPENREWARD_API_KEY"
+    if isinstance(cause, Refusal) and cause.status in REFUSALS:
+        own = f". It says: {cause.message}" if cause.status == 402 and cause.message else ""
+        return f"the server {REFUSALS[cause.status]}{own}"
     if isinstance(cause, Refusal | aiohttp.ClientResponseError):
         return f"HTTP {cause.status}: {cause.message}"
     if isinstance(cause, UnsafeAnswer | NotJson):

@@ -13,6 +13,10 @@ from orl_rollout.openreward.sdk import api_url
 from orl_rollout.secrets.secrets import api_key
 
 T = TypeVar("T")
+REFUSALS = {
+    401: "refuses the API key (HTTP 401): set OPENREWARD_API_KEY",
+    402: "asks for payment (HTTP 402): add credit to the account of OPENREWARD_API_KEY at OpenReward",
+}
 
 
 async def ask_platform(path: str, answer_type: type[T], *, most: int, seconds: float) -> T:
@@ -27,8 +31,8 @@ async def ask_platform(path: str, answer_type: type[T], *, most: int, seconds: f
             HttpClient(api_url()) as http,
             http.request("GET", path, headers={"X-API-Key": api_key()}) as answer,
         ):
-            if answer.status == 401:
-                raise SessionError(f"OpenReward refuses the key for {path} (HTTP 401): set OPENREWARD_API_KEY")
+            if answer.status in REFUSALS:
+                raise SessionError(f"{path}: OpenReward {REFUSALS[answer.status]}")
             if answer.status != 200:
                 raise SessionError(f"OpenReward does not answer {path}: HTTP {answer.status}")
             return msgspec.json.decode(await read(answer, most), type=answer_type)

@@ -90,7 +90,12 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Trainer(Protocol):
-    """The entry point of an adapter, a module with these functions: `orl.trainers = {trl = "orl_trl"}`."""
+    """The entry point of an adapter, a module with these names: `orl.trainers = {trl = "orl_trl"}`.
+
+    `default_model` is the model of a run that names none, "" if each must name one.
+    """
+
+    default_model: str
 
     def train(self, run: Run) -> None:
         """Train to the end, writing the files of the run's folder.

@@ -1,4 +1,7 @@
-"""environments.json of a run: the version of each environment that was played, as its server states it."""
+"""environments.json of a run: the version of each environment that was played, as its server states it.
+
+A run for another build than the configured one is refused. OpenReward has no other version of an environment.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from orl_core.errors import OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_rollout.bounded_files import replace
 
@@ -22,16 +25,34 @@ SECONDS = 60.0  # for one environment: a server may be starting
 
 
 async def record_versions(config: RunConfig, folder: Path) -> None:
-    """Ask every environment for its version and write the answers; null for one that does not answer."""
+    """Ask every environment for its version and write the answers; null for one that does not answer.
+
+    Raises:
+        ConfigError: a server states another build than the configured one.
+    """
     from orl_rollout.openreward import OpenRewardClient
 
     async with OpenRewardClient(config) as client:
         answers = await asyncio.gather(*(_version(client, name) for name in config.environments))
+    for name, answer in zip(config.environments, answers, strict=True):
+        refuse_other_build(name, config, answer)
     tree = {
         name: client.scrubber.scrub_in(msgspec.to_builtins(answer))
         for name, answer in zip(config.environments, answers, strict=True)
     }
     replace(folder / FILE, msgspec.json.format(msgspec.json.encode(tree), indent=2))
+
+
+def refuse_other_build(name: str, config: RunConfig, stated: ServerVersion | None) -> None:
+    """Compare the build that a server stated with `version` of the configuration.
+
+    Raises:
+        ConfigError: it is another one, or none.
+    """
+    wanted, build = config.environments[name].version, (stated and stated.build_sha) or ""
+    if wanted and not build.startswith(wanted):
+        told = f"the build {build}" if build else "no build (OPENREWARD_BUILD_SHA)"
+        raise ConfigError(f"{name}: `version` is {wanted}, but its server states {told}. Serve that one, or correct it")
 
 
 async def _version(client: OpenRewardClient, name: str) -> ServerVersion | None:

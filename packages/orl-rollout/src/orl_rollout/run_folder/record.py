@@ -54,7 +54,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
     @property
     def baseline(self) -> float | None:
-        """Return the success rate of a random player that heeds the replies, where somebody worked it out."""
+        """Return the success rate of random guessing within the remaining range, if it is known."""
         value = self.summary.get("random_consistent_baseline")
         return float(value) if isinstance(value, int | float) else None
 
@@ -157,10 +157,14 @@ def journal_of(path: Path) -> Path:
     """Return the journal of the run in the folder `path`, or `path` itself if it is a file.
 
     Raises:
-        ConfigError: there is no journal.
+        ConfigError: there is no journal, or not yet.
     """
-    journal = read_record(path).journal if path.is_dir() else path
+    record = read_record(path) if path.is_dir() else None
+    journal = record.journal if record else path
     if not has_journal(journal):
+        if record and "environments" in record.config:
+            running = "The model is being made, or the trainer starts" if not record.summary else "The run has ended"
+            raise ConfigError(f"{path}: the run has not played yet. {record.error or running}")
         raise ConfigError(f"{journal}: no journal here. Give the folder of a run or a file of its journal")
     return journal
 

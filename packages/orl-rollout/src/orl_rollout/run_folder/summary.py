@@ -29,8 +29,8 @@ class Summary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `before` and `after` are the first and the last evaluation of held-out tasks; success is a share of the `judged`
     episodes. `no_signal` says that the last steps had nothing to learn from, and why. `random_consistent_baseline` is
-    the success rate of a random player that heeds the replies. `resumed_from` is the checkpoint that the run continues,
-    after `resumed_step` steps.
+    the success rate of random guessing within the remaining range. `resumed_from` is the checkpoint that the run
+    continues, after `resumed_step` steps.
     """
 
     env: str

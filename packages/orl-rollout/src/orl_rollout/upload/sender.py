@@ -11,6 +11,7 @@ import math
 import random
 import threading
 import time
+from collections.abc import Sequence
 from io import BytesIO
 
 import aiohttp
@@ -19,6 +20,7 @@ from orl_core.errors import OrlError
 
 from orl_rollout.http.client import HttpClient, read_error, retry_after
 from orl_rollout.logs import logger_of
+from orl_rollout.openreward.platform import REFUSALS
 from orl_rollout.openreward.sdk import api_url
 from orl_rollout.secrets.secrets import Scrubber, api_key
 
@@ -31,7 +33,7 @@ REQUEST_SECONDS = 60.0
 LONGEST = 300  # characters of a logged failure
 IDLE_SECONDS = 15.0  # for which a connection without a request is kept
 _jitter = random.Random()  # noqa: S311  of its own: this runs on a thread, and trainers seed the module's generator
-AGAIN = frozenset({401, 404, 405, 407, 408, 425, 429})  # the key, the address or the time is wrong, not the events
+AGAIN = frozenset({401, 402, 404, 405, 407, 408, 425, 429})  # key, account, address or time is wrong, not the events
 
 
 class Ended(OrlError):
@@ -102,7 +104,8 @@ class Delivery:
     It has an event loop of its own, so `post` and `hang_up` belong on one thread that has none.
     """
 
-    def __init__(self, stop: Stop, scrubber: Scrubber) -> None:
+    def __init__(self, stop: Stop, scrubber: Scrubber, traces: Sequence[aiohttp.TraceConfig] = ()) -> None:
+        self._traces = traces
         self._stop = stop
         self._scrubber = scrubber
         self._loop: asyncio.Runner | None = None
@@ -122,7 +125,8 @@ class Delivery:
                 answer = self._exchange(body)
                 if answer.final:
                     return answer.status
-                kind, why, given = str(answer.status), f"HTTP {answer.status}", answer.retry_after
+                kind, given = str(answer.status), answer.retry_after
+                why = REFUSALS.get(answer.status, f"HTTP {answer.status}")
             except (aiohttp.ClientError, OSError, ValueError) as exc:
                 kind = type(exc).__name__
                 why = f"{kind}: {exc}".removesuffix(": ")
@@ -149,7 +153,7 @@ class Delivery:
 
     async def _ask(self, body: bytes, seconds: float) -> Answer:
         if self._http is None:
-            self._http = HttpClient(api_url(), idle=IDLE_SECONDS)
+            self._http = HttpClient(api_url(), idle=IDLE_SECONDS, traces=self._traces)
         headers = {"x-api-key": api_key(), "Content-Type": "application/json"}
         async with asyncio.timeout(seconds):
             async with self._http.request("POST", "/v1/rollouts", data=BytesIO(body), headers=headers) as answer:

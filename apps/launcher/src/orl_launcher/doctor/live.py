@@ -1,0 +1,179 @@
+"""One session, one call and one upload of an environment, with a report for an issue: `orl doctor --live`.
+
+The requests are those of a run. The report holds versions, paths, statuses, times, shapes, and names of tools and
+arguments: no text of the environment and no secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import msgspec
+from msgspec import structs
+from orl_core.config import RunConfig
+from orl_core.errors import OrlError
+from orl_core.messages import Action, Message, ToolCall, ToolResult
+from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
+from orl_rollout.journal.journal import Entry
+from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward.faults import as_session_error
+from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.run_folder.environments import refuse_other_build
+from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.upload.events import events_of
+from orl_rollout.upload.sender import Delivery, Stop
+from orl_rollout.upload.uploader import uploads
+
+from orl_launcher import cli
+from orl_launcher.doctor.report import Report, Stage, Verdict
+from orl_launcher.playground import playground
+from orl_launcher.reports import DoctorReport
+
+RUN = "orl-doctor"  # the run's name at OpenReward
+EXAMPLES: dict[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+
+
+def check_live(arguments: argparse.Namespace) -> DoctorReport:
+    """Try the environment of `--live`, as the configuration has it, else that of OpenReward. Return the findings."""
+    page, name = Report(cli.console(), arguments.timeout), arguments.live
+    page.group("live")
+    try:
+        config = cli.config_of(arguments, {"environments": {name: {}}})
+    except OrlError as fault:
+        page.say(Verdict.FAILED, str(fault))
+        return page.conclude()
+    page.scrubber = Scrubber.of(config)
+    _try(page, config, name)
+    return page.conclude()
+
+
+def _try(page: Report, config: RunConfig, name: str) -> None:
+    """Make one call in the environment `name`, upload the episode, and print the report."""
+    heard = [
+        f"orl {version('orl-launcher')}, openreward {version('openreward')}, Python {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}"
+    ]
+    stage = Stage("importing the SDK")
+    try:
+        with playground(config) as reachable:
+            episode = page.await_(name, lambda: _play(page, reachable, name, heard, stage), stage=stage)
+    except OrlError as fault:
+        page.say(Verdict.FAILED, f"{name}: {fault}")
+        episode = None
+    if episode and page.attempt("upload", lambda: uploads(config, name)):
+        status = page.attempt("upload", lambda: _upload(page, config, episode, heard), stage=Stage("uploading"))
+        if status is not None:
+            page.say(Verdict.OK if status < 300 else Verdict.FAILED, f"upload: the platform answers HTTP {status}")
+    else:
+        page.say(Verdict.UNCHECKED, "upload: needs an episode, a key, and an environment of OpenReward")
+    page.say(Verdict.OK, "report: read the lines below, then paste them into an issue")
+    page.note("\n".join(heard))
+
+
+async def _play(page: Report, config: RunConfig, name: str, heard: list[str], stage: Stage) -> Trajectory:
+    """Make one call in the first task. Return the episode."""
+    environment = config.environment(name)
+    place = "OpenReward" if environment.base_url is None else "its own server"
+    async with OpenRewardClient(config, traces=[_trace(heard)]) as client:
+        with as_session_error(f"asking {name} for its version", client.scrubber):
+            stated = await (await client.environment(name)).version()
+        heard.append(f"{name} at {place}: openreward {stated.version}, build {stated.build_sha}")
+        refuse_other_build(name, config, stated)
+        stage.words = "listing its tasks"
+        listing = await open_listing(client, name, environment.splits[0])
+        task = await anext(list_tasks(client, listing, [0]))
+        page.say(Verdict.OK, f"{name}: {listing.split} has {listing.size} tasks")
+        session, began = client.session(task), time.monotonic()
+        try:
+            stage.words = "opening a session"
+            opening = await session.open(task)
+            heard.append(f"messages: {', '.join(map(_shape, opening.messages))}")
+            heard += [f"tool {tool.name}: {_types(tool.parameters)}" for tool in opening.tools]
+            page.say(Verdict.OK, f"{name}: a session opens in {time.monotonic() - began:.1f} s")
+            stage.words = "calling a tool"
+            calls = tuple(ToolCall(name=tool.name, arguments=_arguments(tool.parameters)) for tool in opening.tools[:1])
+            result = await (session.call(calls[0]) if calls else session.answer("test"))
+        finally:
+            await session.close()
+    heard.append(f"result of {result.name}: {_shape(result)}")
+    page.say(Verdict.OK, f"{name}: {result.name} answers in {result.seconds:.1f} s, and the session closes")
+    turn = Turn(
+        observation=(), generations=(), action=Action(text="" if calls else "test", calls=calls), results=(result,)
+    )
+    return Trajectory(
+        job=RolloutSpec(task=task, rollout_id=f"{RUN}-{time.time_ns()}", evaluation=True),
+        messages=opening.messages,
+        turns=(turn,),
+        stop_reason=StopReason.FINISHED if result.finished else StopReason.ABORTED,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _upload(page: Report, config: RunConfig, episode: Trajectory, heard: list[str]) -> int:
+    """Upload the episode as a run does. Return the last status."""
+    entry = Entry(key=episode.job.rollout_id, time=time.time(), reward=0.0, success=False, trajectory=episode)
+    events = page.scrubber.scrub_in(list(events_of(entry, structs.replace(config, openreward_run_name=RUN))))
+    stop = Stop()
+    stop.within(page.seconds / 2)
+    delivery = Delivery(stop, page.scrubber, [_trace(heard)])
+    try:
+        for batch in (events[:1], events[1:]):  # a rollout's start is sent alone
+            status = delivery.post(msgspec.json.encode({"events": batch}))
+            if status >= 300:
+                break
+        return status
+    finally:
+        delivery.hang_up()
+
+
+def _trace(heard: list[str]) -> aiohttp.TraceConfig:
+    """Return a trace that writes a line for each request: method, path, status, seconds until its answer begins."""
+    trace = aiohttp.TraceConfig()
+
+    async def began(_session: object, request: SimpleNamespace, _params: object) -> None:
+        request.began = time.monotonic()
+
+    async def answered(_session: object, request: SimpleNamespace, params: aiohttp.TraceRequestEndParams) -> None:
+        _write(params.method, params.url.path, str(params.response.status), request.began)
+
+    async def broke(_session: object, request: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams) -> None:
+        _write(params.method, params.url.path, type(params.exception).__name__, request.began)
+
+    def _write(method: str, path: str, outcome: str, began: float) -> None:
+        heard.append(f"{method} {path}: {outcome} in {time.monotonic() - began:.3f} s")
+
+    trace.on_request_start.append(began)
+    trace.on_request_end.append(answered)
+    trace.on_request_exception.append(broke)
+    return trace
+
+
+def _arguments(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments that a tool requires, of the types in its schema. It may refuse them, which is an answer."""
+    properties: dict[str, dict[str, Any]] = schema.get("properties", {})
+    return {
+        name: next(iter(about.get("enum", ())), EXAMPLES.get(str(about.get("type")), "test"))
+        for name, about in properties.items()
+        if name in schema.get("required", ())
+    }
+
+
+def _types(schema: dict[str, Any]) -> str:
+    properties: dict[str, dict[str, Any]] = schema.get("properties", {})
+    return ", ".join(f"{name} {about.get('type', 'any')}" for name, about in properties.items()) or "no argument"
+
+
+def _shape(said: Message | ToolResult) -> str:
+    """Return a message or a result without its text."""
+    kinds = ", ".join(type(block).__name__ for block in said.content)
+    if isinstance(said, Message):
+        return f"{said.role} [{kinds}]"
+    reward = "no reward" if said.reward is None else "a reward"
+    failure = f", refused as {said.failure.value}" if said.failure else ""
+    return f"[{kinds}], {reward}, finished {said.finished}, metadata {sorted(said.metadata)}{failure}"
