@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
     if missing := missing_tasks(config):
         raise ConfigError(missing)
     folder = _folder(arguments.name or f"{config.openreward_run_name}-{datetime.now():%Y%m%d-%H%M%S}")
-    config = cli.named(config, folder.name)
+    config = cli.named(config, config.trainer.wandb_run or folder.name)
     if arguments.dry_run:
         _print_plan(config, arguments, folder)
         return 0
