@@ -247,9 +247,7 @@ def test_a_run_leaves_its_files_and_a_report(capsys: Capture, training: Training
     assert "report.html" in shown
 
 
-def test_variable_or_wandb_run_names_the_run_at_openreward(
-    training: Training, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variable_or_wandb_run_names_the_run_at_openreward(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     def name_of(run: str) -> object:
         assert main([*training("train_well", run), "--wandb-run", "of-wandb"]) == 0
         return read_object(Path(f"runs/{run}/config.json"))["openreward_run_name"]

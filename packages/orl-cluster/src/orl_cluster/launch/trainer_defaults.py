@@ -42,8 +42,21 @@ OWNED = {
     "--rollout-max-context-len": "`rollout.context_tokens`, or --max-context-len before `--`",
     "--group-rm": "`group_reward:` in the configuration, which scores groups after all rollouts",
 }
-# Options of older scripts that no trainer has, and what replaces them.
+# Options that orl does not count or serve, and why.
+REFUSED = {
+    **dict.fromkeys(
+        ("--rollout-external", "--rollout-external-engine-addrs"),
+        "orl counts engines on the GPUs of the job alone. Leave it out, and give --actor-gpus and --rollout-gpus for "
+        "engines apart, on other nodes of a Ray cluster too",
+    ),
+    "--eval-num-gpus": "orl counts no GPUs for evaluation alone. Leave it out: the engines of training evaluate",
+    "--multi-lora-n-adapters": "orl trains one adapter. Give --lora-rank alone",
+    "--use-session-server": "no agent of orl asks it. Leave it out: orl's gateway serves --agent",
+}
+# Options of older scripts and of slime's skill that no trainer has, and what replaces them.
 GONE = {
+    "--max-turns": "`environments.NAME.max_turns` in the configuration",
+    "--async-buffer-size": "--update-weights-interval; rollouts are one batch ahead of training",
     "--wandb-run-name": "--wandb-run NAME before `--`",
     "--wandb-key": "the variable WANDB_API_KEY: on a command line everyone could read it",
 }
@@ -73,7 +86,7 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
 
 
 def refuse_by_name(trainer: str, names: Sequence[str], gone: Mapping[str, str]) -> None:
-    """Refuse options that orl sets itself, and options that `trainer` lacks: `gone`, each with its replacement.
+    """Refuse options that orl sets itself or cannot serve, and those that `trainer` lacks: `gone`, with replacements.
 
     Raises:
         ConfigError: one of `names` is such an option.
@@ -81,6 +94,8 @@ def refuse_by_name(trainer: str, names: Sequence[str], gone: Mapping[str, str]) 
     for name in names:
         if name in OWNED:
             raise ConfigError(f"{name} is set by {OWNED[name]}")
+        if name in REFUSED:
+            raise ConfigError(f"{name}: {REFUSED[name]}")
         if name in gone:
             raise ConfigError(f"{trainer} has no {name}: use {gone[name]}")
 
@@ -170,22 +185,33 @@ def _data(request: LaunchRequest, generate: str) -> Options:
 
 def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
     trainer = request.trainer
-    groups, members = trainer.rollout_batch_size or GROUPS, trainer.n_samples or GROUP_SIZE
     epochs = request.value("--num-epoch")
     if epochs and (trainer.num_rollout or request.value("--num-rollout")):
         raise ConfigError(f"--num-epoch {epochs}: with --num-rollout, trainers ignore it. Remove one of them")
     return {
         "--num-rollout": None if epochs else trainer.num_rollout or STEPS,
-        "--rollout-batch-size": groups,
-        "--n-samples-per-prompt": members,
+        "--rollout-batch-size": trainer.rollout_batch_size or GROUPS,
+        "--n-samples-per-prompt": trainer.n_samples or GROUP_SIZE,
         "--num-steps-per-rollout": 1,
-        "--global-batch-size": groups * members,
+        "--global-batch-size": batch_size(request),
         "--rollout-max-response-len": request.run.config.rollout.turn_tokens,
         "--rollout-max-context-len": _context_tokens(request, parallel=parallel),
         "--rollout-temperature": trainer.temperature or TEMPERATURE,
         "--rollout-seed": trainer.seed,
         "--sglang-mem-fraction-static": 0.7,
     }
+
+
+def batch_size(request: LaunchRequest) -> int:
+    """Return the number of rollouts of one update: as given, else those of a step, divided by its updates."""
+
+    def size(name: str, ours: int) -> int:
+        return number(request.value(name), name) or ours
+
+    trainer = request.trainer
+    groups = size("--rollout-batch-size", trainer.rollout_batch_size or GROUPS)
+    members = size("--n-samples-per-prompt", trainer.n_samples or GROUP_SIZE)
+    return size("--global-batch-size", groups * members // size("--num-steps-per-rollout", 1))
 
 
 def _context_tokens(request: LaunchRequest, *, parallel: bool) -> int:
