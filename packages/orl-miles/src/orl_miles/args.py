@@ -13,6 +13,7 @@ from typing import Literal
 from orl_cluster.estimators import OPTION
 from orl_cluster.launch import trainer_defaults
 from orl_cluster.launch.argv import Options
+from orl_cluster.launch.batch import batch_size
 from orl_cluster.launch.critic import critic_load
 from orl_cluster.launch.layout import LaunchRequest
 from orl_core.config.limits import CONTEXT_PARALLEL
@@ -129,7 +130,7 @@ def _check_schedule(request: LaunchRequest) -> None:
             "remove it, or use --train-backend megatron"
         )
     gpus = layout.actor * layout.nodes
-    batch = trainer_defaults.batch_size(request)
+    batch = batch_size(request)
     if batch % gpus:
         raise ConfigError(
             f"the {batch} rollouts of an update do not divide over {gpus} training GPUs: change --n-samples"

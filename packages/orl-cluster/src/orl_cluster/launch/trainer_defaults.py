@@ -18,14 +18,15 @@ from orl_rollout.run_folder.checkpoint import trained_number
 from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.estimators import OPTION
-from orl_cluster.launch.argv import Options, number, option_name, value_of, without
+from orl_cluster.launch.argv import Options, number, option_name, without
+from orl_cluster.launch.batch import TENSOR_PARALLEL, batch_options, check_batch
 from orl_cluster.launch.engine_weights import with_check
 from orl_cluster.launch.eval_sets import eval_options
 from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
 from orl_cluster.launch.probe import CUSTOM_CONFIG
 
 MODEL = "Qwen/Qwen3-30B-A3B"
-GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
+STEPS = 3000
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
 CUSTOM_REWARD = "--custom-rm-path"
 
@@ -65,7 +66,6 @@ MEGATRON_GONE = {
     "which are on already",
     **GONE,
 }
-TENSOR_PARALLEL = "--tensor-model-parallel-size"
 PARTIAL = "--partial-rollout"
 
 
@@ -81,7 +81,7 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = with_check(ours, flags, without(extra, CUSTOM_CONFIG))
     refuse_in_words(request.run.config, argv)
-    _check_batch(argv, request.layout.actor * request.layout.nodes)
+    check_batch(argv, request.layout.actor * request.layout.nodes)
     return argv
 
 
@@ -190,28 +190,13 @@ def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
         raise ConfigError(f"--num-epoch {epochs}: with --num-rollout, trainers ignore it. Remove one of them")
     return {
         "--num-rollout": None if epochs else trainer.num_rollout or STEPS,
-        "--rollout-batch-size": trainer.rollout_batch_size or GROUPS,
-        "--n-samples-per-prompt": trainer.n_samples or GROUP_SIZE,
-        "--num-steps-per-rollout": 1,
-        "--global-batch-size": batch_size(request),
+        **batch_options(request),
         "--rollout-max-response-len": request.run.config.rollout.turn_tokens,
         "--rollout-max-context-len": _context_tokens(request, parallel=parallel),
         "--rollout-temperature": trainer.temperature or TEMPERATURE,
         "--rollout-seed": trainer.seed,
         "--sglang-mem-fraction-static": 0.7,
     }
-
-
-def batch_size(request: LaunchRequest) -> int:
-    """Return the number of rollouts of one update: as given, else those of a step, divided by its updates."""
-
-    def size(name: str, ours: int) -> int:
-        return number(request.value(name), name) or ours
-
-    trainer = request.trainer
-    groups = size("--rollout-batch-size", trainer.rollout_batch_size or GROUPS)
-    members = size("--n-samples-per-prompt", trainer.n_samples or GROUP_SIZE)
-    return size("--global-batch-size", groups * members // size("--num-steps-per-rollout", 1))
 
 
 def _context_tokens(request: LaunchRequest, *, parallel: bool) -> int:
@@ -298,24 +283,3 @@ def check_words(extra: Sequence[str]) -> None:
         if dashed or word == "--" or (index == 0 and not word.startswith("--")):
             meant = f"; did you mean -{word}?" if dashed else ""
             raise ConfigError(f"{word}: expected an option of the trainer, such as --eps-clip 0.2, after `--`{meant}")
-
-
-def _check_batch(argv: Sequence[str], gpus: int) -> None:
-    """Check the numbers that say how many rollouts a step trains; Megatron needs one for each data-parallel rank."""
-
-    def size(name: str) -> int:
-        return number(value_of(argv, name), name) or 1
-
-    samples = size("--rollout-batch-size") * size("--n-samples-per-prompt")
-    steps, batch = size("--num-steps-per-rollout"), size("--global-batch-size")
-    if batch * steps != samples:
-        raise ConfigError(
-            f"--global-batch-size {batch} x --num-steps-per-rollout {steps} is not the {samples} rollouts of a batch "
-            "(--rollout-batch-size x --n-samples)"
-        )
-    ranks = gpus // (size(TENSOR_PARALLEL) * size(PIPELINE_PARALLEL) * size(CONTEXT_PARALLEL))
-    if value_of(argv, TENSOR_PARALLEL) and batch < ranks:
-        raise ConfigError(
-            f"--global-batch-size {batch}: a step trains fewer rollouts than the {ranks} data-parallel ranks of "
-            f"{gpus} training GPUs; raise --n-samples or --rollout-batch-size, or --tp"
-        )
