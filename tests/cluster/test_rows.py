@@ -11,13 +11,13 @@ from orl_cluster.launch.rows import check_rows
 from orl_core.errors import ConfigError
 from orl_core.task import Task, row_of
 
+from tests.kit.cookbook_row import cookbook_row
 from tests.kit.episodes import config_of
 
 CONFIG = config_of("Echo", "http://127.0.0.1:1")
 ARGV = ["--input-key", "prompt", "--label-key", "label"]
-TASK: dict[str, Any] = msgspec.to_builtins(
-    row_of(Task(env_name="gallery/Echo", deployment_name="gallery/Echo", index=1))
-)
+ECHO = Task(env_name="gallery/Echo", deployment_name="gallery/Echo", index=1)
+TASK: dict[str, Any] = msgspec.to_builtins(row_of(ECHO))
 
 
 def written(folder: Path, *rows: object) -> Path:
@@ -30,7 +30,7 @@ def test_tasks_and_rows_of_the_trainer_s_own_stand_side_by_side(tmp_path: Path) 
     added = {**TASK, "metadata": {**TASK["metadata"], "rm_type": "math"}, "more": 1}
     plain = {"prompt": "What is 1 + 1?", "label": "2"}
     chat = {"prompt": [{"role": "user", "content": "?"}], "label": None, "metadata": {"rm_type": "math"}}
-    path = written(tmp_path, TASK, added, b"", plain, chat, {**plain, "metadata": None})
+    path = written(tmp_path, TASK, cookbook_row(ECHO), added, b"", plain, chat, {**plain, "metadata": None})
     assert check_rows(path, CONFIG, [*ARGV, "--apply-chat-template"]) == 3
 
 
@@ -58,8 +58,9 @@ def test_the_fields_are_those_that_the_options_name(tmp_path: Path) -> None:
         ({"label": ""}, "it has no `prompt`"),
         ({"prompt": "?"}, "it has no `label`"),
         ({"prompt": [{"role": "user", "content": "?"}], "label": ""}, "--apply-chat-template"),
-        ({"prompt": "?", "label": "", "metadata": ["gallery/Echo"]}, "its `metadata` is no object"),
-        ({"prompt": "?", "label": "", "metadata": '{"env_name": "gallery/Echo"}'}, "with orl prepare"),
+        ({"prompt": "?", "label": "", "metadata": ["gallery/Echo"]}, "its metadata is no object"),
+        ({"prompt": "?", "label": "", "metadata": "text"}, "no JSON text"),
+        ({"prompt": "?", "label": "", "metadata": '{"env_name": "gallery/Echo"}'}, "deployment_name"),
         ({**TASK, "metadata": {"env_name": "gallery/Echo"}}, "deployment_name"),
         ({**TASK, "metadata": {**TASK["metadata"], "index": "one"}}, r"\$\.index"),
         ({**TASK, "metadata": {**TASK["metadata"], "env_name": "gallery/Ecco"}}, "no environment `gallery/Ecco`"),

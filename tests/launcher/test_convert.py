@@ -162,7 +162,7 @@ def test_run_knows_trainer_and_model(converter: Converter) -> None:
 def test_options_reach_the_trainer(converter: Converter, capsys: Capture) -> None:
     hugging_face(Path("model"))
     argv = ["convert", "slime", "--output", "out", "model", "--num-gpus", "2", "--model-args", "shape.sh"]
-    assert main([*argv, "--python", "py", "--dry-run", "--", "--extra", "1"]) == 0
+    assert main([*argv, "--python", "py", "--dry-run", "--", "--extra", "1"]) == 1
     (handed,) = converter.handed
     assert (handed.output, handed.python, handed.extra) == (Path("out"), "py", ("--extra", "1"))
     assert (handed.trainer.backend, handed.trainer.num_gpus, handed.trainer.model_args) == ("slime", 2, "shape.sh")

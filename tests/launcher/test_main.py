@@ -241,10 +241,14 @@ def test_a_run_leaves_its_files_and_a_report(capsys: Capture, training: Training
     assert "report.html" in shown
 
 
-def test_variable_names_the_run_at_openreward(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_or_wandb_run_names_the_run_at_openreward(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    def name_of(run: str) -> object:
+        assert main([*training("train_well", run), "--wandb-run", "of-wandb"]) == 0
+        return read_object(Path(f"runs/{run}/config.json"))["openreward_run_name"]
+
+    assert name_of("one") == "of-wandb"
     monkeypatch.setenv("OPENREWARD_RUN_NAME", "the-run")
-    assert main(training("train_well", "one")) == 0
-    assert read_object(Path("runs/one/config.json"))["openreward_run_name"] == "the-run"
+    assert name_of("two") == "the-run"
 
 
 @pytest.mark.slow

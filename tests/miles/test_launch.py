@@ -144,10 +144,17 @@ def test_old_version_gets_no_weight_check(
         (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
         (["--", "--wandb-run-name", "x"], "--wandb-run NAME"),
         (["--", "--group-rm"], "group_reward"),
+        (["--", "--max-turns", "5"], "use `environments.NAME.max_turns`"),
+        (["--", "--async-buffer-size", "4"], "use --update-weights-interval"),
+        (["--", "--rollout-external"], "--actor-gpus and --rollout-gpus"),
+        (["--", "--eval-num-gpus", "2"], "the engines of training evaluate"),
+        ([*MEGATRON, "--", "--multi-lora-n-adapters", "2"], "--lora-rank alone"),
+        (["--", "--use-session-server"], "--agent"),
+        (["--", "--use-opd", "--opd-type", "sglang"], "--opd-teacher-load"),
         (["--", "--prompt-data", "x"], "--task-data"),
         (["--num-rollout", "9", "--", "--num-epoch", "2"], "--num-epoch 2: with --num-rollout"),
         (["--", "--global-batch-size", "3"], "--n-samples"),
-        (["--", "--num-steps-per-rollout", "2"], "is not the 512 rollouts"),
+        (["--", "--num-steps-per-rollout", "3"], "170 rollouts of an update do not divide"),
         (["--num-gpus", "3", "--tp", "1"], "do not divide over 3 training GPUs"),
         (["--set", "thinking=strip"], "thinking: strip"),
         (["--set", "agent=json:loads"], "`agent` makes several data"),
@@ -283,7 +290,7 @@ def test_flags_in_the_file_and_on_the_command_line_give_one_command(
     given = ["--", "--use-kl-loss", "--kl-loss-coef", "0.01", "--eps-clip", "0.3"]
     assert words_of(filed) == words_of(planned(capsys, python, *given))
     options = ["--config", str(flags), "--python", python, "--name", "run", "--dry-run"]
-    assert main(["train", *options]) == 0
+    assert main(["train", *options]) == 1
     assert capsys.readouterr().out == filed
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from orl_cluster.hooks.samples import fill, split
 from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError, OrlError, RunAborted
+from orl_core.task import Task
 from orl_core.trajectory import StopReason, Trajectory
 from orl_launcher.view.pieces import load_decoder
 from orl_rollout.journal.journal import read_journal
@@ -22,6 +23,7 @@ from orl_slime.generate import generate
 from orl_slime.hooks import post_process, reward
 from orl_testing import SglangServer
 
+from tests.kit.cookbook_row import cookbook_row
 from tests.kit.strategies import stripped_trajectories, trajectories
 from tests.kit.trajectories import environment
 from tests.slime import episode
@@ -169,8 +171,9 @@ async def test_generate_writes_the_rollout_into_the_sample(environment: str, che
             orl_config=episode.settings(environment),
             orl_folder=str(tmp_path / "run"),
         )
-        metadata = row["metadata"] | {"start_rollout_id": 3}
-        samples = [Sample(index=i, session_id=f"s{i}", metadata=metadata) for i in range(2)]
+        as_in_cookbook: Any = cookbook_row(msgspec.convert(row["metadata"], Task))["metadata"]
+        metadata = (row["metadata"] | {"start_rollout_id": 3}, as_in_cookbook)
+        samples = [Sample(index=i, session_id=f"s{i}", metadata=metadata[i]) for i in range(2)]
         sampling = {"temperature": 1.0, "max_new_tokens": 200, "top_k": -1, "stop": None}
         try:
             done = await asyncio.gather(*(generate(args, sample, sampling) for sample in samples))
@@ -230,7 +233,6 @@ async def test_whatever_cannot_be_started_ends_the_run_with_an_error_of_ours(che
 
 def test_outcomes_without_ids_are_failures_that_do_not_train():
     sample = Sample()
-    from orl_core.task import Task
     from orl_core.trajectory import RolloutSpec
 
     job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")

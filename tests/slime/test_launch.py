@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from orl_cluster.launch.ray import unclosable
 from orl_launcher.main import main
+from orl_launcher.trainers import WOULD_NOT_START
 
 from tests.kit.model_shapes import QWEN3
 from tests.kit.saved import hugging_face, saved
@@ -168,10 +169,15 @@ def test_old_version_gets_no_weight_check(
         (["--", "--gradient-checkpointing"], "--recompute-granularity full"),
         (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
         (["--", "--group-rm"], "group_reward"),
+        (["--", "--max-turns", "5"], "use `environments.NAME.max_turns`"),
+        (["--", "--async-buffer-size", "4"], "use --update-weights-interval"),
+        (["--", "--rollout-external-engine-addrs", "10.0.0.2:30000"], "--actor-gpus and --rollout-gpus"),
+        (["--", "--use-opd", "--opd-type", "sglang"], "--opd-teacher-load"),
         (["--", "--prompt-data", "x"], "--task-data"),
         (["--train-backend", "fsdp"], "Megatron alone"),
         (["--num-rollout", "9", "--", "--num-epoch", "2"], "--num-epoch 2: with --num-rollout"),
         (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
+        (["--", "--num-steps-per-rollout", "3"], "is not the 512 rollouts"),
         (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
         (["--", "--context-parallel-size", "two"], "--context-parallel-size two: expected a whole number"),
         (["--", "--num-rollout", "3e3"], "--num-rollout 3e3: expected a whole number"),
@@ -193,6 +199,16 @@ def test_options_slime_mishandles_are_refused_with_advice(
     capsys: pytest.CaptureFixture[str], python: str, argv: list[str], told: str
 ) -> None:
     assert told in refused(capsys, python, *argv)
+
+
+def test_batch_of_an_update_follows_from_the_other_sizes(capsys: pytest.CaptureFixture[str], python: str) -> None:
+    def batch(*argv: str) -> str:
+        words = words_of(planned(capsys, python, *argv))
+        return words[words.index("--global-batch-size") + 1]
+
+    assert batch("--", "--num-steps-per-rollout", "2") == "256"
+    assert batch("--set", "trainer.flags.rollout-batch-size=8", "--", "--n-samples-per-prompt", "4") == "32"
+    assert batch("--", "--num-steps-per-rollout", "2", "--global-batch-size", "256") == "256"
 
 
 @pytest.mark.slow
@@ -234,7 +250,7 @@ def test_without_the_parser_the_command_is_printed_and_says_so(
 ) -> None:
     monkeypatch.setenv("STAND_IN_WITHOUT_TORCH", "1")
     plan = planned(capsys, python, "--", "--no-such-option")
-    assert "# not checked by the parser of slime: " in plan
+    assert "# not checked by the parser of slime: --no-such-option: " in plan
     assert "No module named 'torch'" in plan
 
 
@@ -377,6 +393,29 @@ def test_divided_gpus_are_counted_together(
     assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided, "--num-gpus", "8")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert "the run needs" not in planned(capsys, python, *divided)
+
+
+def test_gpus_that_others_use_are_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    def taken(*argv: str) -> tuple[str, bool]:
+        plan = planned(capsys, python, *ANY, *argv)
+        words = words_of(plan)
+        visible = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
+        return f"{words[words.index('--num-gpus-per-node') + 1]} of {visible}", "other processes use" in plan
+
+    monkeypatch.setenv("STAND_IN_GPUS", "4")
+    monkeypatch.setenv("STAND_IN_FREE_GIB", "20,79,0,79")
+    assert taken() == ("2 of ['1,3']", True)
+    assert taken("--num-gpus", "4") == ("4 of []", False)
+    assert taken("--actor-nodes", "2") == ("4 of []", False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+    assert taken() == ("1 of ['3']", True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    assert taken() == ("2 of []", False), "all are used: the memory report says so"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert taken() == ("2 of []", False)
 
 
 def test_memory_is_compared_with_the_gpus_that_are_found(
@@ -541,7 +580,7 @@ def test_without_a_trainer_the_command_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, working: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(working))
-    assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--dry-run", "--lr", "5e-6"]) == 0
+    assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--dry-run", "--lr", "5e-6"]) == 1
     plan = capsys.readouterr().out
     words = words_of(plan)
     assert words[1:3] == ["python3", "slime/train.py"]
@@ -549,6 +588,24 @@ def test_without_a_trainer_the_command_is_shown(
     assert "# it would not start on this machine: no python3 on PATH finds `slime`" in plan
     assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--task-data", WHODUNIT]) == 1
     assert not (working / "runs" / "run").exists()
+
+
+def test_without_slime_checkpoints_are_checked_all_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, working: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(working))
+    (working / "empty").mkdir()
+    hugging_face(working / "model")
+
+    def told(*argv: str) -> str:
+        assert main(["train", "slime", "--config", WHODUNIT, "--dry-run", *argv]) == 1
+        return capsys.readouterr().out
+
+    plan = told("--model", "model", "--load", "empty", "--", "--eps-clip", "0.3", "--use-tis")
+    assert f"# {WOULD_NOT_START}: --load {working / 'empty'}: no checkpoint is there" in plan
+    assert "# not checked by slime: --eps-clip, --use-tis, " in plan
+    assert "--ref-load Qwen/Qwen3-4B: slime needs a folder" in told("--model", "Qwen/Qwen3-4B")
+    assert "-load " not in told("--model", "model").partition("\n# ")[2]
 
 
 def test_asked_wandb_without_a_key_is_offline(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:

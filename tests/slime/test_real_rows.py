@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from orl_core.task import TaskRow
 
+from tests.kit.cookbook_row import cookbook_row
 from tests.slime import episode
 from tests.slime.host import of_slime
 from tests.slime.playing import engine, hosting
@@ -75,6 +78,20 @@ async def test_a_row_that_slime_cannot_play_does_not_end_the_job(environment: st
     assert [sample.status.value for sample in plain] == ["failed", "failed"]
     assert data["rewards"][2:] == [0.0, 0.0]
     assert [any(mask) for mask in data["loss_masks"]] == [True, True, False, False]
+
+
+async def test_tasks_of_the_cookbook_play_and_train(environment: str, checkpoint: Path, tmp_path: Path):
+    """slime hands over the text of their metadata as it is."""
+    path = episode.make_tasks(tmp_path / "tasks.jsonl", 2)
+    rows = [cookbook_row(msgspec.json.decode(line, type=TaskRow).metadata) for line in path.read_bytes().splitlines()]
+    path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+    changes = {"post_process": "orl_slime.hooks.post_process", "prompt_data": str(path)}
+    config = episode.settings(environment)
+    with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:
+        groups = await asyncio.to_thread(host.rollout)
+        data = host.train_data(groups)
+    assert {sample.status.value for group in groups for sample in group} <= {"completed", "truncated"}
+    assert all(any(mask) for mask in data["loss_masks"])
 
 
 def indices(groups: list[list[Any]]) -> list[int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_launcher.trainers import WOULD_NOT_START
 
 from tests.kit.saved import hugging_face, saved
 from tests.two_pythons.environment import ROOT
@@ -21,9 +22,12 @@ def folders(working: Path) -> None:
 
 
 def planned(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:
-    """Return what a dry run prints."""
-    assert main(["convert", trainer, "--dry-run", *argv]) == 0, capsys.readouterr().err
-    return capsys.readouterr().out
+    """Return what a dry run prints. Its exit code tells whether the conversion would start."""
+    code = main(["convert", trainer, "--dry-run", *argv])
+    shown, told = capsys.readouterr()
+    assert shown, told
+    assert code == (f"# {WOULD_NOT_START}: " in shown)
+    return shown
 
 
 def refused(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_launcher.trainers import WOULD_NOT_START
 
 from tests.two_pythons.environment import ROOT
 
@@ -40,9 +41,12 @@ def alone(monkeypatch: pytest.MonkeyPatch, folder: Path, *others: str) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv: str, config: str = WHODUNIT) -> str:
-    """Return what a dry run prints."""
-    assert main(_words(trainer, python, argv, config)) == 0, capsys.readouterr().err
-    return capsys.readouterr().out
+    """Return what a dry run prints. Its exit code tells whether the run would start."""
+    code = main(_words(trainer, python, argv, config))
+    shown, told = capsys.readouterr()
+    assert shown, told
+    assert code == (f"# {WOULD_NOT_START}: " in shown)
+    return shown
 
 
 def refused(capsys: pytest.CaptureFixture[str], trainer: str, python: str, *argv: str, config: str = WHODUNIT) -> str:

@@ -17,6 +17,8 @@ from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tasks.prepare import prepare, share_out
 from orl_testing import environments as envs
 
+from tests.kit.cookbook_row import cookbook_row
+
 
 def config_of(url, **environments):
     tree = {f"gallery/{name}": {"base_url": url, **settings} for name, settings in environments.items()}
@@ -214,13 +216,36 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path):
         next(read_tasks(tmp_path / "missing.jsonl", config))
 
 
-def test_tasks_of_the_cookbook_are_prepared_again(tmp_path):
-    """Their metadata is JSON inside a string."""
+def test_cookbook_rows_are_the_same_tasks(tmp_path):
     path, config = tmp_path / "tasks.jsonl", config_of("http://127.0.0.1:1", Echo={})
-    metadata = msgspec.json.encode({"env_name": "gallery/Echo", "task_spec": {}}).decode()
-    path.write_bytes(msgspec.json.encode({"prompt": "[gallery/Echo:train:1]", "label": "", "metadata": metadata}))
-    with pytest.raises(ConfigError, match=r"tasks\.jsonl:1: .*with orl prepare"):
-        next(read_tasks(path, config))
+    task = Task(
+        env_name="gallery/Echo",
+        deployment_name="gallery/Echo",
+        server_name="gallery",
+        environment_name="echo",
+        task_spec={"number": 3, "text": 'a "quoted" \u00e9'},
+    )
+    path.write_bytes(msgspec.json.encode(cookbook_row(task)) + b"\n" + msgspec.json.encode(row_of(task)))
+    first, second = read_tasks(path, config)
+    assert first == second == task
+
+
+@pytest.mark.parametrize(
+    ("metadata", "told"),
+    [
+        ("no JSON", "no JSON text"),
+        ("[1]", "no JSON text"),
+        ('{"env_name": "gallery/Echo"}', "deployment_name"),
+        ('{"env_name": "gallery/Ecco", "deployment_name": "gallery/Ecco"}', "no environment `gallery/Ecco`"),
+        ('{"question": 1}', "plain row"),
+        ('{"a":' * 100_000, "no JSON text"),
+    ],
+)
+def test_metadata_text_without_task_is_refused(tmp_path, metadata, told):
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(msgspec.json.encode({"prompt": "?", "metadata": metadata}))
+    with pytest.raises(ConfigError, match=rf"tasks\.jsonl:1: .*{told}"):
+        next(read_tasks(path, config_of("http://127.0.0.1:1", Echo={})))
 
 
 @given(

@@ -71,13 +71,14 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
     )
 
 
-def print_plan(plan: Plan) -> None:
-    """Print a trainer's plan on stdout, to read or to paste into a shell."""
+def print_plan(plan: Plan) -> int:
+    """Print a plan on stdout, to read or to paste into a shell. Return the exit code, which tells of problems."""
     from orl_core.text import visible
 
     problems = (f"{WOULD_NOT_START}: {problem}" for problem in plan.problems)
     for line in (*plan.command.split("\n"), *(f"# {told}" for told in (*problems, *plan.notes))):
         print(visible(line))
+    return cli.EXIT_FAILED if plan.problems else 0
 
 
 def task_data_of(config: RunConfig, folder: Path) -> Path:

@@ -12,7 +12,8 @@ from typing import Literal
 
 from orl_cluster.estimators import OPTION
 from orl_cluster.launch import trainer_defaults
-from orl_cluster.launch.argv import Options, number
+from orl_cluster.launch.argv import Options
+from orl_cluster.launch.batch import batch_size
 from orl_cluster.launch.critic import critic_load
 from orl_cluster.launch.layout import LaunchRequest
 from orl_core.config.limits import CONTEXT_PARALLEL
@@ -130,11 +131,11 @@ def _check_schedule(request: LaunchRequest) -> None:
             "remove it, or use --train-backend megatron"
         )
     gpus = layout.actor * layout.nodes
-    groups = config.trainer.rollout_batch_size or trainer_defaults.GROUPS
-    given = number(request.value("--global-batch-size"), "--global-batch-size")
-    batch = given or groups * (config.trainer.n_samples or trainer_defaults.GROUP_SIZE)
+    batch = batch_size(request)
     if batch % gpus:
-        raise ConfigError(f"the {batch} rollouts of a step do not divide over {gpus} training GPUs: change --n-samples")
+        raise ConfigError(
+            f"the {batch} rollouts of an update do not divide over {gpus} training GPUs: change --n-samples"
+        )
 
 
 def _refuse_fully_async(request: LaunchRequest, features: Collection[str]) -> None:

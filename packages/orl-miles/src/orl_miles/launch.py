@@ -21,6 +21,7 @@ from orl_core.config import TrainerConfig
 from orl_rollout.run_folder.contract import Conversion, Run
 
 from orl_miles import args, on_policy
+from orl_miles.probe import obstacle
 
 SHAPE = "miles.utils.external_utils.model_args_utils"  # prints the shape in a script that it is given without suffix
 LESS_MEMORY: dict[args.Backend, str] = {
@@ -47,6 +48,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
         environment={"no_proxy": _no_proxy(), **queues, **exact},
         unknown=f"miles with --train-backend {backend} has no option {{}}",
         memory=LESS_MEMORY[backend],
+        problems=tuple(filter(None, [obstacle(argv)])) if installation.missing else (),
         notes=tuple(notes),
         evaluates_last=run.config.trainer.asynchronous,
     )

@@ -28,8 +28,13 @@ def findings(argv: Sequence[str]) -> probe.Findings:
     backend = value_of(argv, "--train-backend") or "megatron"
     found = probe.findings("miles", argv, last_parser=f"miles.backends.{backend}_utils.arguments")
     root = Path(found.root)
-    obstacle = _fsdp_checkpoint(argv) if backend == "fsdp" else _megatron_checkpoint(argv)
-    return structs.replace(found, features=_features(root) if found.root else (), obstacle=obstacle if argv else "")
+    features = _features(root) if found.root else ()
+    return structs.replace(found, features=features, obstacle=obstacle(argv) if argv else "")
+
+
+def obstacle(argv: Sequence[str]) -> str:
+    """Return why the training backend of `argv` cannot read its first checkpoint, or ""."""
+    return _fsdp_checkpoint(argv) if value_of(argv, "--train-backend") == "fsdp" else _megatron_checkpoint(argv)
 
 
 def _features(root: Path) -> tuple[str, ...]:

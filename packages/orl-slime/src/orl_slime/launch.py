@@ -22,6 +22,7 @@ from orl_rollout.run_folder.contract import Conversion, Run
 
 from orl_slime import critic
 from orl_slime.advantages import TURN_ADVANTAGES
+from orl_slime.probe import obstacle
 
 ADVANTAGES = "--custom-advantage-function-path"
 ROLLOUT, EVALUATION, FILTER = "--rollout-function-path", "--eval-function-path", "--dynamic-sampling-filter-path"
@@ -54,6 +55,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         unknown="slime, Megatron and SGLang have no option {}, which slime would ignore",
         memory=launch.MEGATRON_MEMORY,
+        problems=tuple(filter(None, [obstacle(argv)])) if installation.missing else (),
     )
 
 

@@ -26,10 +26,10 @@ def findings(argv: Sequence[str]) -> probe.Findings:
     """Look at this environment, and at `argv` if there is one."""
     found = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
     features = ("megatron",) if probe.finds("megatron.training") else ()
-    return structs.replace(found, features=features, obstacle=_obstacle(argv) if argv else "")
+    return structs.replace(found, features=features, obstacle=obstacle(argv) if argv else "")
 
 
-def _obstacle(argv: Sequence[str]) -> str:
+def obstacle(argv: Sequence[str]) -> str:
     """Return why slime cannot read its first checkpoint, or "".
 
     That is `--load`, or `--ref-load` if the run's own checkpoint is not there yet. Some Hugging Face checkpoints are

@@ -84,8 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     trainer = find_trainer(backend)
     if arguments.dry_run:
-        print_plan(trainer.plan_conversion(conversion))
-        return 0
+        return print_plan(trainer.plan_conversion(conversion))
     console = cli.console()
     console.print(
         f"{found.folder} is {WORDS[found.checkpoint.format]}. The log: {conversion.output}.log", soft_wrap=True

@@ -92,7 +92,11 @@ def parser() -> cli.Parser:
     made.add_argument("backend", nargs="?", choices=backends, help="trainer (default: trainer.backend in the file)")
     cli.add_config(made, default=DEFAULT_CONFIG)
     cli.add_name(made)
-    made.add_argument("--dry-run", action="store_true", help="check everything, show the plan, start nothing")
+    made.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything, show the plan, start nothing; exit code 1 if it would not start",
+    )
     cli.add_python(made)
     cli.add_agent(made)
     trainer_options.add_trainer_options(made)
@@ -118,10 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
     if missing := missing_tasks(config):
         raise ConfigError(missing)
     folder = new_run(arguments.name, config.openreward_run_name)
-    config = cli.named(config, folder.name)
+    config = cli.named(config, config.trainer.wandb_run or folder.name)
     if arguments.dry_run:
-        _print_plan(config, arguments, folder)
-        return 0
+        return _print_plan(config, arguments, folder)
     refuse_missing(config)
     if not is_made(config):  # its making takes minutes
         for problem in plan_run(config, folder, arguments.extra, arguments.python).problems:
@@ -243,8 +246,8 @@ def _conclude(folder: Path) -> None:
     console.print(f"To show the episodes: {shown}", style="dim", soft_wrap=True)
 
 
-def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> None:
-    """Print settings and memory for people on stderr, and the plan on stdout, to read or to paste into a shell."""
+def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) -> int:
+    """Print settings and memory for people on stderr, and the plan on stdout. Return the exit code."""
     from orl_core.text import visible
     from rich.text import Text
 
@@ -266,4 +269,4 @@ def _print_plan(config: RunConfig, arguments: argparse.Namespace, folder: Path) 
         console.print(f"would make {config.trainer.model} first: the plan cannot look into it yet", soft_wrap=True)
     if plan.memory:
         console.print(visible(plan.memory), markup=False, highlight=False, soft_wrap=True)
-    print_plan(plan)
+    return print_plan(plan)

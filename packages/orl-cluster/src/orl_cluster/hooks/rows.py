@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any
 
 from orl_core.errors import ConfigError
 from orl_core.task import Task
-from orl_rollout.tasks.file import task_in
+from orl_rollout.tasks.file import metadata_in, task_in
 
 
 def is_task(sample: Any) -> bool:
@@ -16,9 +17,11 @@ def is_task(sample: Any) -> bool:
 
 
 def metadata_of(sample: Any) -> dict[str, Any] | None:
-    """Return the metadata of `sample`; None if a data set holds something else there."""
-    given: object = sample.metadata
-    return cast("dict[str, Any]", given) if isinstance(given, dict) else None
+    """Return the metadata of `sample`, in which a JSON text becomes its object; None if it holds something else."""
+    with suppress(ConfigError):
+        sample.metadata = metadata_in(sample.metadata)
+        return sample.metadata
+    return None
 
 
 def task_of(sample: Any) -> Task:

@@ -54,7 +54,7 @@ class Command(Struct, frozen=True, kw_only=True):
     @property
     def environment(self) -> dict[str, str]:
         """The variables beside those that the tool inherits."""
-        return {**self.installation.path, **self.tool.environment}
+        return {**self.installation.environment, **self.tool.environment}
 
 
 class ClusterConverter(Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from orl_cluster.launch.argv import shell_text, without
 from orl_cluster.launch.attempts import run_to_end
 from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.engine_weights import CHECK
-from orl_cluster.launch.installation import find_installation
+from orl_cluster.launch.installation import find_installation, without_busy_gpus
 from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.memory import estimate
 from orl_cluster.launch.probe import CUSTOM_CONFIG, Findings
@@ -68,6 +68,7 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
 
     def _checked(self, run: Run) -> Command:
         installation = find_installation(self.name, run.config.trainer, run.python)
+        installation = without_busy_gpus(installation, run.config.trainer)
         return _check(_with_settings(self.command_of(installation, run)))
 
 
@@ -76,7 +77,9 @@ def _with_settings(command: Command) -> Command:
     run = command.request.run
     folder = os.environ.get(TENSORBOARD) or str((run.folder / "tensorboard").absolute())
     board = {TENSORBOARD: folder} if run.config.trainer.tensorboard else {}
-    return structs.replace(command, environment={**command.request.installation.path, **command.environment, **board})
+    return structs.replace(
+        command, environment={**command.request.installation.environment, **command.environment, **board}
+    )
 
 
 def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool = True) -> LaunchRequest:
@@ -103,13 +106,15 @@ def _check(command: Command) -> Command:
         *preflight.long_rollouts(command.argv),
         *([] if command.evaluates_last else preflight.unevaluated(command.argv)),
     ]
-    told = tuple(filter(None, [*command.notes, request.tracking.note, *scoring, *late]))
+    told = tuple(filter(None, [*command.notes, installation.note, request.tracking.note, *scoring, *late]))
+    given = ", ".join(request.names) or "options"
     if installation.missing:
         unseen = (
-            f"not checked by {installation.trainer}: options, checkpoints, and the shape of the model, left out here"
+            f"not checked by {installation.trainer}: {given}, checkpoints, and the shape of the model, left out here"
         )
         memory = estimate(command.argv, request.layout, ())
-        return structs.replace(command, problems=(installation.missing,), notes=(*told, unseen), estimate=memory.table)
+        problems = (installation.missing, *command.problems)
+        return structs.replace(command, problems=problems, notes=(*told, unseen), estimate=memory.table)
     found = _findings(command)
     if CHECK in found.unknown and CHECK not in request.names:  # a version without that option of ours
         command = structs.replace(command, argv=tuple(without(command.argv, CHECK)))
@@ -130,7 +135,7 @@ def _check(command: Command) -> Command:
     ]
     notes = [*told, *unset_in(run.config), *preflight.joined(), *memory.notes]
     if not found.complete:
-        notes.append(f"not checked by the parser of {installation.trainer}: {found.why}")
+        notes.append(f"not checked by the parser of {installation.trainer}: {given}: {found.why}")
     elif found.why:
         problems.append(found.why)
     return structs.replace(command, problems=tuple(problems), notes=tuple(notes), estimate=memory.table)

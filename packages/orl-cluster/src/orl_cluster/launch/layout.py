@@ -27,14 +27,15 @@ PIPELINE_PARALLEL = "--pipeline-model-parallel-size"
 class Installation(Struct, frozen=True, kw_only=True):
     """A trainer in its own Python, and the findings of the adapter's probe there.
 
-    `path` is PYTHONPATH with the checkouts that the user names, if any. `missing` says why there is no such Python.
-    Then the command line is only shown.
+    `environment` has PYTHONPATH with the checkouts that the user names, and CUDA_VISIBLE_DEVICES if GPUs are left out;
+    `note` says why. `missing` says why there is no such Python. Then the command line is only shown.
     """
 
     trainer: str
     python: str
     found: Findings
-    path: dict[str, str] = field(default_factory=dict[str, str])
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    note: str = ""
     missing: str = ""
 
 

@@ -35,7 +35,7 @@ def model_shape(
     if installation.missing:
         return []
     script = _model_script(installation, trainer, suffix).absolute()
-    environment = {**os.environ, **installation.path}
+    environment = {**os.environ, **installation.environment}
     with boundary(ConfigError, f"--model-args {script}"):
         asked = children.run(command_of(script), environment=environment, timeout=SHAPE_SECONDS)
     words = [word for word in asked.stdout.split(separator) if word]

@@ -14,6 +14,11 @@ from orl_cluster.launch.probe import TRACKERS
 from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
 from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, PARTIAL
 
+TEACHER = "--opd-type"
+SERVED_TEACHER = (
+    f"a served teacher answers through {CUSTOM_REWARD}, which scores plain rows alone. For tasks, use megatron and "
+    "--opd-teacher-load FOLDER"
+)
 MASKED = "--mask-offpolicy-in-partial-rollout"
 
 
@@ -67,9 +72,11 @@ def scoring_notes(request: LaunchRequest, plain_rows: int | None) -> list[str]:
     """Note that the user's own `--custom-rm-path` scores plain rows alone. `plain_rows` is None if nobody counted them.
 
     Raises:
-        ConfigError: there is no plain row, so that the trainer would never call it.
+        ConfigError: there is no plain row, so that the trainer would never call it; or a served teacher needs it.
     """
     if not request.value(CUSTOM_REWARD):
+        if request.value(TEACHER) == "sglang":
+            raise ConfigError(f"{TEACHER} sglang: {SERVED_TEACHER}")
         return []
     told = f"{CUSTOM_REWARD} scores plain rows, and `reward: module:function` in the configuration scores tasks"
     if plain_rows == 0:

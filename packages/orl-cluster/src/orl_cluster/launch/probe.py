@@ -46,7 +46,6 @@ ASK_SECONDS = 300.0  # it imports torch, the engine and the backend, which takes
 class Findings(Struct, frozen=True, kw_only=True):
     """The answer. `root` is the trainer's checkout, `ray` the version of Ray; "" if there is none.
 
-    `gpu_memory` is asked only with a command line.
     `modules` are those of TRACKERS that can be imported.
     `features` are the adapter's own names for what it looks for; `obstacle` is what else keeps the command line from
     running; `reward` says why the user's reward function cannot be loaded. Both are "" if there is nothing to say.
@@ -129,7 +128,7 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
         root=_root_of(trainer),
         ray=next((found.version for found in distributions(name="ray")), ""),
         gpus=count_gpus(),
-        gpu_memory=gpu_memory() if argv else (),
+        gpu_memory=gpu_memory(),
         modules=tuple(filter(finds, TRACKERS)),
         reward=_function_fault(argv),
         unknown={name: did_you_mean(name, known) for name in names if name not in known},

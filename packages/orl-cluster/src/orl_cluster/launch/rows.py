@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_rollout.bounded_files import read_lines
-from orl_rollout.tasks.file import task_in
-from orl_rollout.tasks.plain import TEXT_METADATA
+from orl_rollout.tasks.file import metadata_in, task_in
 
 from orl_cluster.launch.argv import value_of
 
@@ -79,13 +78,9 @@ def _is_plain(row: Mapping[str, Any], keys: _Keys, config: RunConfig) -> bool:
     for name in keys.needed:
         if name not in row:
             raise ConfigError(f"it has no `{name}`")
-    metadata: object = row.get(keys.metadata) or {}
-    if isinstance(metadata, str):
-        raise ConfigError(TEXT_METADATA)
-    if not isinstance(metadata, dict):
-        raise ConfigError(f"its `{keys.metadata}` is no object")
+    metadata = metadata_in(row.get(keys.metadata))
     if "env_name" in metadata:
-        config.environment(task_in(cast("dict[str, Any]", metadata)).env_name)
+        config.environment(task_in(metadata).env_name)
         if keys.reward:
             raise ConfigError(f"{REWARD_KEY} {keys.reward}: a task's reward is one number and has no key. Remove it")
         return False

@@ -18,14 +18,15 @@ from orl_rollout.run_folder.checkpoint import trained_number
 from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.estimators import OPTION
-from orl_cluster.launch.argv import Options, number, option_name, value_of, without
+from orl_cluster.launch.argv import Options, number, option_name, without
+from orl_cluster.launch.batch import TENSOR_PARALLEL, batch_options, check_batch
 from orl_cluster.launch.engine_weights import with_check
 from orl_cluster.launch.eval_sets import eval_options
 from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
 from orl_cluster.launch.probe import CUSTOM_CONFIG
 
 MODEL = "Qwen/Qwen3-30B-A3B"
-GROUP_SIZE, GROUPS, STEPS = 16, 32, 3000
+STEPS = 3000
 LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
 CUSTOM_REWARD, GENERATE = "--custom-rm-path", "--custom-generate-function-path"
 
@@ -42,8 +43,21 @@ OWNED = {
     "--rollout-max-context-len": "`rollout.context_tokens`, or --max-context-len before `--`",
     "--group-rm": "`group_reward:` in the configuration, which scores groups after all rollouts",
 }
-# Options of older scripts that no trainer has, and what replaces them.
+# Options that orl does not count or serve, and why.
+REFUSED = {
+    **dict.fromkeys(
+        ("--rollout-external", "--rollout-external-engine-addrs"),
+        "orl counts engines on the GPUs of the job alone. Leave it out, and give --actor-gpus and --rollout-gpus for "
+        "engines apart, on other nodes of a Ray cluster too",
+    ),
+    "--eval-num-gpus": "orl counts no GPUs for evaluation alone. Leave it out: the engines of training evaluate",
+    "--multi-lora-n-adapters": "orl trains one adapter. Give --lora-rank alone",
+    "--use-session-server": "no agent of orl asks it. Leave it out: orl's gateway serves --agent",
+}
+# Options of older scripts and of slime's skill that no trainer has, and what replaces them.
 GONE = {
+    "--max-turns": "`environments.NAME.max_turns` in the configuration",
+    "--async-buffer-size": "--update-weights-interval; rollouts are one batch ahead of training",
     "--wandb-run-name": "--wandb-run NAME before `--`",
     "--wandb-key": "the variable WANDB_API_KEY: on a command line everyone could read it",
 }
@@ -52,7 +66,6 @@ MEGATRON_GONE = {
     "which are on already",
     **GONE,
 }
-TENSOR_PARALLEL = "--tensor-model-parallel-size"
 PARTIAL = "--partial-rollout"
 
 
@@ -68,12 +81,12 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     flags = {name: value for name, value in request.trainer.own_flags.items() if option_name(name) != CUSTOM_CONFIG}
     argv = with_check(ours, flags, without(extra, CUSTOM_CONFIG))
     refuse_in_words(request.run.config, argv)
-    _check_batch(argv, request.layout.actor * request.layout.nodes)
+    check_batch(argv, request.layout.actor * request.layout.nodes)
     return argv
 
 
 def refuse_by_name(trainer: str, names: Sequence[str], gone: Mapping[str, str], *, plain: bool = False) -> None:
-    """Refuse options that orl sets itself, and options that `trainer` lacks: `gone`, each with its replacement.
+    """Refuse options that orl sets itself or cannot serve, and those that `trainer` lacks: `gone`, with replacements.
 
     A run of `plain` rows alone may have a rollout function of its user's.
 
@@ -83,6 +96,8 @@ def refuse_by_name(trainer: str, names: Sequence[str], gone: Mapping[str, str], 
     for name in names:
         if name in OWNED and not (plain and name == GENERATE):
             raise ConfigError(f"{name} is set by {OWNED[name]}")
+        if name in REFUSED:
+            raise ConfigError(f"{name}: {REFUSED[name]}")
         if name in gone:
             raise ConfigError(f"{trainer} has no {name}: use {gone[name]}")
 
@@ -169,16 +184,12 @@ def _data(request: LaunchRequest, generate: str) -> Options:
 
 def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
     trainer = request.trainer
-    groups, members = trainer.rollout_batch_size or GROUPS, trainer.n_samples or GROUP_SIZE
     epochs = request.value("--num-epoch")
     if epochs and (trainer.num_rollout or request.value("--num-rollout")):
         raise ConfigError(f"--num-epoch {epochs}: with --num-rollout, trainers ignore it. Remove one of them")
     return {
         "--num-rollout": None if epochs else trainer.num_rollout or STEPS,
-        "--rollout-batch-size": groups,
-        "--n-samples-per-prompt": members,
-        "--num-steps-per-rollout": 1,
-        "--global-batch-size": groups * members,
+        **batch_options(request),
         "--rollout-max-response-len": request.run.config.rollout.turn_tokens,
         "--rollout-max-context-len": _context_tokens(request, parallel=parallel),
         "--rollout-temperature": trainer.temperature or TEMPERATURE,
@@ -263,24 +274,3 @@ def check_words(extra: Sequence[str]) -> None:
         if dashed or word == "--" or (index == 0 and not word.startswith("--")):
             meant = f"; did you mean -{word}?" if dashed else ""
             raise ConfigError(f"{word}: expected an option of the trainer, such as --eps-clip 0.2, after `--`{meant}")
-
-
-def _check_batch(argv: Sequence[str], gpus: int) -> None:
-    """Check the numbers that say how many rollouts a step trains; Megatron needs one for each data-parallel rank."""
-
-    def size(name: str) -> int:
-        return number(value_of(argv, name), name) or 1
-
-    samples = size("--rollout-batch-size") * size("--n-samples-per-prompt")
-    steps, batch = size("--num-steps-per-rollout"), size("--global-batch-size")
-    if batch * steps != samples:
-        raise ConfigError(
-            f"--global-batch-size {batch} x --num-steps-per-rollout {steps} is not the {samples} rollouts of a batch "
-            "(--rollout-batch-size x --n-samples)"
-        )
-    ranks = gpus // (size(TENSOR_PARALLEL) * size(PIPELINE_PARALLEL) * size(CONTEXT_PARALLEL))
-    if value_of(argv, TENSOR_PARALLEL) and batch < ranks:
-        raise ConfigError(
-            f"--global-batch-size {batch}: a step trains fewer rollouts than the {ranks} data-parallel ranks of "
-            f"{gpus} training GPUs; raise --n-samples or --rollout-batch-size, or --tp"
-        )

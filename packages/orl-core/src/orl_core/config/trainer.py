@@ -66,7 +66,7 @@ class SharedOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str | None, Meta(description="Project at Weights & Biases; reports the run there, offline without a key.")
     ] = None
     wandb_run: Annotated[
-        str | None, Meta(description="Run name at Weights & Biases (default: that of the run's folder).")
+        str | None, Meta(description="Run name at Weights & Biases and OpenReward (default: the folder's).")
     ] = None
     wandb_mode: Annotated[
         Literal["online", "offline", "disabled"] | None,

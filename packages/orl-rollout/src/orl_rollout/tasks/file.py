@@ -1,12 +1,17 @@
-"""Read tasks.jsonl, check each task against the configuration, and make tasks of plain rows. It opens no connection."""
+"""Read tasks.jsonl, check each task against the configuration, and make tasks of plain rows. It opens no connection.
+
+Files of `orl prepare` and of the OpenReward cookbook are read. The cookbook writes a row's metadata as a JSON text.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.task import Task, TaskRow
@@ -19,7 +24,7 @@ _PLAIN_ROW = msgspec.json.Decoder(PlainRow)
 
 
 def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
-    """Yield the tasks of a file that `prepare` wrote, each of an environment of `config`, and those of plain rows.
+    """Yield the tasks of a file: those of environments of `config`, and those of plain rows.
 
     Raises:
         ConfigError: the file cannot be read, a row is no task of a configured environment, or a plain row has no
@@ -28,7 +33,7 @@ def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
     try:
         for number, line in enumerate(read_lines(Path(path)), 1):
             try:
-                task = _ROW.decode(line).metadata if b'"env_name"' in line else _plain_task(line, config)
+                task = _ROW.decode(line).metadata if b'"env_name"' in line else _other_task(line, config)
                 config.environment(task.env_name)
             except RecursionError as exc:  # its text differs between versions of Python
                 raise ConfigError(f"{path}:{number}: the row is nested too deep") from exc
@@ -39,13 +44,31 @@ def read_tasks(path: str | Path, config: RunConfig) -> Iterator[Task]:
         raise ConfigError(f"{path}: {exc.strerror}") from exc
 
 
-def _plain_task(line: bytes, config: RunConfig) -> Task:
-    task = plain_task(_PLAIN_ROW.decode(line))
+def _other_task(line: bytes, config: RunConfig) -> Task:
+    """Return the task of a row whose metadata is a JSON text, or of a plain row."""
+    row = _PLAIN_ROW.decode(line)
+    metadata = metadata_in(row.metadata)
+    if "env_name" in metadata:
+        return task_in(metadata)
+    task = plain_task(structs.replace(row, metadata=metadata) if isinstance(row.metadata, str) else row)
     if config.reward is None:
         raise ConfigError("it is a plain row, which only your own function scores: set `reward: module:function`")
     if config.reward_mode == "scale":
         raise ConfigError("it is a plain row, whose reward of 0 `reward_mode: scale` would keep: use replace or add")
     return task
+
+
+def metadata_in(given: object) -> dict[str, Any]:
+    """Return the metadata `given` in a row, an object or the JSON text of one; {} if it is empty.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    with suppress(msgspec.DecodeError, RecursionError):
+        given = msgspec.json.decode(given) if given and isinstance(given, str) else given or {}
+    if not isinstance(given, dict):
+        raise ConfigError("its metadata is no object, and no JSON text of one. Write the file with orl prepare")
+    return cast("dict[str, Any]", given)
 
 
 def task_in(metadata: Mapping[str, Any]) -> Task:

@@ -16,8 +16,6 @@ from orl_core.task import PLAIN, Task
 
 from orl_rollout.loop.session import Opening
 
-TEXT_METADATA = "its `metadata` is text, as in tasks of the cookbook: write the file again with orl prepare"
-
 
 class _Text(Struct, frozen=True, kw_only=True, tag="text", forbid_unknown_fields=True):
     text: str
@@ -38,8 +36,6 @@ class PlainRow(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.metadata, str):
-            raise ValueError(TEXT_METADATA)
         if not self.prompt or (isinstance(self.prompt, list) and self.prompt[-1].role == "assistant"):
             raise ValueError("`prompt` is empty or ends with the assistant: end it with a user's message")
 

@@ -1,0 +1,62 @@
+"""How many rollouts a step plays and an update trains: the options that say so, and how they must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orl_core.config.limits import CONTEXT_PARALLEL
+from orl_core.errors import ConfigError
+
+from orl_cluster.launch.argv import Options, number, value_of
+from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
+
+GROUP_SIZE, GROUPS = 16, 32
+TENSOR_PARALLEL = "--tensor-model-parallel-size"
+
+
+def batch_options(request: LaunchRequest) -> Options:
+    """Return the options of a step. Each update trains an equal share of its rollouts, one update all of them."""
+    trainer = request.trainer
+    return {
+        "--rollout-batch-size": trainer.rollout_batch_size or GROUPS,
+        "--n-samples-per-prompt": trainer.n_samples or GROUP_SIZE,
+        "--num-steps-per-rollout": 1,
+        "--global-batch-size": batch_size(request),
+    }
+
+
+def batch_size(request: LaunchRequest) -> int:
+    """Return the number of rollouts of an update: as given, else those of a step, divided by its updates."""
+
+    def size(name: str, ours: int) -> int:
+        return number(request.value(name), name) or ours
+
+    trainer = request.trainer
+    groups = size("--rollout-batch-size", trainer.rollout_batch_size or GROUPS)
+    members = size("--n-samples-per-prompt", trainer.n_samples or GROUP_SIZE)
+    return size("--global-batch-size", groups * members // size("--num-steps-per-rollout", 1))
+
+
+def check_batch(argv: Sequence[str], gpus: int) -> None:
+    """Check the numbers of the whole command line; Megatron needs a rollout for each data-parallel rank.
+
+    Raises:
+        ConfigError: they do not agree, or an update has too few rollouts.
+    """
+
+    def size(name: str) -> int:
+        return number(value_of(argv, name), name) or 1
+
+    samples = size("--rollout-batch-size") * size("--n-samples-per-prompt")
+    steps, batch = size("--num-steps-per-rollout"), size("--global-batch-size")
+    if batch * steps != samples:
+        raise ConfigError(
+            f"--global-batch-size {batch} x --num-steps-per-rollout {steps} is not the {samples} rollouts of a batch "
+            "(--rollout-batch-size x --n-samples)"
+        )
+    ranks = gpus // (size(TENSOR_PARALLEL) * size(PIPELINE_PARALLEL) * size(CONTEXT_PARALLEL))
+    if value_of(argv, TENSOR_PARALLEL) and batch < ranks:
+        raise ConfigError(
+            f"--global-batch-size {batch}: a step trains fewer rollouts than the {ranks} data-parallel ranks of "
+            f"{gpus} training GPUs; raise --n-samples or --rollout-batch-size, or --tp"
+        )
