@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -20,7 +21,7 @@ def source_of(package: str) -> Path | None:
         ConfigError: the package is not installed.
     """
     try:
-        origin = json.loads(distribution(package).read_text("direct_url.json") or "{}")
+        origin: dict[str, Any] = json.loads(distribution(package).read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         raise ConfigError(f"{package}: not installed beside orl. Run pip install {package}") from None
     return Path(unquote(urlsplit(origin["url"]).path)) if origin.get("dir_info", {}).get("editable") else None
