@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 VERSION = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
 EXTRAS = {"orl-launcher": "[trl,slime,miles]", "orl-playground": "[model]"}  # all that a package can do is installed
 README_TESTS = [f"tests/{part}/test_readme.py" for part in ("core", "rollout", "gateway")]
-README_NEEDS = ["pytest", "pytest-asyncio", "hypothesis", "openai"]
+README_NEEDS = ["pytest", "pytest-asyncio", "pytest-xdist", "hypothesis", "openai"]
 
 
 class Refusal(Exception):

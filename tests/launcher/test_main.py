@@ -176,7 +176,7 @@ def test_missing_adapter_says_how_to_install_it(capsys: Capture, backend: str) -
     assert "just setup" in line
 
 
-def test_slime_without_a_config_says_how_to_get_one(capsys: Capture) -> None:
+def test_slime_without_a_config_says_which(capsys: Capture) -> None:
     assert "orl init" in fails(capsys, 2, "train", "slime")
 
 

@@ -24,7 +24,7 @@ def source_of(package: str) -> Path | None:
         origin: dict[str, Any] = json.loads(distribution(package).read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         raise ConfigError(f"{package}: not installed beside orl. Run pip install {package}") from None
-    return Path(unquote(urlsplit(origin["url"]).path)) if origin.get("dir_info", {}).get("editable") else None
+    return Path(unquote(urlsplit(str(origin["url"])).path)) if origin.get("dir_info", {}).get("editable") else None
 
 
 def to_install(extra: str) -> str:
