@@ -5,6 +5,8 @@ set positional-arguments
 export PYTHONDONTWRITEBYTECODE := ""
 
 parallel := "-n auto --dist worksteal"
+# tests of three packages that need a fourth one
+beyond := "--ignore=tests/core/memory --ignore=tests/core/test_config_reference.py --ignore=tests/rollout/http/test_bombs.py --ignore=tests/gateway/test_branches.py --ignore=tests/gateway/test_unplayed.py"
 
 # what there is
 default:
@@ -101,6 +103,15 @@ _check-side-by-side: lint types test-all
 test-all:
     HYPOTHESIS_PROFILE=ci uv run --extra trl --group dev pytest {{parallel}}
 
+# core, rollout and gateway with the oldest versions that they accept, in .venv-lowest; arguments go to pytest
+test-lowest *arguments:
+    uv venv --quiet --clear .venv-lowest
+    uv pip install --quiet --python .venv-lowest --resolution lowest-direct -e packages/orl-core -e "packages/orl-rollout[mistral]" -e packages/orl-gateway -e packages/orl-testing
+    uv pip freeze --quiet --python .venv-lowest --exclude-editable > .venv-lowest/lowest.txt
+    uv pip install --quiet --python .venv-lowest --constraint .venv-lowest/lowest.txt pytest pytest-asyncio pytest-xdist hypothesis anthropic mcp openai sglang-router tiktoken
+    uv pip install --quiet --python .venv-lowest --no-deps trl  # its chat templates
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" .venv-lowest/bin/python -m pytest {{parallel}} -m "not slow and not slime and not miles and not servers and not agents and not browser" tests/core tests/rollout tests/gateway {{beyond}} "$@"
+
 # the pages of orl view in Chromium: contrast, keyboard, widths, hostile text
 test-browser *arguments:
     uv run --extra trl --group dev --group browser pytest -m browser tests/browser "$@"
@@ -151,3 +162,11 @@ docs:
 # serve the documentation on loopback, and build it again when a page changes
 docs-serve *arguments:
     NO_MKDOCS_2_WARNING=1 uv run --extra trl --group dev python -m mkdocs serve "$@"
+
+# build every wheel and sdist in dist/, check them, and use them in an empty environment outside the checkout
+wheels:
+    uv run --no-project python tools/release.py
+
+# write the version everywhere, do what `just wheels` does, commit and tag: just release 0.2.0; it uploads nothing
+release version:
+    uv run --no-project python tools/release.py "$@"

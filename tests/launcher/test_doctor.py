@@ -383,7 +383,7 @@ def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.Monkey
     assert line.startswith("slime: /no/python: cannot be run")
     monkeypatch.setattr(trainers, "GROUP", "orl.nothing")
     (line,) = found(doctor(code=1), "failed")
-    assert "uv sync --extra trl" in line
+    assert "just setup" in line
 
 
 @pytest.mark.parametrize(("backend", "environment"), [("slime", slime), ("miles", miles)])

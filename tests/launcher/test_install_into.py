@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from orl_launcher.commands import install_into
 from orl_launcher.commands.install_into import installed
+from orl_launcher.installation import write_wheel
 from orl_launcher.main import main
 
 
@@ -55,3 +58,17 @@ def test_a_python_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], t
 def test_the_checkouts_own_python_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install-into", sys.executable]) == 2
     assert "by its path" in capsys.readouterr().err
+
+
+def test_written_wheel_is_what_was_installed(tmp_path: Path) -> None:
+    python = environment(tmp_path / "env", str(write_wheel("argcomplete", tmp_path)))  # with scripts, which stay behind
+    assert installed(python) == {"argcomplete": version("argcomplete")}
+    assert subprocess.run([python, "-c", "import argcomplete"], timeout=60, check=False).returncode == 0
+
+
+def test_package_that_orl_lacks_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install_into, "SHARED", ("orl-nothing",))
+    assert main(["install-into", "/usr/bin/python3"]) == 1
+    assert "pip install orl-nothing" in capsys.readouterr().err

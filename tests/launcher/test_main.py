@@ -14,7 +14,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from orl_core.config import load_config
 from orl_launcher import hints, trainers
+from orl_launcher.cli import DEFAULT_CONFIG
 from orl_launcher.commands import train
 from orl_launcher.main import COMMANDS, main
 from orl_playground.warm_start import checkpoint_folder
@@ -107,14 +109,22 @@ def test_a_broken_configuration_is_one_line_with_file_and_path(capsys: Capture, 
     assert "max_turns" in line
 
 
-def test_missing_configuration_says_how_to_get_one(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_configuration_says_how_to_get_one(capsys: Capture) -> None:
     told = fails(capsys, 1, "train", "trl", "--config", "nowhere.yaml")
     assert "nowhere.yaml: no such file" in told
+    assert "orl init" in told
     assert "Errno" not in told
+
+
+def test_default_configuration_needs_no_checkout(
+    capsys: Capture, fake_adapter: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_adapter("train_well")
+    monkeypatch.setenv("ORL_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    assert "orl init" in fails(capsys, 1, "train", "trl")
+    assert main(["train", "trl", "--dry-run"]) == 0
+    assert "would train playground/GuessNumber" in capsys.readouterr().out
+    assert load_config(Path(LOCAL)) == load_config(Path(DEFAULT_CONFIG))
 
 
 @pytest.mark.parametrize("command", [["train", "trl"], ["rollout"]])
@@ -157,11 +167,11 @@ def test_unknown_word_lists_the_valid_ones(capsys: Capture, setting: str, valid:
 def test_missing_adapter_says_how_to_install_it(capsys: Capture, backend: str) -> None:
     line = fails(capsys, 2, "train", backend, "--config", WHODUNIT)
     assert f"orl-{backend}: not in this environment" in line
-    assert "uv sync" in line
+    assert "just setup" in line
 
 
 def test_slime_without_a_config_says_which(capsys: Capture) -> None:
-    assert "configs/whodunit.yaml" in fails(capsys, 2, "train", "slime")
+    assert "orl init" in fails(capsys, 2, "train", "slime")
 
 
 @pytest.fixture

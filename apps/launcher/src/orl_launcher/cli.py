@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from rich.console import Console
 
+DEFAULT_CONFIG = str(Path(__file__).with_name("local.yaml"))
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 CONFIGURED = ("trainer.", "rollout.", "agent")  # how the options that override the configuration are named
 
@@ -76,7 +77,7 @@ class PassingParser(Parser):
 
 def add_config(parser: argparse.ArgumentParser, *, default: str | None = None, required: bool = True) -> None:
     """Add `--config` and `--set`. Where there is a default, or the command needs no file, it is not required."""
-    fallback = f" (default: {default})" if default else ""
+    fallback = f" (default: {Path(default).name}, which comes with orl: a tiny model learns a game)" if default else ""
     parser.add_argument(
         "--config",
         default=default,

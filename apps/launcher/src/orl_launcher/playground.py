@@ -21,6 +21,7 @@ from orl_core.text import did_you_mean
 from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
+from orl_launcher.installation import to_install
 from orl_launcher.view.progress import counting
 
 if TYPE_CHECKING:
@@ -154,6 +155,4 @@ def require(module: str, what: str) -> None:
         UsageError: it is not installed. The message says how to install it.
     """
     if find_spec(module) is None:
-        raise cli.UsageError(
-            f"{module}: not installed, but {what} need it. Run uv sync --extra trl in the checkout of orl"
-        )
+        raise cli.UsageError(f"{module}: not installed, but {what} need it. Run {to_install('trl')}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from orl_launcher import cli
 from orl_launcher.hints import invocation
+from orl_launcher.installation import to_install
 from orl_launcher.playground import reachable
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def find_trainer(backend: str) -> Trainer:
     """
     found = entry_points(group=GROUP, name=backend)
     if not found:
-        install = "uv sync --extra trl" if backend == "trl" else "uv sync"
-        raise cli.UsageError(f"orl-{backend}: not in this environment. Run {install} in the checkout of orl")
+        raise cli.UsageError(f"orl-{backend}: not in this environment. Run {to_install(backend)}")
     return cast("Trainer", next(iter(found)).load())
 
 

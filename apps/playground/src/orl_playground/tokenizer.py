@@ -34,7 +34,7 @@ def chat_template() -> str:
     """Qwen3's tool template without thinking, as the installed TRL ships it."""
     spec = find_spec("trl")
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("the tiny model needs trl: run uv sync --extra trl in the checkout of orl")
+        raise ModuleNotFoundError("the tiny model needs trl: install orl-playground[model]")
     return (Path(spec.origin).parent / "chat_templates" / "qwen3_instruct_2507.jinja").read_text(encoding="utf-8")
 
 

@@ -38,7 +38,7 @@ def tracked_by(config: TrainerConfig) -> Tracking:
 
 
 def _install(extra: str) -> str:
-    return f"{extra} is not installed. Run uv sync --extra trl --extra {extra}"
+    return f"{extra} is not installed. Install it: uv pip install {extra}"
 
 
 @contextmanager

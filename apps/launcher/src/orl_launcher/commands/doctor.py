@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from orl_launcher import cli
-from orl_launcher.commands.train import DEFAULT_CONFIG
 from orl_launcher.reports import add_json, for_people, print_json
 from orl_launcher.trainer_options import add_budgets, add_option
 
@@ -28,7 +27,7 @@ EXAMPLES = """\
 def parser() -> cli.Parser:
     """Return the options of `orl doctor`."""
     made = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
-    cli.add_config(made, default=DEFAULT_CONFIG)
+    cli.add_config(made, default=cli.DEFAULT_CONFIG)
     add_option(made, "model")
     add_budgets(made)
     cli.add_agent(made)

@@ -1,7 +1,7 @@
 """`orl install-into PYTHON`: install orl and one adapter into a trainer's environment, and change nothing else there.
 
-The installed versions become constraints: if orl cannot work with them, nothing is installed. The wheels are built from
-this checkout, or fetched in this version if there is no checkout.
+The installed versions become constraints: if orl cannot work with them, nothing is installed. orl's own packages are
+those of this command: built from their checkout, or packed again from the installed files.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 from orl_core.errors import ConfigError
 from orl_rollout.signals import children
 
 from orl_launcher import cli
+from orl_launcher.installation import source_of, write_wheel
 
 TRAINERS = ("slime", "miles")
 SHARED = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway")
-ROOT = Path(__file__).parents[5]  # of the checkout, where there is one
 DESCRIPTION = """\
 Install orl-core, orl-rollout, orl-cluster, orl-gateway and one adapter into the environment of a trainer.
 No package that is installed there changes its version.
@@ -52,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Install, check that no other version changed, and print what was installed."""
     given: str = arguments.python
     python = str(Path(shutil.which(given) or given).absolute())  # uv looks a name up differently
-    if Path(python).parent == Path(sys.executable).parent and (ROOT / "packages").is_dir():
-        raise cli.UsageError(f"{python} belongs to this checkout. Give the Python of {arguments.trainer} by its path")
+    if Path(python).parent == Path(sys.executable).parent:
+        raise cli.UsageError(f"{python} belongs to orl itself. Give the Python of {arguments.trainer} by its path")
     before = installed(python)
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
@@ -61,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         constraints.write_text("".join(f"{name}=={at}\n" for name, at in sorted(kept.items())), encoding="utf-8")
         names = [*SHARED, f"orl-{arguments.trainer}"]
         again = [word for name in names for word in ("--reinstall-package", name)]
-        _uv("pip", "install", "--python", python, "--constraint", str(constraints), *again,
-            *_wanted(names, Path(folder)))  # fmt: skip
+        wheels = [str(_wheel_of(name, Path(folder) / name)) for name in names]
+        _uv("pip", "install", "--python", python, "--constraint", str(constraints), *again, *wheels)
     after = installed(python)
     moved = sorted(name for name, at in kept.items() if after.get(name) != at)
     if moved:
@@ -93,13 +92,13 @@ def installed(python: str) -> dict[str, str]:
     return {name: at for name, at in found.items() if name and at}
 
 
-def _wanted(names: list[str], folder: Path) -> list[str]:
-    """Return the wheels to install, built from the checkout, else requirements of this version."""
-    if not (ROOT / "packages" / names[-1]).is_dir():
-        return [f"{name}=={version('orl-launcher')}" for name in names]
-    for name in names:
-        _uv("build", "--quiet", "--wheel", "--package", name, "--out-dir", str(folder), str(ROOT))
-    return sorted(str(wheel) for wheel in folder.glob("*.whl"))
+def _wheel_of(package: str, folder: Path) -> Path:
+    """Return the wheel of a package, written to a new folder."""
+    folder.mkdir()
+    if (source := source_of(package)) is None:
+        return write_wheel(package, folder)
+    _uv("build", "--quiet", "--wheel", "--out-dir", str(folder), str(source))
+    return next(folder.glob("*.whl"))
 
 
 def _uv(*arguments: str) -> None:

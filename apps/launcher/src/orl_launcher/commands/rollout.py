@@ -25,6 +25,7 @@ from orl_rollout.signals import interrupt
 from orl_launcher import cli
 from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.hints import invocation
+from orl_launcher.installation import to_install
 from orl_launcher.playground import playground, warm_model
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
 from orl_launcher.trainer_options import add_budgets, add_option
@@ -170,9 +171,7 @@ def _in_process(plan: RolloutPlan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
     found = next(iter(entry_points(group="orl.engines")), None)
     if found is None:
-        raise cli.UsageError(
-            "no engine in this environment. Give --engine, or run uv sync --extra trl in the checkout of orl"
-        )
+        raise cli.UsageError(f"no engine in this environment. Give --engine, or run {to_install('trl')}")
     local = cast("LocalEngine", found.load())
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from orl_core.config import RunConfig
     from orl_rollout.run_folder.contract import Trainer
 
-DEFAULT_CONFIG = "configs/local.yaml"
 PREPARED = {
     "config.json",
     "environments.json",
@@ -90,7 +89,7 @@ def parser() -> cli.Parser:
     made = TrainParser("train", description=DESCRIPTION, examples=EXAMPLES)
     backends = get_args(Backend)
     made.add_argument("backend", nargs="?", choices=backends, help="trainer (default: trainer.backend in the file)")
-    cli.add_config(made, default=DEFAULT_CONFIG)
+    cli.add_config(made, default=cli.DEFAULT_CONFIG)
     cli.add_name(made)
     made.add_argument(
         "--dry-run",
@@ -110,10 +109,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from orl_launcher.untrained import trained_nothing
 
-    if arguments.backend not in (None, "trl") and arguments.config == DEFAULT_CONFIG:
-        raise cli.UsageError(
-            f"orl train {arguments.backend} needs a configuration. Give --config configs/whodunit.yaml"
-        )
+    if arguments.backend not in (None, "trl") and arguments.config == cli.DEFAULT_CONFIG:
+        raise cli.UsageError(f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init")
     config = with_model(cli.config_of(arguments))
     _refuse_options_of_clusters(arguments, config.trainer.backend)
     refuse_on_command_line(arguments.extra)

@@ -21,6 +21,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.signals import interrupt
 
 from orl_launcher.export.conversations import ChatRow
+from orl_launcher.installation import to_install
 
 FORMATS = ("jsonl", "parquet", "hf")
 GROUP_ROWS = 256  # rows that are held until they are written as one group of Parquet
@@ -52,7 +53,7 @@ def check_format(form: str) -> None:
         ConfigError: pyarrow is not installed.
     """
     if form != "jsonl" and find_spec("pyarrow") is None:
-        raise ConfigError(f"--format {form} needs pyarrow, which is not installed. Run uv sync --extra parquet")
+        raise ConfigError(f"--format {form} needs pyarrow, which is not installed. Run {to_install('parquet')}")
 
 
 def write(rows: Iterable[ChatRow], output: Path, form: str, name: str) -> int:

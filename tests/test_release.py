@@ -1,0 +1,166 @@
+"""Packages as products: metadata that is the same in all ten, and a release of a clone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools import release
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = release.packages(ROOT)
+ADDRESS = "https://example.org/orl"
+
+
+def project(name: str) -> dict[str, Any]:
+    return tomllib.loads(PACKAGES[name].read_text("utf-8"))["project"]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_metadata_of_a_package_is_whole(name: str) -> None:
+    found = project(name)
+    shared = project("orl-rollout")
+    for key in ("version", "license", "license-files", "authors", "requires-python"):
+        assert found[key] == shared[key], key
+    assert found["authors"] == [{"name": "orl contributors"}]
+    assert found["keywords"]
+    assert {*found["classifiers"]} | {"Operating System :: POSIX :: Linux"} == {*shared["classifiers"]}
+    address = release.address_of(ROOT)
+    assert found.get("urls", {}) == ({"Repository": address} if "urls" in found else {})
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_licence_of_a_package_is_the_projects(name: str) -> None:
+    licence = PACKAGES[name].with_name("LICENSE")
+    assert licence.is_symlink()
+    assert licence.resolve() == ROOT / "LICENSE"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_readme_of_a_package_links_to_no_file(name: str) -> None:
+    """An index shows it alone."""
+    links = re.findall(r"\]\(([^)]+)\)", PACKAGES[name].with_name("README.md").read_text("utf-8"))
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of this tree, with an address and one thing to release."""
+    root = tmp_path_factory.mktemp("origin")
+    files = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True).split("\n")
+    for file in filter(None, files):
+        if (ROOT / file).exists():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, root / file, follow_symlinks=False)
+    edit(root / "pyproject.toml", 'repository = ""', f'repository = "{ADDRESS}"')
+    edit(root / "CHANGELOG.md", "## Unreleased\n", "## Unreleased\n\n### Added\n- one thing\n")
+    release.run("git", "init", "--quiet", cwd=root)
+    release.run("git", "add", "--all", cwd=root)
+    release.run("git", "commit", "--quiet", "--message", "all: begin", cwd=root)
+    return root
+
+
+@pytest.fixture(autouse=True, scope="module")
+def committer() -> Iterator[None]:
+    """The settings of git: none of this machine's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        for role in ("AUTHOR", "COMMITTER"):
+            patch.setenv(f"GIT_{role}_NAME", "a")
+            patch.setenv(f"GIT_{role}_EMAIL", "a@example.org")
+        yield
+
+
+@pytest.fixture
+def clone(origin: Path, tmp_path: Path) -> Path:
+    release.run("git", "clone", "--quiet", origin, tmp_path / "clone")
+    return tmp_path / "clone"
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text("utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), "utf-8")
+
+
+def unset_address(root: Path) -> None:
+    edit(root / "pyproject.toml", ADDRESS, "")
+    release.run("git", "commit", "--quiet", "--all", "--message", "all: hide", cwd=root)
+
+
+def change(root: Path) -> None:
+    edit(root / "README.md", "# orl", "# orl!")
+
+
+def tag(root: Path) -> None:
+    release.run("git", "tag", "v9.8.7", cwd=root)
+
+
+def say_nothing(root: Path) -> None:
+    edit(root / "CHANGELOG.md", "## Unreleased\n", "## Unreleased\n\n## 9.8.6 - 2020-01-01\n")
+    release.run("git", "commit", "--quiet", "--all", "--message", "all: be silent", cwd=root)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "version", "subject"),
+    [
+        (unset_address, "9.8.7", "repository"),
+        (change, "9.8.7", "README.md"),
+        (tag, "9.8.7", "v9.8.7"),
+        (say_nothing, "9.8.7", "CHANGELOG.md"),
+        (lambda _: None, "v9.8", "v9.8"),
+    ],
+)
+def test_release_that_cannot_be_made_is_refused(
+    clone: Path, spoil: Callable[[Path], None], version: str, subject: str
+) -> None:
+    spoil(clone)
+    before = release.run("git", "status", "--porcelain", cwd=clone)
+    with pytest.raises(release.Refusal, match=re.escape(subject)):
+        release.release(clone, version)
+    assert release.run("git", "status", "--porcelain", cwd=clone) == before
+
+
+@pytest.mark.slow
+def test_release_stamps_builds_commits_and_tags(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+    monkeypatch.setattr(release, "verify", lambda _root, folder: seen.extend(release.archives(folder)))
+    release.release(clone, "9.8.7")
+    assert len(seen) == 2 * len(PACKAGES)
+    assert all("-9.8.7" in path.name for path in seen)
+    for file in release.packages(clone).values():
+        found = tomllib.loads(file.read_text("utf-8"))["project"]
+        assert (found["version"], found["urls"]) == ("9.8.7", {"Repository": ADDRESS})
+        groups = [found["dependencies"], *found.get("optional-dependencies", {}).values()]
+        siblings = [wanted for group in groups for wanted in group if wanted.startswith("orl-")]
+        assert all(wanted.endswith(">=9.8.7,<10") for wanted in siblings)
+    assert "## Unreleased\n\n## 9.8.7 - " in (clone / "CHANGELOG.md").read_text("utf-8")
+    assert f"git clone {ADDRESS} orl" in (clone / "README.md").read_text("utf-8")
+    assert "version: 9.8.7\ndate-released: " in (clone / "CITATION.cff").read_text("utf-8")
+    assert release.run("git", "status", "--porcelain", cwd=clone) == ""
+    assert release.run("git", "tag", "--points-at", "HEAD", cwd=clone) == "v9.8.7\n"
+    assert release.run("uv", "lock", "--check", cwd=clone) == ""
+
+
+def test_release_that_fails_leaves_the_tree_as_it_was(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "build", lambda root: release.run("false", cwd=root))
+    head = release.run("git", "rev-parse", "HEAD", cwd=clone)
+    with pytest.raises(release.Refusal):
+        release.release(clone, "9.8.7")
+    assert release.run("git", "status", "--porcelain", cwd=clone) == ""
+    assert release.run("git", "rev-parse", "HEAD", cwd=clone) == head
+
+
+def test_package_without_its_licence_is_not_built(clone: Path) -> None:
+    file = release.packages(clone)["orl-core"]
+    edit(file, 'license-files = ["LICENSE"]', "license-files = []")
+    with pytest.raises(release.Refusal, match="orl_core"):
+        release.build(clone)

@@ -1,0 +1,1 @@
+"""Programs for maintainers. Nothing of orl imports them."""
