@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_launcher.doctor.doctor import check_up
     from orl_launcher.doctor.live import check_live
 
-    if arguments.live and arguments.config == DEFAULT_CONFIG:
+    if arguments.live and arguments.config == cli.DEFAULT_CONFIG:
         arguments.config = None
     with for_people(arguments):
         report = check_live(arguments) if arguments.live else check_up(arguments)
