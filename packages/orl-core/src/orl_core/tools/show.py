@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from orl_core.errors import RenderError
 from orl_core.messages import ToolCall
 from orl_core.tools import ToolFormat, tool_format
+from orl_core.tools.declarations import gemma4, typescript
 from orl_core.tools.format import check_system_prompt, for_chat_template, for_system_prompt
 from orl_core.tools.write import render_call
 
@@ -31,15 +31,9 @@ def format_tools(tools: Sequence[ToolSpec], format: str = "hermes") -> str:  # n
     `format` is the name of a tool format, or of a family of models, as for `parse`.
 
     Raises:
-        RenderError: the format is unknown, or orl does not write its list of tools (`gpt_oss`, `gemma4`, `seed_oss`).
+        RenderError: the format is unknown.
     """
-    name = tool_format(format)
-    if name not in _FORMS:
-        raise RenderError(
-            f"orl does not write tools in the format `{name}`. Give them to the model's chat template, or use "
-            "`system_prompt` with a template of your own"
-        )
-    return _FORMS[name](for_chat_template(tools))
+    return _FORMS[tool_format(format)](for_chat_template(tools))
 
 
 def system_prompt(tools: Sequence[ToolSpec], format: str = "hermes", template: str | None = None) -> str:  # noqa: A002
@@ -106,5 +100,8 @@ _FORMS: Mapping[ToolFormat, _Form] = {
     "lfm2_5": _array("", ""),
     "cohere": _array("```json\n", "\n```", bare=True),
     "olmo3": _array("<functions>", "</functions>", bare=True),
+    "seed_oss": _array("Tool List:\n", ""),
+    "gpt_oss": lambda specs: typescript(_functions(specs)),
+    "gemma4": lambda specs: gemma4(_functions(specs)),
     "opened_array": _array("<AVAILABLE_TOOLS>", "</AVAILABLE_TOOLS>", bare=True),
 }
