@@ -60,7 +60,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / file).exists():
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, root / file, follow_symlinks=False)
-    edit(root / "pyproject.toml", 'repository = ""', f'repository = "{ADDRESS}"')
+    edit(root / "pyproject.toml", f'repository = "{release.address_of(ROOT)}"', f'repository = "{ADDRESS}"')
     edit(root / "CHANGELOG.md", "## Unreleased\n", "## Unreleased\n\n### Added\n- one thing\n")
     release.run("git", "init", "--quiet", cwd=root)
     release.run("git", "add", "--all", cwd=root)

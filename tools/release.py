@@ -80,9 +80,7 @@ def stamp(root: Path, version: str) -> None:
         file = root / name
         file.write_text(re.sub(old, new, file.read_text("utf-8"), count=1, flags=re.M), "utf-8")
     for file in (root / "README.md", *root.glob("docs/*.md")):
-        text = file.read_text("utf-8")
-        if "git clone REPOSITORY" in text:
-            file.write_text(text.replace("git clone REPOSITORY", f"git clone {address}"), "utf-8")
+        file.write_text(re.sub(r"git clone \S+ orl\b", f"git clone {address} orl", file.read_text("utf-8")), "utf-8")
     run("uv", "lock", cwd=root)
 
 
