@@ -6,7 +6,7 @@ The chat templates of the checkpoints are the source, odd white space included.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +21,10 @@ def typescript(functions: Sequence[dict[str, Any]]) -> str:
 
 
 def _function(function: Mapping[str, Any]) -> str:
-    parameters = function["parameters"] or {}
+    parameters: dict[str, Any] = function["parameters"] or {}
+    properties: dict[str, Any] = parameters.get("properties") or {}
     lines: list[str] = []
-    for name, spec in (parameters.get("properties") or {}).items():
+    for name, spec in properties.items():
         told = f"// {spec['description']}\n" if spec.get("description") else ""
         lines.append(f"{told}{_named(name, parameters)}: {_type(spec)}{_default(spec)},\n")
     taken = f"_: {{\n{''.join(lines)}}}" if lines else ""
@@ -56,6 +57,8 @@ def _type(spec: Mapping[str, Any]) -> str:
 def _elements(items: Any) -> str:
     if not items:
         return "any"
+    if (scalar := items.get("type")) in ("string", "number", "integer", "boolean"):
+        return _SCALARS[scalar]
     inner = _type(items)
     return "any" if inner == "object | object" or len(inner) > 50 else inner
 
@@ -136,9 +139,13 @@ def _value(value: Any) -> str:
         case str():
             return _text(value)
         case dict():
-            return "{" + ",".join(f"{_text(name)}:{_value(member)}" for name, member in _sorted(value)) + "}"
+            return (
+                "{"
+                + ",".join(f"{_text(name)}:{_value(member)}" for name, member in _sorted(cast("dict[str, Any]", value)))
+                + "}"
+            )
         case list() | tuple():
-            return f"[{','.join(map(_value, value))}]"
+            return f"[{','.join(map(_value, cast('list[Any]', value)))}]"
         case _:
             return json.dumps(value)
 
