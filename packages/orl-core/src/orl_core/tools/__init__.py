@@ -135,8 +135,8 @@ def tool_format(name: str) -> ToolFormat:
     if found := _NAMES.get(name.lower().translate(_SEPARATORS)):
         return found
     raise RenderError(
-        f"tool format `{name}` is not supported{did_you_mean(name, TOOL_FORMATS)}. The formats are: "
-        f"{', '.join(TOOL_FORMATS)}"
+        f"tool format `{name}` is not supported. The formats are: {', '.join(TOOL_FORMATS)}"
+        f"{did_you_mean(name, TOOL_FORMATS)}"
     )
 
 
