@@ -117,11 +117,14 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
             {
                 "backend": st.sampled_from(get_args(Backend)),
                 "flags": st.dictionaries(hostile, bounds, max_size=2),
-                "stall_timeout": st.just(deadlines[2] + 900.0),  # less is refused
+                "stall_timeout": st.just(max(deadlines[2], 900.0) + 900.0),  # less is refused
             }
         ),
     }
-    required = {"environments": st.dictionaries(names, environments(min(deadlines[1], 300.0)), min_size=1, max_size=3)}
+    required = {
+        "environments": st.dictionaries(names, environments(min(deadlines[1], 300.0)), min_size=1, max_size=3),
+        "eval": st.just({}),  # no file of the cookbook, in which `thinking: true` says more
+    }
     return draw(st.fixed_dictionaries(required, optional=optional))
 
 

@@ -129,7 +129,7 @@ def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
         ({"optimizer": "adam"}, (), "adam is not a valid OptimizerNames"),
         ({"optimizer": "sgd", "adam_beta2": 0.9}, (), "--optimizer sgd does not take `adam_beta2`"),
         ({"optimizer": "adafactor", "adam_eps": 1e-9}, (), "does not take `adam_eps`"),
-        ({"n_samples": 1}, (), "at least 2 generations"),
+        ({"n_samples": 1}, (), "n_samples"),
         ({"flags": {"per_device_train_batch_size": 3}}, (), "8 rollouts, which 2 passes of 3 rows do not make"),
         ({"flags": {"gradient_accumulation_steps": 4}}, (), "does not divide the 2 passes"),
         ({"flags": {"steps_per_generation": 2, "generation_batch_size": 8}}, (), "`rollout_batch_size`"),

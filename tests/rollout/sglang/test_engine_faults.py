@@ -166,7 +166,7 @@ async def test_a_fault(name: str, moment: str, stays: bool) -> None:
         return fault if stays or index < at.request + 2 else None
 
     timeouts = Timeouts(read=0.8 if name == "hang" else HANGS, retry=0.05 if expected == ERROR else 5.0)
-    limits = Limits(max_turns=TURNS, turn_timeout=0.8 if name == "abort, empty" and stays else HANGS)
+    limits = Limits(max_turns=TURNS, retry_cut_actions=False, turn_timeout=0.8 if name == "abort, empty" and stays else HANGS)
     trajectory, session, server = await play(plan, timeouts, limits)
     actions = [list(turn.action_ids) for turn in trajectory.turns]
     if expected == UNAFFECTED:
@@ -195,7 +195,7 @@ PLACES = {"one id short of the stop": -1, "exactly at the stop": 0, "before the 
 @pytest.fixture(scope="module")
 def shown() -> list[int]:
     """Return how many ids the engine is shown in each turn."""
-    played = asyncio.run(play(lambda index: None, Timeouts(), Limits(max_turns=TURNS)))
+    played = asyncio.run(play(lambda index: None, Timeouts(), Limits(max_turns=TURNS, retry_cut_actions=False)))
     return [len(request.body["input_ids"]) for request in played.server.requests]
 
 
@@ -204,9 +204,9 @@ def budget(length: str, turn: int, ids: int, shown: list[int]) -> tuple[Limits, 
     before = sum(map(len, ANSWERS[:turn]))
     tokens = {"turn": ids, "rollout": before + ids, "context": shown[turn] + ids}
     if length == "server":  # SGLang keeps two ids back
-        return Limits(max_turns=TURNS), shown[turn] + ids + 2
+        return Limits(max_turns=TURNS, retry_cut_actions=False), shown[turn] + ids + 2
     chosen: dict[str, Any] = {f"{length}_tokens": tokens[length]}
-    return Limits(max_turns=TURNS, **chosen), 32768
+    return Limits(max_turns=TURNS, retry_cut_actions=False, **chosen), 32768
 
 
 def counted_off(length: str, limits: Limits, server_tokens: int, shown: list[int]) -> tuple[list[list[int]], int]:
