@@ -1,7 +1,7 @@
 """Frameworks that play through the gateway: what each needs, what it did before, and what it must do now.
 
-Each has an environment of its own in .frameworks/, with the versions of one day: packages of frameworks exclude each
-other. `table` is the table of docs/agents.md.
+Each has an environment of its own in .frameworks/, with the versions of one day, because their packages exclude each
+other. `row_of` makes the table of docs/agents.md.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import Literal
 from msgspec import Struct
 from orl_core.config import AgentConfig
 
+from tests.kit.guessing import GUESSES
+
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
 DAY = "2026-11-24"  # the index of this day
 PYTHON = "3.11"
 SECONDS = 180.0
+WON = "1.0"
 CHAT, RESPONSES = "Chat Completions", "Responses"
-HEAD = "| framework | version | API | before | calls | rows | branches | counted |\n|---|---|---|---|---|---|---|---|\n"
+HEAD = "| framework | version | API | calls | rows | reward | branches | counted |\n|---|---|---|---|---|---|---|---|\n"
 CODE = "Take the middle.\n<code>\nprint(guess(number=NUMBER))\n</code>"
 REACT = 'Thought: Take the middle.\nAction: guess\nAction Input: {"number": NUMBER}'
 FIELDS = (
@@ -32,8 +35,8 @@ FIELDS = (
 class Setup(Struct, frozen=True, kw_only=True):
     """A framework as it plays. The first of `packages` is the framework, pinned; `form` is how its model calls in text.
 
-    `before` is what it came to before the gateway forgave dropped text, served ids of answers and sampled demanded
-    calls; `branches` and `counts` are what it must come to now.
+    `before` are calls, rows and reward before the gateway forgave dropped text, served ids of answers and sampled
+    demanded calls: these programs at commit b34840c. `branches` and `counts` are what it must come to now.
     """
 
     title: str
@@ -43,7 +46,7 @@ class Setup(Struct, frozen=True, kw_only=True):
     api: str = CHAT
     form: str = ""
     forced_calls: Literal["refuse", "sample"] = "refuse"
-    before: str
+    before: tuple[int, int, str] = (GUESSES, 1, WON)
     branches: dict[str, int] = {}
     counts: dict[str, int] = {}
 
@@ -94,20 +97,23 @@ SMOLAGENTS = {
     "branches": {"edit": 3},
 }
 PYDANTIC_AI = {"program": "pydantic_ai_agent.py", "packages": ("pydantic-ai-slim[mcp,openai]==2.68.0",)}
-REFUSED = "refused, 0 calls"
+REFUSED = (0, 0, "ERROR")
+EDITED = (GUESSES, 4, WON)
 
 SETUPS = [
-    Setup(title='smolagents, `tool_choice="auto"`', argument="auto", before="4 rows", **SMOLAGENTS),
-    Setup(title="smolagents (1)", argument="required", forced_calls="sample", before=REFUSED, **SMOLAGENTS),
-    Setup(title="smolagents CodeAgent", argument="code", form=CODE, before="4 rows", **SMOLAGENTS),
+    Setup(title='smolagents, `tool_choice="auto"`', argument="auto", before=EDITED, **SMOLAGENTS),
+    Setup(
+        title="smolagents, its defaults (1)", argument="required", forced_calls="sample", before=REFUSED, **SMOLAGENTS
+    ),
+    Setup(title="smolagents CodeAgent", argument="code", form=CODE, before=EDITED, **SMOLAGENTS),
     Setup(
         title="CrewAI",
         program="crewai_agent.py",
         packages=("crewai==1.15.30",),
-        before="4 rows",
+        before=EDITED,
         counts={"dropped_text": 3},
     ),
-    Setup(title="pydantic-ai", argument="str", before="1 row", **PYDANTIC_AI),
+    Setup(title="pydantic-ai", argument="str", **PYDANTIC_AI),
     Setup(
         title="pydantic-ai, `output_type=dict` (1)",
         argument="dict",
@@ -124,7 +130,7 @@ SETUPS = [
             "llama-index-tools-mcp",
         ),
         form=REACT,
-        before="4 rows",
+        before=EDITED,
         branches={"edit": 3},
     ),
     Setup(
@@ -132,21 +138,21 @@ SETUPS = [
         program="dspy_agent.py",
         packages=("dspy==3.4.1",),
         form=FIELDS,
-        before="4 rows",
+        before=EDITED,
         branches={"edit": 3},
     ),
     Setup(
         title="Mastra",
         program="mastra_agent.mjs",
         packages=("@mastra/core@1.71.0", "@mastra/mcp@2.0.0", "node@22.23.3", "zod@4.1.12"),
-        before="3 rows",
+        before=(GUESSES, 3, WON),
         counts={"dropped_text": 2},
     ),
     Setup(
         title="Semantic Kernel",
         program="semantic_kernel_agent.py",
         packages=("semantic-kernel[mcp]==1.45.0",),
-        before="4 rows",
+        before=EDITED,
         counts={"dropped_text": 3},
     ),
     Setup(
@@ -161,31 +167,29 @@ SETUPS = [
         program="agent_framework_agent.py",
         packages=("agent-framework-core==1.23.0", "agent-framework-openai==1.17.0", "mcp", "tenacity"),
         api=RESPONSES,
-        before="refused after 1 call",
+        before=(1, 1, "ERROR"),
     ),
     Setup(
         title="AutoGen",
         program="autogen_agent.py",
         packages=("autogen-agentchat==0.7.5", "autogen-ext[mcp,openai]==0.7.5", "mcp<2"),
-        before="1 row",
     ),
     Setup(
         title="LiteLLM",
         program="litellm_agent.py",
         packages=("litellm==1.106.2", "mcp"),
         api=RESPONSES,
-        before="1 row",
     ),
 ]
 
 
-def row_of(setup: Setup, calls: int) -> str:
-    """Return the row of the table for a framework that made `calls` calls of the model."""
+def row_of(setup: Setup) -> str:
+    """Return the row of the table. An arrow leads from what was to what is."""
     version = setup.packages[0].rpartition("@" if setup.runs_on_node else "==")[2]
-    causes, counts = (
-        ", ".join(f"{count} {name}" for name, count in found.items()) or "none"
-        for found in (setup.branches, setup.counts)
+    now = (GUESSES, setup.rows, WON)
+    changes = (str(new) if new == old else f"{old} → {new}" for old, new in zip(setup.before, now, strict=True))
+    found = (
+        ", ".join(f"{count} {name}" for name, count in each.items()) or "none"
+        for each in (setup.branches, setup.counts)
     )
-    return (
-        f"| {setup.title} | {version} | {setup.api} | {setup.before} | {calls} | {setup.rows} | {causes} | {counts} |"
-    )
+    return f"| {' | '.join((setup.title, version, setup.api, *changes, *found))} |"
