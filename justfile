@@ -82,7 +82,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not browser and not slow" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not slow" "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:
@@ -142,6 +142,10 @@ test-agents *arguments:
     mkdir -p .agents && cp examples/agents/package.json .agents/
     npm install --prefix .agents --no-audit --no-fund
     uv run --extra trl --group dev pytest -m agents tests/agents "$@"
+
+# agent frameworks through the gateway, each in an environment of its own in .frameworks/: just test-frameworks -k crewai
+test-frameworks *arguments:
+    uv run --extra trl --group dev pytest -m frameworks tests/agents/frameworks "$@"
 
 # environments of other people: doctor, prepare, rollouts, two training steps: just play-environments EnvCommons/ATC
 play-environments *arguments:

@@ -33,11 +33,12 @@ _TOOL = re.compile(r'"name": "([\w.-]*guess)"')
 class Guesser:
     """An engine that plays well: it calls the tool with the middle of what remains.
 
-    Where it is offered no such tool it says a sentence, as a model does that is asked for a title. `texts` are what it
-    was shown, whole.
+    If it is offered no such tool it says a sentence, as a model does that is asked for a title. A `form` is a text with
+    NUMBER in it, for frameworks that read calls in texts. `texts` are what it was shown, whole.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: str = "") -> None:
+        self.form = form
         self.texts: list[str] = []
         self.sampled = 0
 
@@ -54,9 +55,11 @@ class Guesser:
 
     def _action(self, text: str) -> str:
         ranges, tool = [*_RANGE.finditer(text)], _TOOL.search(text)
-        if tool is None or not ranges or ranges[-1]["found"]:
+        if not (tool or self.form) or not ranges or ranges[-1]["found"]:
             return f"This is sentence {len(self.texts)}."
         low, high = map(int, ranges[-1].groups()[:2])
+        if tool is None or self.form:
+            return self.form.replace("NUMBER", str((low + high) // 2))
         call = {"name": tool[1], "arguments": {"number": (low + high) // 2}}
         return f"Take the middle.\n<tool_call>\n{json.dumps(call)}\n</tool_call>"
 
