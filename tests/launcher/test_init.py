@@ -22,7 +22,6 @@ from orl_launcher.completion import complete
 from orl_launcher.init.survey import Survey, name_at, survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
 from orl_launcher.main import COMMANDS, main
-from orl_playground.mystery import Mystery
 from orl_playground.tokenizer import build_tokenizer
 from orl_playground.warm_start import checkpoint_folder
 from orl_rollout import Opening
@@ -31,6 +30,7 @@ from orl_testing.environments import Echo, Served, Terminal, serve
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tests.kit.mystery import Mystery
 from tests.kit.serving import free_port
 from tests.launcher.kinds import Exam, Files
 from tests.launcher.platform_api import platform_api

@@ -174,5 +174,5 @@ def test_a_faster_process_wins(tmp_path, monkeypatch):
 
 
 def test_only_guess_number_has_scripted_players(tmp_path):
-    with pytest.raises(ValueError, match="no scripted players for 'mystery'"):
-        ensure("mystery", tmp_path, 1)
+    with pytest.raises(ValueError, match="no scripted players for 'guesswider'"):
+        ensure("guesswider", tmp_path, 1)

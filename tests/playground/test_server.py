@@ -10,9 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from orl_playground import guess_number, guess_wider
-from orl_playground.mystery import WOUNDS, Room, Suspect, case
 from orl_playground.server import ENVIRONMENTS, ServerError, serving
-from orl_playground.workshop import order
 
 SECONDS = 60
 
@@ -99,57 +97,6 @@ async def test_invalid_arguments_are_told_to_the_model(base_url, monkeypatch):
         with pytest.raises(ToolCallError):
             await session.call_tool("guess", {"number": "many"})
         assert not (await session.call_tool("guess", {"number": 0})).finished
-
-
-async def test_a_mystery_is_solved_from_evidence_alone(base_url, monkeypatch):
-    async with environment(base_url, "mystery", monkeypatch) as env:
-        async with env.session(split="train", index=4) as session:
-            assert "Suspects: Ada" in text((await session.get_messages())[0])
-            assert "I was in the" in text(await session.call_tool("interview", {"suspect": "Ada"}))
-            alibis = {who: text(await session.call_tool("check_alibi", {"suspect": who.value})) for who in Suspect}
-            rooms = {room: text(await session.call_tool("inspect_room", {"place": room.value})) for room in Room}
-            culprit = next(who for who, alibi in alibis.items() if alibi.startswith("Nobody"))
-            scene = next(room for room, seen in rooms.items() if "stains" in seen)
-            weapon = next(weapon for weapon, wound in WOUNDS.items() if wound in rooms[scene])
-            output = await session.call_tool(
-                "accuse", {"suspect": culprit.value, "weapon": weapon.value, "place": scene.value}
-            )
-            assert output.finished
-            assert output.reward == 1.0
-        truth = case(4)
-        wrong = next(who for who in Suspect if who is not truth.culprit)
-        async with env.session(split="train", index=4) as session:
-            output = await session.call_tool(
-                "accuse", {"suspect": wrong.value, "weapon": truth.weapon.value, "place": truth.place.value}
-            )
-            assert output.finished
-            assert output.reward == 0.5
-
-
-async def test_a_workshop_order_is_answered_in_plain_text(base_url, monkeypatch):
-    async with environment(base_url, "workshop", monkeypatch) as env:
-        terminal = await env.terminal_tool()
-        assert (terminal.name, terminal.arg) == ("answer", "text")
-        assert "answer" not in {tool.name for tool in await env.list_tools()}
-        wanted = order(2)
-        async with env.session(split="train", index=2) as session:
-            parts = [line.part.value for line in wanted.lines]
-            stock = dict(re.findall(r"(\w+): (\d+)", text(await session.call_tool("check_stock", {"parts": parts}))))
-            lines = [
-                {"part": line.part.value, "quantity": min(line.quantity, int(stock[line.part]))}
-                for line in wanted.lines
-                if int(stock[line.part])
-            ]
-            quote = await session.call_tool(
-                "quote", {"lines": lines, "discount": wanted.discount, "delivery": wanted.delivery.value}
-            )
-            output = await session.call_terminal_tool(f"That is {text(quote)} cents.")
-            assert output.finished
-            assert output.reward == 1.0
-        async with env.session(split="train", index=2) as session:
-            output = await session.call_terminal_tool("I do not know.")
-            assert output.finished
-            assert output.reward == 0.0
 
 
 @pytest.mark.slow

@@ -166,7 +166,9 @@ async def test_a_fault(name: str, moment: str, stays: bool) -> None:
         return fault if stays or index < at.request + 2 else None
 
     timeouts = Timeouts(read=0.8 if name == "hang" else HANGS, retry=0.05 if expected == ERROR else 5.0)
-    limits = Limits(max_turns=TURNS, retry_cut_actions=False, turn_timeout=0.8 if name == "abort, empty" and stays else HANGS)
+    limits = Limits(
+        max_turns=TURNS, retry_cut_actions=False, turn_timeout=0.8 if name == "abort, empty" and stays else HANGS
+    )
     trajectory, session, server = await play(plan, timeouts, limits)
     actions = [list(turn.action_ids) for turn in trajectory.turns]
     if expected == UNAFFECTED:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import uvicorn
     from openreward.environments import Environment
 
-ENVIRONMENTS = ("guessnumber", "guesswider", "mystery", "workshop")
+ENVIRONMENTS = ("guessnumber", "guesswider")
 LISTENING = "listening on "
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
@@ -103,10 +103,8 @@ def environment_classes(names: Sequence[str]) -> list[type[Environment]]:
     """The classes behind `names`, which are the lower-cased class names (OpenReward's `variant`)."""
     from orl_playground.guess_number import GuessNumber
     from orl_playground.guess_wider import GuessWider
-    from orl_playground.mystery import Mystery
-    from orl_playground.workshop import Workshop
 
-    classes: tuple[type[Environment], ...] = (GuessNumber, GuessWider, Mystery, Workshop)
+    classes: tuple[type[Environment], ...] = (GuessNumber, GuessWider)
     named = {environment.__name__.lower(): environment for environment in classes}
     return [named[name] for name in names]
 
