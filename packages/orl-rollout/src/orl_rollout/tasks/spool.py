@@ -1,4 +1,4 @@
-"""Rows on disk, found again by number, so that a million tasks are shuffled in little memory: 40 bytes a task.
+"""Rows on disk, found again by number, so that a million tasks are shuffled in little memory: about 130 bytes a task.
 
 The module knows nothing of listings or seeds.
 """
@@ -16,30 +16,6 @@ import msgspec
 from orl_core.task import Task, row_of
 
 
-class Keys:
-    """A set of 64-bit hashes in 16 to 32 bytes each. Open addressing, at most half full; 0 is a free slot."""
-
-    def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 * 64))
-        self._count = 0
-
-    def add(self, key: int) -> bool:
-        """Remember `key`; False where it is known."""
-        if 2 * self._count >= len(self._slots):
-            seen, self._slots, self._count = self._slots, array("Q", bytes(16 * len(self._slots))), 0
-            for other in filter(None, seen):
-                self.add(other)
-        key = key or 1
-        place = key % len(self._slots)
-        while found := self._slots[place]:
-            if found == key:
-                return False
-            place = (place + 1) % len(self._slots)
-        self._slots[place] = key
-        self._count += 1
-        return True
-
-
 class Spool:
     """Rows of tasks, in a nameless file in `folder`; a task that was added before is counted and left out."""
 
@@ -49,7 +25,7 @@ class Spool:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         self._offsets = array("Q")
         self._end = 0
-        self._keys = Keys()
+        self._keys: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -64,9 +40,10 @@ class Spool:
         """Store the row of `task`; False where it is a duplicate."""
         row = row_of(task)
         key = int(row.prompt.rpartition("/")[2], 16)
-        if not self._keys.add(key):
+        if key in self._keys:
             self.duplicates += 1
             return False
+        self._keys.add(key)
         self._offsets.append(self._end)
         self._end += self._file.write(msgspec.json.encode(row, order="sorted") + b"\n")
         self.counts[task.env_name] = self.counts.get(task.env_name, 0) + 1
