@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.servers import ROOT, child_environment, served
 
-TARGET_MIB = 200
+TARGET_MIB = 300
 
 
 def prepare(url: str, folder: Path) -> None:
