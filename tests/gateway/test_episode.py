@@ -92,6 +92,13 @@ async def test_action_that_cannot_be_parsed_stays_in_a_row(monkeypatch: pytest.M
     assert [one.action_ids for one in episode.trajectory().turns] == [generation_of("Well.").token_ids]
 
 
+async def test_replies_that_no_request_can_name_are_not_kept() -> None:
+    """Each would keep all messages of its request: memory would grow with the square of the turns."""
+    async with episode_of(Model()) as episode:
+        await turn(episode, agent_of())
+    assert episode.history.replies == {}
+
+
 async def test_closed_episode_asks_the_engine_nothing() -> None:
     """A host that cancels an episode ends no agent: a request that arrives at that moment is refused."""
     engine, session = Model(), ScriptedSession(tools=(LOOK_TOOL,))

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from msgspec import Struct, structs
+from orl_core.datum import to_data
 from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
-from orl_core.trajectory import Generation, RolloutSpec, Trajectory
+from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
 from orl_gateway.player import AgentPlayer
 from orl_testing import ScriptedSession
@@ -216,6 +217,14 @@ class Played(Struct, frozen=True, kw_only=True):
     trajectory: Trajectory
     session: ScriptedSession
     returned: list[tuple[tuple[int, ...], Generation]]
+
+    @property
+    def lost(self) -> int:
+        """Count the returned ids that are in no row. An ERROR loses none: it does not train."""
+        if self.trajectory.stop_reason is StopReason.ERROR:
+            return 0
+        rows = sum(sum(datum.sampled) for datum in to_data(self.trajectory, reward=1.0))
+        return sum(len(generation.token_ids) for _, generation in self.returned) - rows
 
 
 async def play_crowd(agents: int, *, seconds: float = 0.02) -> list[Played]:

@@ -298,7 +298,8 @@ class Episode:
         answer = answer_of(action, place.request, counted, cut=cut, most=most)
         turn = structs.replace(turn, action=action, spans=spans, results=answer.results)
         self.tree.commit(place, turn, answer, context)
-        self.history.replies[answer.reply.name] = place.request, answer.reply
+        if place.request.items:  # a later request may name the reply
+            self.history.replies[answer.reply.name] = place.request, answer.reply
         self._unmet += not answer.reply.meets(place.request.demand)
         return answer.reply
 
