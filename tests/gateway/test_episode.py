@@ -76,6 +76,41 @@ async def test_cancelled_request_keeps_what_was_sampled(steps: int) -> None:
         assert sorted(one.action_ids for one in episode.trajectory().turns) == sampled
 
 
+async def test_action_that_cannot_be_parsed_stays_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault after the end makes no ERROR of the episode, so its ids must not be lost."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise RenderError("no action")
+
+    monkeypatch.setattr(RENDERER, "read", fails)
+    async with episode_of(engine_of("Well.")) as episode:
+        asking = asyncio.ensure_future(episode.ask(request_of()))
+        await asyncio.sleep(0)
+        episode.state.end(StopReason.FINISHED)
+        await asyncio.gather(asking, return_exceptions=True)
+    assert episode.trajectory().stop_reason is StopReason.FINISHED
+    assert [one.action_ids for one in episode.trajectory().turns] == [generation_of("Well.").token_ids]
+
+
+async def test_replies_that_no_request_can_name_are_not_kept() -> None:
+    """Each would keep all messages of its request: memory would grow with the square of the turns."""
+    async with episode_of(Model()) as episode:
+        await turn(episode, agent_of())
+    assert episode.history.replies == {}
+
+
+async def test_closed_episode_asks_the_engine_nothing() -> None:
+    """A host that cancels an episode ends no agent: a request that arrives at that moment is refused."""
+    engine, session = Model(), ScriptedSession(tools=(LOOK_TOOL,))
+    async with episode_of(engine, session) as episode:
+        pass
+    assert (await refusal_of(episode)).code == "episode_over"
+    with pytest.raises(RequestRefused):
+        await episode.call(ToolCall(name="look"))
+    assert (engine.requests, session.calls) == ([], [])
+    assert episode.trajectory().stop_reason is StopReason.ABORTED
+
+
 async def test_turn_after_the_last_one_is_refused() -> None:
     async with episode_of(Model(), max_turns=2) as episode:
         for _ in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Protocol
@@ -46,14 +47,17 @@ def _rewritten(before: Sequence[Message], now: Sequence[Message]) -> bool:
     """Return whether `now` is `before` with more text within: dspy keeps its whole history in one user message."""
     if not before or [message.role for message in before] != [message.role for message in now]:
         return False
-    return all(_inserted(then.text, later.text) for then, later in zip(before, now, strict=True))
+    return all(inserted(then.text, later.text) for then, later in zip(before, now, strict=True))
 
 
-def _inserted(before: str, now: str) -> bool:
-    """Return whether `now` is `before` with one text put into it."""
-    if len(now) < len(before) or not before:
+def inserted(before: str, now: str) -> bool:
+    """Return whether `now` is `before` with one text put into it.
+
+    Texts are long, and it is asked of many turns: no character is looked at in Python.
+    """
+    if now == before or len(now) < len(before) or not before:
         return now == before
-    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
+    start = bisect_left(range(len(before)), 1, key=lambda end: not now.startswith(before[: end + 1]))
     return now.endswith(before[start:])
 
 

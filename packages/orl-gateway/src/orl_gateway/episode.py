@@ -89,6 +89,7 @@ class Episode:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        self.state.end(StopReason.ABORTED)  # unless it is over: a request whose body is still read asks nothing more
         try:
             await self.retries.close()
         finally:
@@ -216,12 +217,14 @@ class Episode:
             context = self.tree.take_context(place)
             context.extend(observation)
             turn, whole = await self._sample(place, observation, context, budget)
+        reply = None
         try:
             await fair_queue().enter()
-        except asyncio.CancelledError:  # the episode ends: what was sampled stays in a row
-            self.tree.commit(place, turn, None, context)
-            raise
-        return self._commit(place, turn, context, cut=not whole)
+            reply = self._commit(place, turn, context, cut=not whole)
+            return reply
+        finally:
+            if reply is None:  # the episode ends, or the action cannot be parsed: what was sampled stays in a row
+                self.tree.commit(place, turn, None, context)
 
     async def _observe(self, request: ModelRequest) -> tuple[Place, tuple[int, ...]]:
         """Return where the request continues and the ids of what is new, rendered on a thread where that is long.
@@ -295,7 +298,8 @@ class Episode:
         answer = answer_of(action, place.request, counted, cut=cut, most=most)
         turn = structs.replace(turn, action=action, spans=spans, results=answer.results)
         self.tree.commit(place, turn, answer, context)
-        self.history.replies[answer.reply.name] = place.request, answer.reply
+        if place.request.items:  # a later request may name the reply
+            self.history.replies[answer.reply.name] = place.request, answer.reply
         self._unmet += not answer.reply.meets(place.request.demand)
         return answer.reply
 

@@ -10,8 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from typing import TypeVar
 
 from orl_gateway.dialects import Reply, RequestRefused
+
+T = TypeVar("T")
 
 
 class _Asked:
@@ -41,7 +44,7 @@ class Retries:
         request = sha256(request).digest()
         asked = self._asked.get(request)
         if asked is None or not (retried or (not asked.waiting and not asked.delivered)) or _failed(asked.task):
-            asked = self._asked[request] = _Asked(asyncio.ensure_future(_awaited(ask)))
+            asked = self._asked[request] = _Asked(asyncio.ensure_future(until_closed(ask)))
             self._tasks.add(asked.task)
             asked.task.add_done_callback(self._done)
         asked.waiting += 1
@@ -72,8 +75,12 @@ def _look_at(answer: asyncio.Future[Reply]) -> None:
         answer.exception()
 
 
-async def _awaited(ask: Callable[[], Awaitable[Reply]]) -> Reply:
-    """Return what is asked for; `close` alone cancels it, and clients that still wait are refused."""
+async def until_closed(ask: Callable[[], Awaitable[T]]) -> T:
+    """Return what is asked for; the episode's end alone cancels it, and clients that still wait are refused.
+
+    Raises:
+        RequestRefused: it is cancelled.
+    """
     try:
         return await ask()
     except asyncio.CancelledError as exc:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
+from functools import partial
 
 from msgspec import structs
 from orl_core.errors import SessionError, boundary
@@ -23,6 +24,7 @@ from orl_rollout.loop.tool_check import Toolbox
 
 from orl_gateway.allowance import Allowance
 from orl_gateway.matching import canonical
+from orl_gateway.retries import until_closed
 from orl_gateway.state import EpisodeState
 from orl_gateway.tree import Node, Tree
 
@@ -75,7 +77,7 @@ class ToolSide:
         Raises:
             RequestRefused: the episode is over, or the environment failed.
         """
-        task = asyncio.ensure_future(self._call(call))
+        task = asyncio.ensure_future(until_closed(partial(self._call, call)))
         self._under_way.add(task)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)

@@ -133,8 +133,8 @@ class _Line(Struct, frozen=True):
 class History:
     """Requests of one episode that were read before. Equal bytes are not read a second time.
 
-    `replies` are those of the episode by their names, each with its request: clients may name one, or a part of it, by
-    its id. `samples_forced_calls` tells that a call which a client demands is sampled like any other.
+    `replies` are by their names, each with its request, of APIs whose clients may name one, or a part of it, by its id.
+    `samples_forced_calls` tells that a call which a client demands is sampled like any other.
     """
 
     def __init__(self) -> None:
