@@ -82,7 +82,7 @@ types:
 
 # the quick suite: few examples, nothing marked slow; arguments go to pytest: just test -k loop
 test *arguments:
-    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not slow" "$@"
+    HYPOTHESIS_PROFILE="${HYPOTHESIS_PROFILE:-quick}" uv run --extra trl --group dev pytest {{parallel}} -m "not slime and not miles and not servers and not agents and not frameworks and not browser and not nodes and not slow" "$@"
 
 # every test, and which lines of the packages none of them runs
 coverage *arguments:
@@ -120,6 +120,10 @@ test-browser *arguments:
 test-slime *arguments:
     uv run --extra trl --group dev --group slime pytest -m "slime and not megatron" "$@"
     @just _test-megatron slime
+
+# the launcher against a Ray cluster of two nodes, in network namespaces of this machine: as root
+test-nodes *arguments:
+    uv run --extra trl --group dev --group slime pytest -m nodes tests/nodes "$@"
 
 # the miles adapter against miles itself: PYTHONPATH=/path/to/miles just test-miles
 test-miles *arguments:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_cluster.launch.command import modules_of
 from orl_cluster.launch.nodes import Node
 from orl_cluster.launch.ray import problem_of, several_nodes
 from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
@@ -44,6 +46,19 @@ def test_a_secret_is_needed_under_its_name_or_the_upper_case_form(monkeypatch: p
 )
 def test_the_platforms_key_is_needed_where_it_is_sent(environment: dict[str, Any], needed: tuple[str, ...]):
     assert needs_of(config_of({"a/b": environment}), "orl_adapter", tracked=False, settings={}).names == needed
+
+
+def test_addresses_of_environments_are_needed_each_once():
+    config = config_of({"a/b": {"base_url": "http://h:1"}, "a/c": {"base_url": "http://h:1"}, "a/d": {}})
+    assert needs_of(config, "orl_adapter", tracked=False, settings={}).addresses == ("http://h:1",)
+
+
+@pytest.mark.parametrize("agent", ["my.agents:play", {"function": "my.agents:play"}])
+def test_modules_of_functions_are_in_the_working_folder(agent: Any):
+    config = decode_config({"environments": {"a/b": {}}, "reward": "scoring:score", "agent": agent}, "test")
+    assert {path.relative_to(Path.cwd()).as_posix() for path in modules_of(config)} == {
+        *("scoring", "scoring.py", "my/agents", "my/agents.py")
+    }
 
 
 def test_configured_secrets_use_the_names_read_first():
@@ -106,6 +121,10 @@ NEEDS = RequiredEnv(
         (
             Node(address="10.0.0.2", head=False, variables=("key", "OTHER"), absent=("/runs/a",)),
             "10.0.0.2 does not see /runs/a: .*shared file system",
+        ),
+        (
+            Node(address="10.0.0.2", head=False, variables=("key", "OTHER"), unreached=("http://127.0.0.1:8080",)),
+            "10.0.0.2 does not reach http://127.0.0.1:8080.*`base_url`",
         ),
         (Node(address="10.0.0.2", head=False, found=False), "10.0.0.2 does not find orl_adapter.*install-into"),
         (Node(address="10.0.0.2", head=False, why="it did not answer"), "10.0.0.2: it did not answer"),

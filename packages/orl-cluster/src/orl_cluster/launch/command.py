@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field, structs
+from orl_core.config import RunConfig
 from orl_core.config.yaml import read
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.tracking import WANDB_KEY
@@ -62,11 +63,21 @@ def required_env(command: Command) -> RequiredEnv:
 
 
 def _paths(command: Command) -> tuple[str, ...]:
-    """Return the run's folder and what the command line names outside of it, as far as it is here."""
-    folder = command.request.run.folder.absolute()
+    """Return the run's folder, what the command line names outside of it, and the user's modules, as far as here."""
+    run = command.request.run
+    folder = run.folder.absolute()
     named = [Path(word.partition("=")[2] if word.startswith("--") else word) for word in command.argv]
+    named += modules_of(run.config)
     outside = [path for path in named if path.is_absolute() and folder not in path.parents and os.access(path, os.R_OK)]
     return tuple(dict.fromkeys(map(str, [folder, *outside])))
+
+
+def modules_of(config: RunConfig) -> list[Path]:
+    """Return where the working folder would hold the modules of reward function and agent: packages or files."""
+    agent = config.agent_config
+    functions = (config.reward, agent.function if agent else None)
+    modules = [Path.cwd() / name.partition(":")[0].replace(".", "/") for name in functions if name]
+    return [path for module in modules for path in (module, module.with_suffix(".py"))]
 
 
 def custom_config(request: LaunchRequest) -> bytes:

@@ -1,19 +1,21 @@
-"""Asks every node of a Ray cluster for its GPUs, and what its workers have: variables, by name, a package, and files.
+"""Asks every node of a Ray cluster for its GPUs, and what its workers have: variables, by name, a package, files, and
+servers that they reach.
 
-Ray lives in the trainer's Python, which runs this module as a program: `-m orl_cluster.launch.nodes ANSWER PACKAGE
-NAME... -- PATH...`. What a node runs is sent there whole, because orl may be missing on it. A value never leaves its
-node (L6).
+Ray lives in the trainer's Python, which runs this module as a program: `-m orl_cluster.launch.nodes ANSWER NEEDS`. What
+a node runs is sent there whole, because orl may be missing on it. A value never leaves its node (L6).
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -24,13 +26,14 @@ from orl_cluster.launch.required_env import RequiredEnv
 
 NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
 ASK_SECONDS = 180.0
+REACH_SECONDS = 5.0
 HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
 
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node's answer: `variables` are set there, `found` tells whether it has the package, `why` what failed.
 
-    `absent` are the paths that are not there.
+    `absent` are the paths that are not there, `unreached` the URLs where nothing answers it.
     """
 
     address: str
@@ -38,6 +41,7 @@ class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     variables: tuple[str, ...] = ()
     found: bool = True
     absent: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
     gpus: int = 0
     why: str = ""
 
@@ -48,22 +52,33 @@ def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list
     Raises:
         ConfigError: there is no such cluster, or it takes no work from `python`.
     """
-    arguments = [needs.package, *needs.names, "--", *needs.paths]
+    arguments = [msgspec.json.encode(needs).decode()]
     found = answer_of(python, "orl_cluster.launch.nodes", arguments, environment, seconds=ASK_SECONDS)
     return msgspec.json.decode(found, type=list[Node])
 
 
-def look(package: str, names: Sequence[str], paths: Sequence[str]) -> tuple[list[str], bool, list[str]]:
-    """Return, in a worker, which of `names` are set, whether it finds `package`, and which `paths` it cannot read."""
-    there = [name for name in names if os.environ.get(name)]
-    return (
-        there,
-        not package or find_spec(package) is not None,
-        [path for path in paths if not os.access(path, os.R_OK)],
-    )
+def look(package: str, names: Sequence[str], paths: Sequence[str], addresses: Sequence[str]) -> dict[str, Any]:
+    """Return, in a worker, the fields of its Node that are about `package`, `names`, `paths` and `addresses`."""
+    return {
+        "variables": tuple(name for name in names if os.environ.get(name)),
+        "found": not package or find_spec(package) is not None,
+        "absent": tuple(path for path in paths if not os.access(path, os.R_OK)),
+        "unreached": tuple(address for address in addresses if not reaches(address)),
+    }
 
 
-def answers(package: str, names: Sequence[str], paths: Sequence[str]) -> list[Node]:
+def reaches(address: str) -> bool:
+    """Tell whether something listens at the URL `address`, as seen from this machine."""
+    url = urlsplit(address)
+    try:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        socket.create_connection((url.hostname or "", port), REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def answers(needs: RequiredEnv) -> list[Node]:
     """Let every living node look, all at once."""
     ray: Any = importlib.import_module("ray")
     strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
@@ -74,7 +89,7 @@ def answers(package: str, names: Sequence[str], paths: Sequence[str]) -> list[No
         .options(
             num_cpus=0, max_retries=0, scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(id_, soft=False)
         )
-        .remote(package, names, paths)
+        .remote(needs.package, needs.names, needs.paths, needs.addresses)
         for id_ in (node["NodeID"] for node in living)
     ]
     done, _ = ray.wait(asked, num_returns=len(asked), timeout=NODE_SECONDS)
@@ -94,16 +109,15 @@ def _node(ray: Any, node: dict[str, Any], task: Any) -> Node:
         return Node(**where, why=f"it did not answer within {NODE_SECONDS:g} s")
     try:
         with boundary(OrlError, "it took no work"):
-            variables, found, absent = ray.get(task)
+            seen = ray.get(task)
     except OrlError as exc:
         return Node(**where, why=" ".join(str(exc).split())[:400])
-    return Node(**where, variables=tuple(variables), found=found, absent=tuple(absent))
+    return Node(**where, **seen)
 
 
 def main(argv: Sequence[str]) -> None:
     """Write the answers to the file named first."""
-    end = argv.index("--")
-    Path(argv[0]).write_bytes(msgspec.json.encode(answers(argv[1], argv[2:end], argv[end + 1 :])))
+    Path(argv[0]).write_bytes(msgspec.json.encode(answers(msgspec.json.decode(argv[1], type=RequiredEnv))))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Ray is a command of the trainer's Python here, never imported. Workers inherit t
 started with. That is how secrets reach them (law L6): none is ever an argument or part of a runtime environment. The
 trainer's own variables hold none: a cluster that others started gets them in the job's runtime environment, as `ray job
 submit` hands them over. A node of such a cluster is refused before anything runs if its workers lack a variable, a
-package or a file.
+package or a file, or do not reach a server that this machine reaches.
 
 A cluster of our own has ports and a folder of its own, so that several runs on one machine do not meet, and is ended by
 its process, never by `ray stop`, which ends every cluster of the machine. Ray listens on every interface whatever
@@ -20,12 +20,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.process import free_port, running
@@ -55,9 +56,10 @@ def ray_cluster(
         OrlError: the cluster does not start; names the log.
     """
     if address := ray_address(environment):
+        needs = structs.replace(needs, addresses=tuple(filter(nodes.reaches, needs.addresses)))
         joined = {**environment, ADDRESS: address, JOB: _job(environment, needs)}
-        _refuse_unready(python, joined, needs, address)
-        yield joined
+        needs = _unproxied(needs, _ready(python, joined, needs, address))
+        yield {**joined, **needs.settings, JOB: _job(environment, needs)}
         return
     own = {**environment, **OWN, TOKEN: secrets.token_hex(32)}
     port = free_port()
@@ -77,6 +79,15 @@ def _job(environment: Mapping[str, str], needs: RequiredEnv) -> str:
     own: dict[str, str] = given.get("env_vars") or {}
     variables = {**own, **path, **needs.settings}
     return msgspec.json.encode({**job, "runtime_env": {**given, "env_vars": variables}}).decode()
+
+
+def _unproxied(needs: RequiredEnv, found: Sequence[nodes.Node]) -> RequiredEnv:
+    """Return `needs` whose `no_proxy`, if a trainer has that setting, names all nodes: their engines are called."""
+    excepted = needs.settings.get("no_proxy", "*")
+    if excepted == "*":
+        return needs
+    hosts = dict.fromkeys([*excepted.split(","), *(node.address for node in found)])
+    return structs.replace(needs, settings={**needs.settings, "no_proxy": ",".join(hosts)})
 
 
 def several_nodes(nodes: int, gpus: int, needs: RequiredEnv) -> str:
@@ -100,7 +111,12 @@ def unclosable(version: str) -> list[str]:
     ]
 
 
-def _refuse_unready(python: str, environment: Mapping[str, str], needs: RequiredEnv, address: str) -> None:
+def _ready(python: str, environment: Mapping[str, str], needs: RequiredEnv, address: str) -> list[nodes.Node]:
+    """Return the nodes of the cluster at `address`.
+
+    Raises:
+        ConfigError: none answers there, or one lacks something of `needs`.
+    """
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():  # Ray itself would try for minutes
         try:
@@ -110,7 +126,8 @@ def _refuse_unready(python: str, environment: Mapping[str, str], needs: Required
     try:
         answers = nodes.ask(python, environment, needs)
     except ConfigError as exc:
-        raise ConfigError(f"{ADDRESS}={address}: {exc}") from exc
+        token = f". Does it need a token? Set {MODE}=token and {TOKEN}" if "ConnectionError" in str(exc) else ""
+        raise ConfigError(f"{ADDRESS}={address}: {exc}{token}") from exc
     told = [problem for node in answers if (problem := problem_of(node, needs, address))]
     if told:
         raise ConfigError(
@@ -123,6 +140,7 @@ def _refuse_unready(python: str, environment: Mapping[str, str], needs: Required
             "the cluster at %s has %d GPUs and the run needs %d: it waits until nodes with the missing ones join: `%s`",
             *(address, there, needs.gpus, start),
         )
+    return answers
 
 
 def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
@@ -134,6 +152,11 @@ def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
     if node.absent:
         absent = ", ".join(node.absent)
         return f"node {node.address} does not see {absent}: all nodes need it at one path, on a shared file system"
+    if node.unreached:
+        urls = ", ".join(node.unreached)
+        return (
+            f"node {node.address} does not reach {urls}, as this machine does: give a `base_url` that all nodes reach"
+        )
     missing = needs.missing(node.variables)
     if not missing:
         return ""

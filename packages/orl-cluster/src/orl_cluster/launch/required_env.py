@@ -21,7 +21,8 @@ class RequiredEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Workers import `package`; of each tuple in `variables`, one has to be set. `optional` may hold secrets too.
 
     `settings` are variables of the trainer's, with their values, which hold no secret. `paths` are files and folders
-    that workers read and write on any node; `gpus` is the number of GPUs on all nodes together.
+    that workers read and write on any node; `addresses` are the URLs of environments, which workers play on any node;
+    `gpus` is the number of GPUs on all nodes together.
     """
 
     package: str = ""
@@ -29,6 +30,7 @@ class RequiredEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     optional: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict[str, str])
     paths: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
     gpus: int = 0
 
     @property
@@ -61,7 +63,10 @@ def needs_of(config: RunConfig, package: str, *, tracked: bool, settings: Mappin
     keys += [WANDB_KEY] if tracked else []
     either = [*((key,) for key in keys), *(names for names, needed in secrets.items() if needed)]
     optional = tuple(name for names, needed in secrets.items() if not needed for name in names)
-    return RequiredEnv(package=package, variables=tuple(either), optional=optional, settings=dict(settings))
+    addresses = tuple(dict.fromkeys(each.base_url for each in environments if each.base_url))
+    return RequiredEnv(
+        package=package, variables=tuple(either), optional=optional, settings=dict(settings), addresses=addresses
+    )
 
 
 def secrets_in_config(config: RunConfig) -> dict[str, str]:
