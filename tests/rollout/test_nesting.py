@@ -70,7 +70,7 @@ async def test_deep_arguments_of_a_model_are_its_mistake(
     deep = '{"text": ' + "[" * depth + "]" * depth + "}"
     ids = tuple(TOKENIZER.encode_joint(f'<tool_call>\n{{"name": "echo", "arguments": {deep}}}\n</tool_call><|im_end|>'))
     said = Generation(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")
-    config = config_of("Echo", gallery.url, secrets={"passphrase": None})
+    config = config_of("Echo", gallery.url, secrets={"passphrase": None}, max_turns=3)
     async with OpenRewardClient(config) as client:
         playing = Runtime(
             config, renderer=RENDERER, client=client, breaker=CircuitBreaker(max_error_rate=0.0, group_size=1)
