@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import msgspec
 import pytest
 from orl_core.config import RunConfig, decode_config, yaml
@@ -16,7 +16,7 @@ from orl_core.errors import ConfigError
 
 from tests.config_reference import FILES, ROOT, SECTIONS
 
-VALIDATOR = jsonschema.Draft202012Validator(json.loads(editor_schema()))
+VALIDATOR = jsonschema_rs.Draft202012Validator(json.loads(editor_schema()))
 
 
 def sections_of(kind: msgspec.inspect.Type) -> set[type[msgspec.Struct]]:

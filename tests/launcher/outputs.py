@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 from orl_launcher.main import main
 
@@ -20,5 +20,5 @@ def printed(capsys: pytest.CaptureFixture[str], command: str, *argv: str, code: 
     assert main([command, *argv, "--json"]) == code
     tree = json.loads(capsys.readouterr().out)
     reference = {**SCHEMA["properties"][command], "$defs": SCHEMA["$defs"]}
-    jsonschema.validate(tree, reference)
+    jsonschema_rs.validate(reference, tree)
     return tree

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from orl_core.config import load_config
-from orl_core.errors import ConfigError, OrlError
+from orl_core.errors import ConfigError
+from orl_core.task import row_of
 from orl_rollout.bounded_files import read_lines, read_whole
-from orl_rollout.journal.journal import read_journal
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.record import read_record
+from orl_rollout.tasks.file import read_tasks
+
+from tests.kit.episodes import config_of, task_of
 
 READERS: list[Callable[[Path], Any]] = [read_whole, lambda path: list(read_lines(path)), metrics_log.read]
 
@@ -44,37 +47,16 @@ def test_run_with_endless_nesting_is_read_without(tmp_path: Path) -> None:
     assert read_record(tmp_path).points == ()
 
 
-def _load_template(path: Path) -> None:
-    config = path.with_name("config.yaml")
-    config.write_text("environments: {a/b: {}}\n")
-    load_config(config, [f"chat_template={path}"])
-
-
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-@pytest.mark.parametrize(
-    "read",
-    [*READERS[:2], lambda path: list(read_journal(path)), load_config, _load_template],
-    ids=["whole", "lines", "journal", "configuration", "template"],
-)
-def test_what_is_no_regular_file_is_refused(tmp_path: Path, read: Callable[[Path], Any], kind: str) -> None:
-    path = tmp_path / "journal-1.jsonl.zst"
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
-    with pytest.raises((OSError, OrlError), match="regular file"):
-        read(path)
-
-
-def test_run_with_pipes_for_files_is_read_without(tmp_path: Path) -> None:
-    for name in ("config.json", "summary.json", "metrics.jsonl"):
-        os.mkfifo(tmp_path / name)
-    assert read_record(tmp_path).points == ()
-
-
-def test_history_that_is_a_pipe_is_none(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "metrics.jsonl")
-    assert not metrics_log.read(tmp_path / "metrics.jsonl")
+def test_tasks_are_read_from_a_pipe() -> None:
+    """`<(command)` of a shell is such a path."""
+    row = msgspec.json.encode(row_of(task_of("Echo")))
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, row + b"\n")
+        os.close(writing)
+        assert [*read_tasks(f"/dev/fd/{reading}", config_of("Echo", "http://127.0.0.1:1"))] == [task_of("Echo")]
+    finally:
+        os.close(reading)
 
 
 def test_forked_processes_replace_the_same_file(tmp_path: Path) -> None:

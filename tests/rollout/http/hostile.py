@@ -57,7 +57,6 @@ KINDS: dict[str, Callable[[], Iterable[bytes]]] = {
     "values": lambda: _sized(JSON, b"[" + b"{}," * 5_000_000 + b"{}]"),
     "wide": lambda: _sized(JSON, _WIDE),
     "quotes": lambda: _sized(JSON, b'["' + b'\\"' * (2_000_000) + b'"]'),
-    "keys": lambda: _sized(JSON, b"{" + b",".join(b'"%d":{}' % number for number in range(300_000)) + b"}"),
     "numbers": lambda: _sized(JSON, b"[" + b"%s," % (b"1" * 4_000) * 4_000 + b"1]"),
     "deep": lambda: _sized(JSON, b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
     "headers": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\n"], (b"X-%d: y\r\n" % n for n in itertools.count())),

@@ -20,7 +20,7 @@ def server() -> Generator[str]:
         yield url
 
 
-@pytest.mark.parametrize("kind", ["comments", "tiny", "lines", "values", "wide", "quotes", "keys", "numbers"])
+@pytest.mark.parametrize("kind", ["comments", "tiny", "lines", "values", "wide", "quotes", "numbers"])
 async def test_event_loop_runs_on_while_a_hostile_answer_is_read(server: str, kind: str) -> None:
     async with heartbeat() as measured:
         with pytest.raises(SessionError):

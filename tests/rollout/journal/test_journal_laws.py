@@ -10,7 +10,6 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from orl_core.errors import OrlError
 from orl_core.messages import Message, TextBlock
 from orl_core.text import clean
 from orl_core.trajectory import Generation
@@ -162,8 +161,3 @@ def test_record_that_inflates_beyond_any_is_left_out(says: bool):
         assert tracemalloc.get_traced_memory()[1] < 200 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_record_of_too_many_values_is_no_entry():
-    with pytest.raises(OrlError, match="values"):
-        decode_entry(b'{"trajectory": [' + b"[]," * 5_000_000 + b"[]]}")

@@ -121,7 +121,7 @@ async def test_2_a_stop_token_at_the_very_limit_is_a_complete_action():
     [
         (call(name="fly"), FailureKind.UNKNOWN_TOOL, "the tools are: act, look"),
         (call(x='"one"'), FailureKind.INVALID_ARGUMENTS, "$.x"),
-        ('<tool_call>\n{"name": "act"}\n</tool_call>', FailureKind.INVALID_ARGUMENTS, "'x' is a required property"),
+        ('<tool_call>\n{"name": "act"}\n</tool_call>', FailureKind.INVALID_ARGUMENTS, '"x" is a required property'),
         ("<tool_call>\n{]\n</tool_call>", FailureKind.INVALID_JSON, "Error"),
         ('<tool_call>\n{"name": "act", "arguments": {"x":', FailureKind.UNCLOSED, "Error"),
     ],

@@ -12,6 +12,7 @@ from msgspec import structs
 from orl_core.config import RunConfig, decode_config, load_config
 from orl_core.errors import ConfigError, RenderError
 from orl_core.messages import ToolCall, ToolSpec, text_message
+from orl_core.render import Renderer
 from orl_core.render.conversation import for_template
 from orl_core.tools.format import for_chat_template
 from orl_rollout.run_folder.config_file import dated
@@ -246,6 +247,17 @@ def test_thinking_false_is_refused_if_prompts_open_reasoning(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="thinking: false"):
         open_renderer(config_of(thinking=False), open_tokenizer(config_of(thinking=False), str(tmp_path)))
     assert open_renderer(config_of(), open_tokenizer(config_of(), str(tmp_path))).opens_reasoning
+
+
+@pytest.mark.parametrize(
+    "mistake", ["{% if %}", "{{ 'a' + 1 }}", "{{ 1 / 0 }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"]
+)
+def test_mistake_in_a_template_is_one_short_line(mistake: str) -> None:
+    with pytest.raises(RenderError) as caught:
+        Renderer(HFTokenizer(build(template("qwen3") + mistake)))
+    assert "template" in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@
 
 `orl_core.__version__` is the version of the installed package.
 
-Internal: credentials, names, nesting and text, and the modules inside config, render and tools.
+Internal: credentials, names, numbers and text, and the modules inside config, render and tools.
 """
 
 from orl_core.config import EnvironmentConfig, GroupRewardConfig, RunConfig, TrainerConfig, decode_config, load_config

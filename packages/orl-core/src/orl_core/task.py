@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Struct, field
 
 from orl_core.names import is_path_name
-from orl_core.nesting import MAX_DEPTH, too_deep
 
 PLAIN = "plain"  # `env_name` of a row without environment; names of environments have a slash
 
@@ -24,8 +23,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     position in `split`, None where the server only lists.
 
     Raises:
-        ValueError: `environment_name` has other characters than A-Z, a-z, 0-9, `_`, `.`, `-`; or `task_spec` is nested
-            too deep.
+        ValueError: `environment_name` has other characters than A-Z, a-z, 0-9, `_`, `.`, `-`.
     """
 
     env_name: str
@@ -41,8 +39,6 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.environment_name and not is_path_name(self.environment_name):
             name = ascii(self.environment_name)  # whole: an echo of a secret that is cut could not be found
             raise ValueError(f"`environment_name` is {name}: use only letters, digits, `_`, `.` and `-`")
-        if too_deep(self.task_spec):
-            raise ValueError(f"`task_spec` is nested deeper than {MAX_DEPTH} levels")
 
     @property
     def key(self) -> str:

@@ -1,42 +1,18 @@
-"""Files of a run: read within limits, written in one step. Pipes, devices and too large files are refused.
+"""Files of a run: read within limits, written in one step. Too large files are refused.
 
 The module knows nothing of their contents.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from orl_core.errors import ConfigError
 
 MOST_BYTES = 16 << 20  # of a file that is read whole, or of one line
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Open the regular file at `path` to read bytes. A pipe or a device may have no end, or never begin.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-    """
-    return open(path, "rb", opener=_opener)
-
-
-def _opener(path: str, flags: int) -> int:
-    file = os.open(path, flags | os.O_NONBLOCK)  # without it, a pipe waits for its writer
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        return file
-    is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
-    os.close(file)
-    if is_folder:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "it is no regular file but a pipe or a device: copy it to a file first", path)
 
 
 def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
@@ -46,7 +22,7 @@ def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
         OSError: it cannot be read.
         ConfigError: it holds more than `most` bytes.
     """
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise ConfigError(f"{path}: larger than {most:,} bytes: this is no file of a run")
@@ -60,7 +36,7 @@ def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
         OSError: it cannot be read.
         ConfigError: a line is longer than `most` bytes.
     """
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         number = 0
         while line := file.readline(most + 1):
             number += 1

@@ -19,7 +19,6 @@ import msgspec
 from msgspec import Struct, field
 from orl_core.errors import OrlError, boundary
 from orl_core.task import Task
-from orl_rollout.bounded_files import open_regular
 from orl_rollout.journal.frames import Frame, read_frames
 from orl_rollout.journal.journal import Entry, decode_entry, journal_files
 
@@ -107,7 +106,7 @@ class Index:
         """
         with boundary(OrlError, f"reading the journal {self.journal}"), self.opened() as database:
             for file in journal_files(self.journal):
-                with boundary(OrlError, f"reading the journal {file}"), open_regular(file) as records:
+                with boundary(OrlError, f"reading the journal {file}"), file.open("rb") as records:
                     yield from _read(database, file.name, records)
 
     def progress(self) -> tuple[int, int]:
@@ -131,7 +130,7 @@ class Index:
             return None
         name, start = found
         path = self.journal / name if self.journal.is_dir() else self.journal
-        with boundary(OrlError, f"reading the journal {path}"), open_regular(path) as records:
+        with boundary(OrlError, f"reading the journal {path}"), path.open("rb") as records:
             record = next(read_frames(records, start), None)
         if record is None or record.start != start:
             raise OrlError(f"{path}: no record at byte {start} any more")

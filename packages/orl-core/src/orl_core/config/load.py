@@ -10,7 +10,7 @@ import msgspec
 
 from orl_core.config.schema import RunConfig
 from orl_core.errors import ConfigError
-from orl_core.nesting import MAX_DEPTH, non_finite, too_deep
+from orl_core.numbers import non_finite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,8 +97,6 @@ def decode_config(tree: object, source: str) -> RunConfig:
     Raises:
         ConfigError: the tree breaks the schema; the message opens with `source` and names each mistake.
     """
-    if too_deep(tree):
-        raise ConfigError(f"{source}: nested deeper than {MAX_DEPTH} levels - at `$`")
     tree = _renamed(tree, source)
     try:
         config = msgspec.convert(tree, RunConfig)

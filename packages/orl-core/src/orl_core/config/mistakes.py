@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, inspect, structs
 
 from orl_core.config.fields import members_of, values_of
 from orl_core.config.schema import RunConfig
-from orl_core.nesting import non_finite
+from orl_core.numbers import non_finite
 from orl_core.text import nearest
 
 MOST_MISTAKES = 20  # in one message

@@ -2,14 +2,12 @@
 
 PyYAML is imported here alone, so that importing orl_core does not pay for it. The loader differs from PyYAML's safe one
 in two points: a key that appears twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot). The size of a
-file is limited, also with every alias expanded, before any value is made.
+file is limited.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections import Counter
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +21,6 @@ _REFUSALS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowEr
 
 
 MOST_BYTES = 256 << 10  # of a file
-MOST_NODES = 100_000  # of a file, every alias expanded
 
 
 class _Loader(yaml.SafeLoader):
@@ -77,22 +74,13 @@ def _text_of(path: Path) -> str:
 
     Raises:
         ValueError: it is larger, or no UTF-8.
-        OSError: it cannot be read, or is no regular file.
+        OSError: it cannot be read.
     """
-    with open(path, "rb", opener=_opener) as file:
+    with path.open("rb") as file:
         raw = file.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
         raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
     return raw.decode()
-
-
-def _opener(path: str, flags: int) -> int:
-    """Open a regular file. A read from a pipe, such as `/dev/stdin`, or a device may block or never end."""
-    file = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise ValueError("it is a folder, a pipe or a device. Name a regular file")
-    return file
 
 
 def override(tree: dict[str, Any], text: str) -> None:
@@ -150,13 +138,7 @@ def _is_template(text: str) -> bool:
 
 def _parse(text: str, source: str) -> object:
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        if _written_out(node, {}) > MOST_NODES:
-            raise yaml.YAMLError(f"more than {MOST_NODES:,} values with every alias expanded")
-        return cast("Any", loader).construct_document(node)
+        return cast("object", yaml.load(text, _Loader))  # noqa: S506 - a safe loader
     except _REFUSALS as exc:
         raise ConfigError(f"{source}: not YAML: {_why(exc)}") from None
 
@@ -175,21 +157,3 @@ def _why(exc: Exception) -> str:
     return (
         "nested too deep" if isinstance(exc, RecursionError) else f"a value in it cannot be read ({type(exc).__name__})"
     )
-
-
-def _written_out(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the number of values in `node` with every alias expanded, by a walk that visits each node once.
-
-    Raises:
-        YAMLError: a node contains itself.
-    """
-    if not isinstance(node, yaml.CollectionNode):
-        return 1
-    if id(node) not in sizes:
-        sizes[id(node)] = 0  # until it is known
-        members = cast("list[Any]", node.value)
-        below = [part for pair in members for part in pair] if isinstance(node, yaml.MappingNode) else members
-        sizes[id(node)] = 1 + sum(_written_out(each, sizes) for each in below)
-    if not sizes[id(node)]:
-        raise yaml.YAMLError("a value contains itself")
-    return sizes[id(node)]

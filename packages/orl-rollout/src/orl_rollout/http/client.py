@@ -29,7 +29,7 @@ class UnsafeRequest(ValueError):
 
 
 class UnsafeAnswer(Exception):
-    """The answer is compressed, too large or nested too deep. It is not read, and asking again would not help.
+    """The answer is compressed or too large. It is not read, and asking again would not help.
 
     `answer` is the first part of its text, as far as it had come.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import cast
 
 MOST_SIZE = 50_000  # values, and each 64 characters of a text
-MOST_LEVELS = 64  # of nesting
+MOST_LEVELS = 64  # of nesting: at 50,000 levels jsonschema-rs ends the process
 MOST_BITS = 14_000  # of a number: Python refuses to print 4,300 digits
 UNIT = 64  # characters of a text that count as one value
 
@@ -17,19 +17,19 @@ class TooLarge(ValueError):
     """A JSON value has too many values or levels to be looked at."""
 
 
-def size_of(value: object, most: int = MOST_SIZE, sizes: dict[int, int] | None = None) -> int:
-    """Return the size of a JSON value, and note the size of every container in `sizes`, by `id`.
+def size_of(value: object, most: int = MOST_SIZE) -> int:
+    """Return the size of a JSON value.
 
     Raises:
         TooLarge: it is larger than `most`, or nested deeper than MOST_LEVELS.
     """
-    size = _size(value, most, {} if sizes is None else sizes, 0)
+    size = _size(value, most, 0)
     if size > most:
         raise TooLarge(f"larger than {MOST_SIZE:,} values, where {UNIT} characters count as one")
     return size
 
 
-def _size(value: object, most: int, sizes: dict[int, int], level: int) -> int:
+def _size(value: object, most: int, level: int) -> int:
     """Return the size of `value`, or any number above `most` once it is above."""
     if isinstance(value, str):
         return 1 + len(value) // UNIT
@@ -41,13 +41,10 @@ def _size(value: object, most: int, sizes: dict[int, int], level: int) -> int:
         raise TooLarge(f"nested deeper than {MOST_LEVELS} levels")
     container = cast("dict[object, object] | list[object] | tuple[object, ...]", value)
     size = 1 + len(container)
-    if size > most:
-        return size
     keys, members = (container, container.values()) if isinstance(container, dict) else ((), container)
     size += sum(len(key) // UNIT for key in keys if isinstance(key, str))
     for member in members:
         if size > most:
-            return size
-        size += _size(member, most - size, sizes, level + 1)
-    sizes[id(container)] = size
+            break
+        size += _size(member, most - size, level + 1)
     return size

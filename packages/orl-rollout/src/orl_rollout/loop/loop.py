@@ -65,6 +65,8 @@ async def rollout(
             ending, error = StopReason.ERROR, f"no turn was complete within {limit}"
     except (EngineError, SessionError, RenderError) as exc:
         ending, error = StopReason.ERROR, str(exc)
+    except RecursionError as exc:  # of an answer that is nested as deep as Python can read, and no deeper
+        ending, error = StopReason.ERROR, f"the environment's data is nested too deep: {exc}"
     finally:
         await _close(session)
     return Trajectory(

@@ -1,26 +1,24 @@
-"""A JSON schema from an environment, applied to arguments from a model. Neither side is trusted.
+"""A JSON schema from an environment, applied by jsonschema-rs to arguments from a model.
 
-Size and nesting of both are limited, and `schema_keywords` limits the steps of a check. The module knows nothing of
-tools, sessions and event loops.
+The schema is trusted and may contain mistakes. The arguments are not trusted: `json_size` limits them first. Nothing is
+fetched. The module knows nothing of tools, sessions and event loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+import json
+from collections.abc import Mapping
 from typing import Any, cast
 
 import jsonschema_rs
-from jsonschema.exceptions import ValidationError
+from jsonschema_rs import ValidationErrorKind
 from orl_core.text import clean, map_strings
-from referencing import Registry
 
-from orl_rollout.loop.json_size import size_of
-from orl_rollout.loop.schema_keywords import METER, BoundedValidator, Meter
-
-MOST_ERRORS = 32  # that are compared for the most helpful one
-_META = jsonschema_rs.Draft202012Validator({"$ref": "https://json-schema.org/draft/2020-12/schema"})
-_NOTHING_ELSEWHERE = cast("Any", Registry)()  # what a schema refers to elsewhere is not fetched
+LONGEST_GIVEN = 80  # characters of what was given, in an answer to a wrong call
+MOST_ALTERNATIVES = 4096  # of all levels together, that are compared to say what is wrong
+_GIVEN = "\0"  # stands for the given value in a message
+# The linear engine first. Look-ahead and back-references need the other, which limits its backtracking.
+_ENGINES = (jsonschema_rs.RegexOptions(), jsonschema_rs.FancyRegexOptions())
 
 
 class NoSchema(ValueError):
@@ -28,48 +26,80 @@ class NoSchema(ValueError):
 
 
 class Schema:
-    """A JSON schema of draft 2020-12, ready to be applied.
+    """A JSON schema of draft 2020-12, ready to be applied. It is no larger than `json_size` allows.
 
     Raises:
-        TooLarge: it exceeds MOST_SIZE or MOST_LEVELS.
-        NoSchema: it is not a schema.
+        NoSchema: it is not a schema, refers to nothing or to another document, or has a pattern that no engine reads.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
-        self._sizes: dict[int, int] = {}
-        size_of(parameters)
-        tree = _without_dialects(map_strings(parameters, clean))
-        size_of(tree, sizes=self._sizes)
+        tree = map_strings(parameters, clean)
+        self._alternatives = _most_alternatives(tree)
+        self._validator = _validator(tree)
+
+    def complaint(self, arguments: Mapping[str, Any]) -> str:
+        """Return where and why the schema refuses `arguments`, empty if it accepts them."""
+        given = map_strings(arguments, clean)
+        if self._validator.is_valid(given):
+            return ""
+        # A schema that refers to itself compares alternatives ** levels of them: a day for a deep expression.
+        if self._alternatives ** _levels(given) > MOST_ALTERNATIVES:
+            return "at $: they fit none of the alternatives of the tool's schema, and are nested too deep to say more"
         try:
-            _META.validate(tree)
-        except jsonschema_rs.ValidationError as exc:
-            raise NoSchema(exc.message) from exc
-        self._validator = BoundedValidator(tree, registry=_NOTHING_ELSEWHERE)
+            self._validator.validate(given)
+        except jsonschema_rs.ValidationError as error:  # the first; `iter_errors` would make them all
+            return f"at {_path(error.instance_path)}: {_words(error)}"
+        return ""
 
-    def errors(self, arguments: Mapping[str, Any], meter: Meter) -> list[ValidationError]:
-        """Return what the schema has against `arguments`: at most MOST_ERRORS, none where they fit.
 
-        Raises:
-            TooLarge: the arguments exceed MOST_SIZE or MOST_LEVELS.
-            TooCostly: the check needs more steps than `meter` has left.
-        """
-        sizes = dict(self._sizes)
-        size_of(arguments, sizes=sizes)
-        meter.sizes = sizes
-        given = METER.set(meter)
+def _validator(tree: dict[str, Any]) -> Any:
+    """Return the validator of a schema, with the first engine that reads its patterns."""
+    refused: list[Exception] = []
+    for engine in _ENGINES:
         try:
-            return list(islice(cast("Iterator[ValidationError]", self._validator.iter_errors(arguments)), MOST_ERRORS))
-        finally:
-            METER.reset(given)
+            return jsonschema_rs.Draft202012Validator(
+                tree, mask=_GIVEN, retriever=_refuse_to_fetch, pattern_options=engine
+            )
+        except (jsonschema_rs.ValidationError, ValueError) as exc:
+            refused.append(exc)
+    raise NoSchema(getattr(refused[-1], "message", str(refused[-1]))) from refused[-1]
 
 
-def _without_dialects(tree: Any) -> Any:
-    """Return the schema without `$schema`, which would change the validator inside it."""
+def _refuse_to_fetch(address: str) -> Any:
+    raise ValueError(f"orl does not fetch {address}")
+
+
+def _words(error: jsonschema_rs.ValidationError) -> str:
+    """Say what was given and expected. If there are alternatives, say what each of them has against it."""
+    shown = json.dumps(error.instance, ensure_ascii=False)
+    given = shown if len(shown) <= LONGEST_GIVEN else f"{shown[:LONGEST_GIVEN]}…"
+    kind = error.kind
+    if isinstance(kind, ValidationErrorKind.AnyOf | ValidationErrorKind.OneOfNotValid):
+        return ", and ".join(dict.fromkeys(_words(each) for alternative in kind.context for each in alternative))
+    if isinstance(kind, ValidationErrorKind.Enum):  # the message itself names only two of them
+        return f"{given} is not one of {json.dumps(kind.options, ensure_ascii=False)}"
+    return error.message.replace(_GIVEN, given)
+
+
+def _path(steps: list[str | int]) -> str:
+    return "$" + "".join(f".{step}" if str(step).isidentifier() else f"[{step!r}]" for step in steps)
+
+
+def _most_alternatives(tree: Any) -> int:
+    """Return the length of the longest `anyOf` or `oneOf` in a schema, at least 1."""
+    lengths = [_most_alternatives(each) for each in _members(tree)]
     if isinstance(tree, dict):
-        members = cast("dict[str, Any]", tree).items()
-        return {
-            key: _without_dialects(value) for key, value in members if key != "$schema" or not isinstance(value, str)
-        }
-    if isinstance(tree, list):
-        return [_without_dialects(member) for member in cast("list[Any]", tree)]
-    return tree
+        schema = cast("dict[str, Any]", tree)
+        lengths += [len(schema[key]) for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    return max(lengths, default=1) or 1
+
+
+def _levels(value: Any) -> int:
+    members = _members(value)
+    return 1 + max(map(_levels, members)) if members else 0
+
+
+def _members(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(cast("dict[str, Any]", value).values())
+    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -32,16 +32,15 @@ from orl_rollout.http.client import (
     retry_after,
     too_large,
 )
-from orl_rollout.http.safe_json import MAX_VALUES, decode
+from orl_rollout.http.safe_json import decode
 from orl_rollout.openreward.refusal_words import refusal_words
 from orl_rollout.openreward.sse import EventReader
 
 T = TypeVar("T")
 
-# Of an answer, or of a whole stream. JSON is decoded on the event loop, and this much takes less than 0.1 s. A thread
-# would not help: one call of a decoder holds the interpreter's lock.
+# Of an answer, or of a whole stream. JSON is decoded on the event loop. This much takes less than 0.1 s, or 0.2 s if
+# it is all small values. A thread would not help: one call of a decoder holds the interpreter's lock.
 ANSWER_BYTES = 1 << 22
-VALUE_BYTES = 32  # the least average size of a JSON value: an answer of many small values is slow to decode
 HEARD_BYTES = 1 << 14  # of a stream; between two such parts the event loop runs other tasks
 STREAM_LINES = 200_000  # a server cuts a result into pieces of thousands of characters
 COOKIES = 16  # of one session
@@ -99,7 +98,6 @@ class Channel:
     def __init__(self, http: HttpClient, *, most: int = ANSWER_BYTES) -> None:
         self._http = http
         self._most = most
-        self._most_values = min(MAX_VALUES, most // VALUE_BYTES)
         self.cookies: dict[str, str] = {}
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
@@ -108,7 +106,7 @@ class Channel:
         Raises:
             Refusal: it answers with a status.
             aiohttp.ClientError: it does not answer.
-            UnsafeAnswer: its answer is compressed, too large or nested too deep.
+            UnsafeAnswer: its answer is compressed or too large.
         """
         return await _when_started(lambda: self._ask(method, path, headers, body))
 
@@ -165,12 +163,12 @@ class Channel:
                     said += data
                 if event == "end":
                     await _finish(response)
-                    return decode(said, values=self._most_values)
+                    return decode(said)
         raise aiohttp.ClientPayloadError("the stream ended before its result")
 
     async def _answer(self, response: aiohttp.ClientResponse) -> Any:
         if response.status < 300:
-            return decode(await read(response, self._most), values=self._most_values)
+            return decode(await read(response, self._most))
         raise Refusal(
             response.status,
             refusal_words(response.status, f"{response.method} {response.url.path}", await read_error(response)),

@@ -80,7 +80,7 @@ def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) 
     """
     try:
         reply = _REPLY.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         found = _NOT_JSON.search(answer)
         what = f"{found[1].decode()} among its numbers, which are not finite" if found else str(exc)[:LONGEST]
         raise EngineAnswerError(f"reading SGLang's answer: {what}") from exc

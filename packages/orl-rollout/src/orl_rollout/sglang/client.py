@@ -35,7 +35,6 @@ from orl_core.errors import (
 )
 from orl_core.trajectory import Generation
 
-from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, UnsafeAnswer, read, read_error
 from orl_rollout.loop.deadline import postpone
 from orl_rollout.loop.token_buffer import TokenBuffer
@@ -46,13 +45,13 @@ KEEPALIVE_SECONDS = 4.0  # below the 5 s after which SGLang's own server closes 
 FIRST_PAUSE_SECONDS = 0.1  # the upper bound of the first pause between attempts; it doubles up to the longest
 LONGEST_PAUSE_SECONDS = 8.0
 HEADROOM_TOKENS = 7  # SGLang's scheduler refuses a prompt that leaves less of the context, for any max_new_tokens
-# Bounds of an answer: bytes and JSON values besides the ids, for each new id, and for each id of the context in a
-# request for replay (the routing of a mixture of experts takes kilobytes for each id).
-ANSWER_BYTES, ANSWER_VALUES = 1 << 22, 100_000
-TOKEN_BYTES, TOKEN_VALUES = 512, 16
-REPLAY_BYTES, REPLAY_VALUES = 1 << 14, 4_096
+# Most bytes of an answer: besides the ids, for each new id, and for each id of the context in a request for replay
+# (the routing of a mixture of experts takes kilobytes for each id).
+ANSWER_BYTES = 1 << 22
+TOKEN_BYTES = 512
+REPLAY_BYTES = 1 << 14
 # Of any answer: 58 layers with 8 experts for each of 128k ids take 310 MiB in base64.
-MOST_BYTES, MOST_VALUES = 384 << 20, 16_000_000
+MOST_BYTES = 384 << 20
 
 # SamplingParams of SGLang, which answers 500 to any other name. `n` is left out: one request is one generation.
 SAMPLING_PARAMETERS = frozenset({
@@ -154,7 +153,7 @@ class SglangEngine:
             answer = await self._again(body, key, most, fault)
         return read_generation(answer, time.monotonic() - started, asked)
 
-    async def _again(self, body: bytes, key: str, most: _Most, fault: EngineUnavailable) -> bytes:
+    async def _again(self, body: bytes, key: str, most: int, fault: EngineUnavailable) -> bytes:
         """Retry after the first attempt's `fault` with exponential backoff, until the `retry` timeout."""
         began, attempts = time.monotonic(), 1
         longest = min(FIRST_PAUSE_SECONDS, self._timeouts.retry / 100)
@@ -181,7 +180,7 @@ class SglangEngine:
             head = msgspec.json.encode({**self._payload, "sampling_params": params, "return_logprob": True})
             return b"".join((head[:-1], b',"input_ids":[', context.json(), b"]}"))
 
-    async def _attempt(self, body: bytes, key: str, most: _Most) -> bytes:
+    async def _attempt(self, body: bytes, key: str, most: int) -> bytes:
         """Send the request once. Return the body of the answer if its status is 200."""
         if self._client is None:
             raise RuntimeError("an SglangEngine is used inside `async with`")
@@ -195,9 +194,7 @@ class SglangEngine:
                         status, message = response.status, read_message(await read_error(response))
                         error = EngineUnavailable if status in _RETRIED or status >= 500 else EngineRefused
                         raise error(f"{self._url}: HTTP {status}: {message}")
-                    answer = await read(response, most.bytes)
-                    safe_json.check(answer, values=most.values)
-                    return answer
+                    return await read(response, most)
             except aiohttp.SocketTimeoutError as exc:
                 raise EngineTimeout(f"{self._url}: silent for {self._timeouts.read:g} s") from exc
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as exc:
@@ -208,19 +205,9 @@ class SglangEngine:
                 raise EngineAnswerError(f"{self._url}: {exc}") from exc
 
 
-class _Most(Struct, frozen=True, kw_only=True):
-    """The largest answer that is read: its bytes, and the JSON values in it."""
-
-    bytes: int
-    values: int
-
-
-def _most(new: int, replayed: int) -> _Most:
-    """Return the bounds of an answer of `new` ids that also replays `replayed` ids of the context."""
-    return _Most(
-        bytes=min(MOST_BYTES, ANSWER_BYTES + TOKEN_BYTES * new + REPLAY_BYTES * replayed),
-        values=min(MOST_VALUES, ANSWER_VALUES + TOKEN_VALUES * new + REPLAY_VALUES * replayed),
-    )
+def _most(new: int, replayed: int) -> int:
+    """Return the most bytes of an answer of `new` ids that also replays `replayed` ids of the context."""
+    return min(MOST_BYTES, ANSWER_BYTES + TOKEN_BYTES * new + REPLAY_BYTES * replayed)
 
 
 def _sampling_params(sampling: Mapping[str, Any], room: int) -> dict[str, Any]:

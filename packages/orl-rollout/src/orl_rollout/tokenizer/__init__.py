@@ -1,1 +1,1 @@
-"""Tokenizers of Hugging Face checkpoints, read as data, with bounded chat templates."""
+"""Tokenizers of Hugging Face checkpoints, read as data, with their chat templates."""

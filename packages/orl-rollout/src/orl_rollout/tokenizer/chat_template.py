@@ -1,3 +1,4 @@
+# pyright: reportPrivateUsage=false
 """A chat template and the variables that a run freezes for it: the reasoning switch, the user's own, the clock.
 
 The text is compiled in transformers' own environment, because templates are written for its sandbox, filters and tags.
@@ -14,8 +15,6 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from orl_core.errors import ConfigError, RenderError, boundary
-
-from orl_rollout.tokenizer.bounded_template import BoundedTemplate
 
 Thinking = bool | Literal["keep", "strip"] | None
 
@@ -80,8 +79,10 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         clock: datetime | None = None,
     ) -> None:
+        from transformers.utils import chat_template_utils
+
         with boundary(RenderError, "compiling the chat template"):
-            self._template = BoundedTemplate(text)
+            self._template: Any = chat_template_utils._compile_jinja_template(text)
             self.reads, self._words = _read(self._template.environment, text)
         self._text = text
         given = dict(variables or {})

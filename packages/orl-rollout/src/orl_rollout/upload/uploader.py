@@ -19,7 +19,6 @@ from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.bounded_files import open_regular
 from orl_rollout.journal.frames import Frame, read_frames
 from orl_rollout.journal.journal import decode_entry, journal_files
 from orl_rollout.logs import logger_of
@@ -134,7 +133,7 @@ class Uploader:
             size = path.stat().st_size
             if size in (ledger.offset(path.name), self._sizes.get(path)):
                 continue
-            with open_regular(path) as records:
+            with path.open("rb") as records:
                 for found in read_frames(records, ledger.offset(path.name), end=size):
                     self._send(found)
                     ledger.settle(path.name, found.end)
