@@ -1,7 +1,6 @@
 """Secrets are resolved from the process environment, and their echoes are found in whatever form."""
 
 import base64
-import time
 
 import pytest
 from hypothesis import given
@@ -9,8 +8,7 @@ from hypothesis import strategies as st
 from orl_core.config import Secret, decode_config
 from orl_core.errors import ConfigError
 from orl_rollout.secrets.entries import resolve_secrets, unset_secrets
-from orl_rollout.secrets.readings import squeezed, unescaped
-from orl_rollout.secrets.secrets import PART, Scrubber, refuse_repeats
+from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
 
 from tests.kit.secret_forms import FORMS
 
@@ -89,7 +87,7 @@ def test_values_too_short_to_tell_apart_are_left_alone():
 
 
 LETTERS = st.characters(exclude_categories=("C", "Z"), include_characters=" \n\r\t")
-VALUES = st.text(LETTERS, min_size=8, max_size=40).filter(lambda value: len(squeezed(unescaped(value.encode()))) >= 8)
+VALUES = st.text(LETTERS, min_size=8, max_size=40).filter(lambda value: len(value.strip()) >= 8)
 
 
 @given(form=st.sampled_from(sorted(FORMS)), value=VALUES, before=st.text(max_size=5), after=st.text(max_size=5))
@@ -132,6 +130,7 @@ KEY = "-----BEGIN PRIVATE KEY-----\n" + "".join(f"{line:02}{'aB3+/xYz' * 7}9Q{li
         *(KEY, KEY.strip(), " ".join(KEY.split()), KEY.replace("\n", "\\n"), KEY.replace("\n", "\r\n"), KEY[:300]),
         "\n".join(KEY.splitlines()[2:-1]),
         KEY.splitlines()[9],
+        base64.b64encode(f"key: {KEY}".encode()).decode(),
     ],
 )
 def test_a_key_of_many_lines_is_found_whole_and_by_its_lines(echo: str):
@@ -140,10 +139,13 @@ def test_a_key_of_many_lines_is_found_whole_and_by_its_lines(echo: str):
     assert not any(line in scrubber.scrub(f"the key is {echo}.") for line in KEY.splitlines()[1:4])
 
 
-def test_where_a_value_is_echoed_its_fragments_are_masked_too():
+def test_what_a_cut_leaves_of_an_echo_is_masked_too():
     value = "abcdefghijklmnopqrstuvwxyz0123456789"
-    scrubbed = Scrubber([value]).scrub_in({"text": f"all of {value}", "message": f"cut after {value[:20]}", "n": 1})
-    assert scrubbed == {"text": "all of [secret]", "message": "cut after [secret]", "n": 1}
+    cut = {"text": f"all of {value}", "message": f"cut after {value[:20]}", "short": value[:12], "shorter": value[:11]}
+    scrubbed = {"text": "all of [secret]", "message": "cut after [secret]", "short": "[secret]", "shorter": value[:11]}
+    assert Scrubber([value]).scrub_in(cut) == scrubbed
+    del cut["text"]
+    assert Scrubber([value]).scrub_in(cut) == cut
 
 
 def test_numbers_that_spell_a_secret_are_found_and_masked():
@@ -164,13 +166,6 @@ def test_numbers_that_spell_a_secret_are_found_and_masked():
     assert masked == others
 
 
-@given(st.integers(0, 30), st.integers(0, 24), st.integers(12, 36))
-def test_a_fragment_is_masked_wherever_it_stands(before: int, first: int, length: int):
-    value = "abcdefghijklmnopqrstuvwxyz0123456789"
-    text = f"{'.' * before}{value[first : first + length]}, and more"
-    assert Scrubber([value]).scrub_in([value, text]) == ["[secret]", f"{'.' * before}[secret], and more"]
-
-
 def test_the_password_of_an_address_is_a_secret_by_itself():
     scrubber = Scrubber(["http://user:pass-word-1234@proxy.example:3128"])
     assert scrubber.scrub("user and pass-word-1234") == "user and [secret]"
@@ -183,34 +178,9 @@ def test_text_of_everyday_is_no_echo():
     assert not scrubber.find_in({"text": says, "more": [base64.b64encode(says.encode()).decode(), says.encode().hex()]})
 
 
-@pytest.mark.parametrize("text", ["a" * 40_000, "%41" * 15_000, "\\" * 40_000, "QUJD" * 10_000, "&amp;" * 9_000])
-def test_the_cost_of_a_search_is_linear(text: str):
-    """Eight times the text takes about eight times as long; a square would take 64."""
-    scrubber = Scrubber([f"{number}-a-secret-value-{number}" for number in range(10)] + [KEY])
-
-    def seconds(searched: str) -> float:
-        def once() -> float:
-            started = time.process_time()
-            assert not scrubber.find(searched)
-            return time.process_time() - started
-
-        return min(once() for _ in range(3))
-
-    assert seconds(text * 8) < 30 * seconds(text) + 0.05
-
-
 def test_trees_are_searched_and_scrubbed_keys_too():
     scrubber = Scrubber(["a-long-secret"])
     tree = {"ids": [1, 2], "a-long-secret": ["deep", {"x": "(a-long-secret)"}], "n": None}
     assert scrubber.find_in(tree)
     assert scrubber.scrub_in(tree) == {"ids": [1, 2], "[secret]": ["deep", {"x": "([secret])"}], "n": None}
     assert not scrubber.find_in({"a": 1.5})
-
-
-@pytest.mark.parametrize("shift", [0, 1, 7, 30, 60, 61])
-def test_echo_is_found_where_two_parts_of_a_long_text_meet(shift: int) -> None:
-    secret = "sk-live-0123456789"
-    echo = "".join(f"%{byte:02x}" for byte in secret.encode())
-    assert Scrubber([secret]).find("x " * (PART // 2) + " " * 4 + echo + " y" * 10)
-    assert Scrubber([secret]).find("x" * (PART - shift) + echo + "\0y" * 10)
-    assert not Scrubber([secret]).find("x" * (PART - shift) + echo[:-3] + "\0y" * 10)

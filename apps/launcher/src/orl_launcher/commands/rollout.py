@@ -228,7 +228,7 @@ def _conclude(config: RunConfig, played: Sequence[Played], folder: Path) -> Roll
             console.print(table)
     append(folder / "metrics.jsonl", "eval", 0, metrics, seconds=0.0)
     errors = [one.error for one in played if one.error]
-    latest = visible(Scrubber.of(config).scrub(" ".join(errors[-1].split()))) if errors else ""
+    latest = visible(" ".join(Scrubber.of(config).scrub(errors[-1]).split())) if errors else ""
     failed = f"all rollouts ended in ERROR, the latest: {latest}" if 0 < len(errors) == len(played) else ""
     note_end(config, folder, failed)
     if errors:

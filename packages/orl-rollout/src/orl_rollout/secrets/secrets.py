@@ -1,17 +1,21 @@
 """Secrets: how echoes of their values are found in text, and kept out of files (law L6).
 
-`entries` says where the values come from. An echo is a value in any reading of a text (`readings`), also split over
-parts of a tree. Scrub a text before it is folded or cut.
+`entries` says where the values come from. An echo is a value in one of its forms (`_forms`), also split over parts of a
+tree. Scrub a text before it is folded or cut: a part of a form is not found. One `str.find` for each form is 13 times
+as fast as one regular expression of all forms.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import msgspec
 from msgspec import structs
@@ -22,30 +26,19 @@ from orl_core.text import leaves_in, map_strings, plain
 from orl_core.trajectory import Trajectory, Turn
 
 from orl_rollout.secrets.entries import agent_secrets, all_entries
-from orl_rollout.secrets.readings import (
-    DEPTH,
-    ByteRange,
-    encoded,
-    hits_of,
-    in_characters,
-    merged,
-    places,
-    squeezed,
-    unescaped,
-    windows_of,
-)
 
 PLATFORM_KEY = "OPENREWARD_API_KEY"
 MASK = "[secret]"
-SHORTEST = 4  # bytes: shorter values occur in any text by chance and are not searched for
-ENCODED = 8  # bytes: values of this length are also searched for in encoded forms, shorter ones only as they are
-LINE = 24  # bytes: a line of this length gives a value of several lines away, such as a line of a PEM key
-FRAGMENT = 12  # bytes of a value that are masked, if a tree echoes the whole value
-PART = 1 << 20  # characters that are searched at once
-LONGER = 8  # times: an encoded value is at most this much longer than the value
+SHORTEST = 4  # characters: shorter values occur in any text by chance and are not searched for
+ENCODED = 8  # characters: shorter values are searched for only as they are
+FRAGMENT = 12  # characters: so much of a form is masked if a tree echoes a whole one
+LINE = 24  # characters: a line of this length gives a value of several lines away, such as a line of a PEM key
+
+Range = tuple[int, int]  # characters [start:end]
 
 _PASSWORD = re.compile(r"://[^/?#\s@]*:([^/?#\s@]+)@")
-_TOKEN = re.compile(rb"[A-Za-z0-9+/=_-]+")
+_ESCAPE = re.compile("%[0-9A-F]{2}")
+_URL_SAFE = str.maketrans("+/", "-_")
 
 
 def api_key() -> str:
@@ -90,16 +83,15 @@ def refuse_in_words(config: RunConfig, words: Sequence[str]) -> None:
 
 
 class Scrubber:
-    """Finds echoes of secret values in text, in any encoding of `orl_rollout.secrets.readings`.
+    """Finds echoes of secret values in text, in the forms that programs print: see `_forms`.
 
-    Values of 4 to 7 bytes are found only as they are, shorter ones not at all: text often holds them by chance.
+    Values of 4 to 7 characters are found only as they are, shorter ones not at all: text often holds them by chance.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
-        given = [encoded(each) for value in values for each in (value, *_PASSWORD.findall(value))]
-        self._short = {value.strip() for value in given if len(value.strip()) >= SHORTEST and not _searchable(value)}
-        wholes = [form for value in filter(_searchable, given) for form in _forms(value)]
-        self._needles = sorted({*wholes, *(line for value in given for line in _lines(value))})
+        given = {each.strip() for value in values for each in (value, *_PASSWORD.findall(value))}
+        self._forms = sorted({form for value in given if len(value) >= SHORTEST for form in _forms(value)})
+        self._longest = max(map(len, self._forms), default=0)
 
     @classmethod
     def of(cls, config: RunConfig) -> Scrubber:
@@ -111,49 +103,40 @@ class Scrubber:
 
     def settled(self, text: str) -> int:
         """Return the largest prefix length of a streamed `text` that can be flushed without splitting an echo."""
-        longest = max(map(len, (*self._short, *self._needles)), default=0)
-        cut = max(0, len(text) - (LONGER * longest if self._needles else longest))
-        for start, end in reversed(merged(self._echoes(text))):
+        cut = max(0, len(text) - self._longest)
+        for start, end in reversed(self._echoes(text)):
             cut = start if start < cut < end else cut
         return cut
 
     def find(self, text: str) -> bool:
-        """Return whether `text` echoes a secret. A long text is searched in overlapping parts, which bounds memory."""
-        edge = LONGER * max(map(len, (*self._short, *self._needles)), default=0)
-        return any(self._stands_in(text[at : at + PART + edge]) for at in range(0, len(text), PART))
-
-    def _stands_in(self, text: str) -> bool:
-        data = encoded(text)
-        found = bool(self._needles) and next(places(data, hits_of(self._needles)), None) is not None
-        return found or any(value in data for value in self._short)
+        """Return whether `text` echoes a secret."""
+        return any(form in text for form in self._forms)
 
     def scrub(self, text: str) -> str:
         """Return `text` with every echo replaced by `[secret]`."""
-        return _masked(text, merged(self._echoes(text)))
+        return _masked(text, self._echoes(text))
 
     def find_in(self, tree: object) -> bool:
         """Return whether strings or numbers of `tree`, of plain JSON types, echo a secret, alone or joined."""
-        if not self._short and not self._needles:
+        if not self._forms:
             return False
         leaves = list(leaves_in(tree))
-        edge = LONGER * max(map(len, self._needles), default=0)
-        row = "".join(_edges(leaves[at][1], edge) for at in _by_name(leaves))
-        return any(map(self.find, ("".join(leaves[at][1] for at in _by_path(leaves)), row)))
+        row = "".join(_edges(leaves[at][1], self._longest) for at in _by_name(leaves))
+        return self.find("".join(leaves[at][1] for at in _by_path(leaves))) or self.find(row)
 
     def scrub_in(self, tree: Any) -> Any:
-        """Return `tree`, of plain JSON types, with strings, keys and numbers scrubbed, also of FRAGMENTs of values."""
+        """Return `tree`, of plain JSON types, with strings, keys and numbers scrubbed, also of echoes that were cut."""
         leaves = list(leaves_in(tree))
-        found: list[list[ByteRange]] = [[] for _ in leaves]
+        found: list[list[Range]] = [[] for _ in leaves]
         for order in (_by_path(leaves), _by_name(leaves)):
             row = [leaves[at][1] for at in order]
             starts = [0, *accumulate(map(len, row))]
-            for start, end in merged(self._echoes("".join(row))):
+            for start, end in self._echoes("".join(row)):
                 _share_out(start, end, starts, order, found)
         if any(found):
-            windows = windows_of({part for needle in self._needles for part in _fragments(needle)}, FRAGMENT)
             for at, (_, text) in enumerate(leaves):
-                found[at] += in_characters(text, places(encoded(text), windows, 1))
-        scrubbed = iter([_masked(text, merged(each)) for (_, text), each in zip(leaves, found, strict=True)])
+                found[at] += (place for form in self._forms for place in _beginnings(form, text))
+        scrubbed = iter([_masked(text, _merged(each)) for (_, text), each in zip(leaves, found, strict=True)])
         return map_strings(tree, lambda _: next(scrubbed), numbers=True)
 
     def cleared(self, trajectory: Trajectory) -> Trajectory:
@@ -167,10 +150,8 @@ class Scrubber:
         except msgspec.ValidationError:  # a value is a word of our schema, such as `assistant`
             return structs.replace(bare, messages=(), turns=(), error=trajectory.error and MASK)
 
-    def _echoes(self, text: str) -> Iterator[ByteRange]:
-        data = encoded(text)
-        found = places(data, hits_of(self._needles)) if self._needles else ()
-        return iter(in_characters(text, [*hits_of(self._short)(data), *found]))
+    def _echoes(self, text: str) -> list[Range]:
+        return _merged(place for form in self._forms for place in _places(form, text))
 
 
 def without_ids(trajectory: Trajectory) -> Trajectory:
@@ -183,28 +164,53 @@ def _bare(turn: Turn) -> Turn:
     return structs.replace(turn, observation=(), generations=generations)
 
 
-def _searchable(value: bytes) -> bool:
-    return len(squeezed(value)) >= ENCODED
+def _forms(value: str) -> Iterator[str]:
+    """Yield the forms of a value: literal, JSON-escaped, percent-encoded, in base64 at each offset, and its long lines.
+
+    The letters of base64 that the text around the value decides are left out. A line with a blank is no line of a key.
+    """
+    yield value
+    if len(value) < ENCODED:
+        return
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    data = value.encode("utf-8", "surrogatepass")
+    for quoted in (quote(data), quote(data, safe=""), quote(data, safe="!'()*"), quote_plus(data)):
+        yield quoted
+        yield _ESCAPE.sub(lambda escape: escape[0].lower(), quoted)
+    for offset in range(3):
+        letters = base64.b64encode(bytes(offset) + data).decode()
+        letters = letters[(0, 2, 3)[offset] : (offset + len(data)) * 8 // 6]
+        yield letters
+        yield letters.translate(_URL_SAFE)
+    lines = value.replace("\\n", "\n").splitlines()
+    if len(lines) > 1:
+        yield from (line for line in map(str.strip, lines) if len(line) >= LINE and len(line.split()) == 1)
 
 
-def _forms(value: bytes) -> Iterator[bytes]:
-    """Yield the forms of a value in readings: its apparent escapes are resolved, a blank may be a plus sign."""
-    for form in {value, value.strip().replace(b" ", b"+")}:
-        resolved = form
-        for _ in range(DEPTH + 1):
-            if _searchable(resolved):
-                yield squeezed(resolved)
-            resolved = unescaped(resolved)
+def _places(form: str, text: str) -> Iterator[Range]:
+    at = text.find(form)
+    while at >= 0:
+        yield at, at + len(form)
+        at = text.find(form, at + 1)
 
 
-def _lines(value: bytes) -> list[bytes]:
-    """Return the lines that give a value of several lines away: long ones, each one word of base64."""
-    lines = value.replace(b"\\n", b"\n").split()
-    return [line for line in lines if len(line) >= LINE and _TOKEN.fullmatch(line)] if len(lines) > 1 else []
+def _beginnings(form: str, text: str) -> Iterator[Range]:
+    """Yield the places of FRAGMENT and more characters that begin as `form` does."""
+    for at, _ in _places(form[:FRAGMENT], text):
+        pairs = zip(form, text[at : at + len(form)], strict=False)
+        yield at, at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _fragments(needle: bytes) -> Iterator[bytes]:
-    return (needle[at : at + FRAGMENT] for at in range(len(needle) - FRAGMENT + 1))
+def _merged(found: Iterable[Range]) -> list[Range]:
+    """Return places in order. Places that overlap become one."""
+    merged: list[Range] = []
+    for start, end in sorted(found):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _by_path(leaves: Sequence[tuple[str, str]]) -> list[int]:
@@ -222,9 +228,7 @@ def _edges(text: str, edge: int) -> str:
     return text if len(text) <= 2 * edge else f"{text[:edge]}\0{text[len(text) - edge :]}"
 
 
-def _share_out(
-    start: int, end: int, starts: Sequence[int], order: Sequence[int], found: Sequence[list[ByteRange]]
-) -> None:
+def _share_out(start: int, end: int, starts: Sequence[int], order: Sequence[int], found: Sequence[list[Range]]) -> None:
     """Add the place [start:end] of joined leaves to each leaf that holds a part of it."""
     at = bisect_right(starts, start) - 1
     while at < len(order) and starts[at] < end:
@@ -234,7 +238,7 @@ def _share_out(
         at += 1
 
 
-def _masked(text: str, found: Sequence[ByteRange]) -> str:
+def _masked(text: str, found: Sequence[Range]) -> str:
     parts: list[str] = []
     end = 0
     for start, stop in found:
