@@ -113,6 +113,7 @@ def play(stage: Stage, number: signal.Signals, *, twice: bool, folder: Path, cha
         time.sleep(0.002)
         code = ended(child, 0)
     code = ended(child, delays[0]) if code is None else code
+    code = ended(child, SECONDS) if code is None and exiting(child) else code
     said = f"{stage.name}, {number.name}{' twice' if twice else ''} after {delays[0]:.2f} s"
     if code is not None:
         return Result(said=f"{said}: it ended before with {code}", late=True)
@@ -169,6 +170,11 @@ def ended(child: int, seconds: float) -> int | None:
         time.sleep(0.005)
 
 
+def exiting(child: int) -> bool:
+    """Tell whether the kernel takes `child` apart, which takes a while: a signal does nothing any more."""
+    return bool(int(Path(f"/proc/{child}/stat").read_text("utf-8").rpartition(")")[2].split()[6]) & 4)  # PF_EXITING
+
+
 def judged(command: Sequence[str], code: int | None, number: signal.Signals, folder: Path) -> list[str]:
     """Return what is wrong with the exit code, the weights, the journal or the summary."""
     from orl_rollout.journal.journal import read_journal
@@ -179,7 +185,8 @@ def judged(command: Sequence[str], code: int | None, number: signal.Signals, fol
     before = code == -number and not run.exists()  # the handlers were not there yet, and nothing was begun
     if code != 128 + number and not before:
         faults.append(f"LOST: exit code {code}")
-    for checkpoint in (*run.glob("checkpoint"), *run.glob("trainer/checkpoint-*")):
+    weights = (*run.glob("checkpoint"), *run.glob("trainer/checkpoint-*"))
+    for checkpoint in weights if "trl" in command else ():  # the checkpoint of the stand-in for slime has none
         try:
             AutoModelForCausalLM.from_pretrained(checkpoint)
         except (OSError, ValueError, RuntimeError) as exc:

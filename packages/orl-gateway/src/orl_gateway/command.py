@@ -146,7 +146,7 @@ async def _reading(most: int, printed: bytearray) -> AsyncGenerator[IO[bytes]]:
 async def _end(process: asyncio.subprocess.Process, environment: Mapping[str, str]) -> None:
     """End the process group: SIGTERM, then SIGKILL, which also ends what the program left behind, in any session."""
     if process.returncode is None:
-        _send(process, signal.SIGTERM)
+        children.send(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 await process.wait()
@@ -155,10 +155,5 @@ async def _end(process: asyncio.subprocess.Process, environment: Mapping[str, st
 
 
 def _kill(process: asyncio.subprocess.Process, environment: Mapping[str, str]) -> None:
-    _send(process, signal.SIGKILL)
+    children.send(process.pid, signal.SIGKILL)
     children.kill_marked(f"{MARK}={environment[MARK]}")
-
-
-def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)

@@ -10,11 +10,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 
+from orl_rollout.signals import children
+
 POLL_SECONDS = 0.2
-END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
 
 def main(parent: int, command: Sequence[str]) -> int:
@@ -27,11 +27,7 @@ def main(parent: int, command: Sequence[str]) -> int:
         except subprocess.TimeoutExpired:
             continue
         return code if code >= 0 else 128 - code
-    os.killpg(0, signal.SIGTERM)
-    ends = time.monotonic() + END_SECONDS
-    while child.poll() is None and time.monotonic() < ends:
-        time.sleep(POLL_SECONDS / 10)
-    os.killpg(0, signal.SIGKILL)
+    children.kill_group(os.getpgrp())
     return 128 + signal.SIGKILL
 
 

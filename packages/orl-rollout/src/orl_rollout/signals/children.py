@@ -52,7 +52,7 @@ def run(
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    with process, interrupt.released(lambda: kill_group(process)):
+    with process, interrupt.released(lambda: kill_group(process.pid)):
         try:
             output, errors = _ends_of([process.stdout, process.stderr], ends)
             while process.poll() is None and time.monotonic() < ends:
@@ -64,7 +64,7 @@ def run(
             return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
         finally:
             if process.returncode is None:
-                kill_group(process)
+                kill_group(process.pid)
 
 
 def _ends_of(pipes: Sequence[IO[bytes] | None], ends: float) -> list[str]:
@@ -107,19 +107,27 @@ def ended(
     process: subprocess.Popen[bytes], signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)
 ) -> Generator[None]:
     """End a process and the group it leads at the end of the block. A further Ctrl-C shortens each wait."""
-    with interrupt.released(lambda: kill_group(process)):
+    with interrupt.released(lambda: kill_group(process.pid)):
         try:
             yield
         finally:
             for sent in signals:
-                _send(process, sent, END_SECONDS)
+                _end(process.pid, sent, END_SECONDS)
             process.wait()
 
 
-def kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """End a process and the group it leads at once: SIGTERM, then SIGKILL. Any thread may call it."""
-    _send(process, signal.SIGTERM, FORCED_SECONDS)
-    _send(process, signal.SIGKILL, FORCED_SECONDS)
+def kill_group(group: int) -> None:
+    """End a process group at once: SIGTERM, then SIGKILL. Any thread may call it, and a process of the group."""
+    _end(group, signal.SIGTERM, FORCED_SECONDS)
+    _end(group, signal.SIGKILL, FORCED_SECONDS)
+
+
+def send(group: int, sent: signal.Signals) -> bool:
+    """Send a signal to a process group. Return whether it has a process, maybe one that nobody has reaped."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, sent)
+        return True
+    return False
 
 
 def kill_marked(mark: str) -> None:
@@ -129,13 +137,18 @@ def kill_marked(mark: str) -> None:
     user's processes. A process that got another environment is not found. Any thread may call it.
     """
     ends = time.monotonic() + FORCED_SECONDS
-    while (found := [pid for pid in psutil.pids() if _has(pid, mark)]) and time.monotonic() < ends:
+    while (found := _marked(mark) or _marked(mark)) and time.monotonic() < ends:
         for pid in found:
             with suppress(psutil.Error):
                 process = psutil.Process(pid)  # knows when it began: another process of this id is left alone
                 if _has(pid, mark):
                     process.kill()
         time.sleep(POLL_SECONDS)
+
+
+def _marked(mark: str) -> list[int]:
+    """Return the processes with `mark`. One that forks and ends while it looks hides the other: look again."""
+    return [pid for pid in psutil.pids() if _has(pid, mark)]
 
 
 def _has(process: int, mark: str) -> bool:
@@ -145,21 +158,22 @@ def _has(process: int, mark: str) -> bool:
         return False
 
 
-def _send(process: subprocess.Popen[bytes] | subprocess.Popen[str], sent: signal.Signals, seconds: float) -> None:
-    before = interrupt.count()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, sent)
-        ends = time.monotonic() + seconds
-        while (process.poll() is None or _lives(process.pid)) and time.monotonic() < ends:
-            if interrupt.count() > before:
-                return
-            time.sleep(POLL_SECONDS)
+def _end(group: int, sent: signal.Signals, seconds: float) -> None:
+    """Send a signal to a process group, and wait for its end. A further signal to this process ends the wait."""
+    before, ends = interrupt.count(), time.monotonic() + seconds
+    waits = send(group, sent)
+    while waits and _lives(group) and time.monotonic() < ends and interrupt.count() == before:
+        time.sleep(POLL_SECONDS)
 
 
 def _lives(group: int) -> bool:
-    """Return whether a process of the group is alive. A zombie, which nobody may ever reap, is not."""
+    """Return whether another process of the group is alive. A zombie, which nobody may ever reap, is not."""
     for process in psutil.pids():
         with suppress(OSError, psutil.Error):  # it has ended meanwhile
-            if os.getpgid(process) == group and psutil.Process(process).status() not in ENDED:
+            if (
+                process != os.getpid()
+                and os.getpgid(process) == group
+                and psutil.Process(process).status() not in ENDED
+            ):
                 return True
     return False
