@@ -30,6 +30,7 @@ from tests.gateway.agents import LOOK, RENDERER, TASK, call_text, generation_of
 LIMITS = Limits(max_turns=12, context_tokens=1 << 15, rollout_tokens=1 << 18, rollout_timeout=60.0)
 DEADLINE_SECONDS = 0.015  # for each agent of the crowd
 TOOLS = [{"type": "function", "function": LOOK}]
+RESULTS = [ToolResult(name="look", content=(TextBlock(text=f"Door {at}."),)) for at in range(100)]
 RETRY = {"x-stainless-retry-count": "1"}
 
 
@@ -242,8 +243,7 @@ async def play_crowd(agents: int, *, seconds: float = 0.02) -> list[Played]:
             clients.append(client := Client(episode, http, number))
             await habit(client)
 
-        results = [ToolResult(name="look", content=(TextBlock(text=f"Door {at}."),)) for at in range(1000)]
-        session = ScriptedSession(results, tools=(ToolSpec(name="look"),), pause=0.001)
+        session = ScriptedSession(RESULTS, tools=(ToolSpec(name="look"),), pause=0.001)
         deadline = number // len(HABITS) % 2
         limits = structs.replace(LIMITS, rollout_timeout=agents * DEADLINE_SECONDS) if deadline else LIMITS
         job = RolloutSpec(task=TASK, rollout_id=f"r{number}", limits=limits)
