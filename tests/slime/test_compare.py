@@ -27,7 +27,8 @@ def gallery() -> Iterator[Served]:
 
 def args(url: str, mode: str = "only", **changes: Any) -> Namespace:
     environments = {"gallery/Compared": {"base_url": url}}
-    return arguments(orl_config={"environments": environments, "group_reward": {"mode": mode, "timeout": 5}}, **changes)
+    comparison = {"group_reward": {"mode": mode, "timeout": 5}, "rollout": {"patience": 1.0}}
+    return arguments(orl_config={"environments": environments, **comparison}, **changes)
 
 
 def played(outcome: Outcome, index: int, group: int) -> list[Sample]:
