@@ -89,7 +89,7 @@ def result(*texts: str, finished: bool = False) -> ToolResult:
 
 
 def engine(place: str, echo: str) -> ScriptedEngine:
-    text = f"{json.dumps(echo)}\n" if place == "model" else ""
+    text = f"{echo}\n" if place == "model" else ""
     call = f'{text}<tool_call>\n{{"name": "act", "arguments": {{}}}}\n</tool_call><|im_end|>'
     ids = tuple(tokenizer("qwen3").encode_joint(call))
     return ScriptedEngine([Generation(token_ids=ids, logprobs=(-0.5,) * len(ids), finish_reason="stop")] * 3)

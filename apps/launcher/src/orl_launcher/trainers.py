@@ -25,8 +25,8 @@ RUNS = Path("runs")
 WOULD_NOT_START = "it would not start on this machine"  # opens every problem of a plan
 
 
-def new_run(name: str | None, otherwise: str) -> Path:
-    """Return the folder of a new run: `name` in runs/, else `otherwise` and the time.
+def new_run(name: str | None, otherwise: str, *, planned: bool = False) -> Path:
+    """Return the folder of a new run: `name` in runs/, else `otherwise` and the time. A `planned` run may exist.
 
     Raises:
         UsageError: `name` is a path, or the run exists already.
@@ -34,7 +34,7 @@ def new_run(name: str | None, otherwise: str) -> Path:
     name = f"{otherwise}-{datetime.now():%Y%m%d-%H%M%S}" if name is None else name
     if name in ("", ".", "..") or Path(name).name != name:
         raise cli.UsageError(f"--name {name!r} is not a folder name without a path. Choose another --name")
-    if (RUNS / name).exists():
+    if (RUNS / name).exists() and not planned:
         raise cli.UsageError(f"{RUNS / name} exists already. Choose another --name")
     return RUNS / name
 

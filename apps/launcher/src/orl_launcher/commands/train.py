@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     trainer = find_trainer(config.trainer.backend)
     if missing := missing_tasks(config):
         raise ConfigError(missing)
-    folder = new_run(arguments.name, config.openreward_run_name)
+    folder = new_run(arguments.name, config.openreward_run_name, planned=arguments.dry_run)
     config = cli.named(config, config.trainer.wandb_run or folder.name)
     if arguments.dry_run:
         return _print_plan(config, arguments, folder)
