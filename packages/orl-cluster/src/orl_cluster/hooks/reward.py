@@ -43,7 +43,7 @@ def advantages(args: Any, samples: list[Any], *, takes_turns: bool) -> tuple[lis
         ConfigError: orl does not know the estimator, or `turn_advantages`, and the trainer does not read them.
     """
     raw = compare(args, samples, [reward_of(args, sample) for sample in samples])
-    estimator = estimator_named(args.advantage_estimator)
+    estimator = estimator_named(getattr(args, "advantage_estimator", "grpo"))  # the default of every trainer
     center = centres(args)
     scale = center and estimator.scale and args.grpo_std_normalization
     if not takes_turns and any(TURNS in sample.metadata for sample in samples):
