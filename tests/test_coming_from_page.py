@@ -93,7 +93,7 @@ def test_table_of_retrain_is_that_of_the_refusal() -> None:
 
 @pytest.mark.parametrize("key", PLACES)
 def test_places_of_retrain_exist(key: str) -> None:
-    """What is quoted is a key of the configuration, the own name of an option after `trainer.flags`, or a word."""
+    """A quoted place is a key of the configuration, the own name of an option after `trainer.flags`, or a word."""
     names = [name for name in quoted(PLACES[key]) if "." in name or name in FIELDS]
     assert names or key == "hyperparameters.slime_use_retrain_environment"
     assert {*names} <= FIELDS.keys()

@@ -20,7 +20,7 @@ def folder(cluster: Cluster, request: pytest.FixtureRequest) -> Path:
 
 
 def seen(folder: Path) -> dict[str, Any]:
-    """What the trainer was given."""
+    """Return the environment that the trainer was given."""
     return json.loads((folder / "runs/run/seen.json").read_text(encoding="utf-8"))["environment"]
 
 

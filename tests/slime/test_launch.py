@@ -116,6 +116,17 @@ def test_task_among_plain_rows_is_refused(capsys: pytest.CaptureFixture[str], py
     assert "rows.jsonl:2: the configuration has no environment `a/B`. It has none" in capsys.readouterr().err
 
 
+def test_setting_that_plain_rows_do_not_obey_is_said(
+    capsys: pytest.CaptureFixture[str], python: str, working: Path
+) -> None:
+    config = planning.plain(working)
+    argv = ["train", "slime", "--config", config, "--python", python, "--dry-run", *ANY]
+    main([*argv, "--set", "reward=json:loads"])
+    assert "`reward` scores tasks" in capsys.readouterr().out
+    assert main([*argv, "--agent", "json:loads"]) != 0
+    assert "`agent` plays tasks" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["weight_check", "weight_check_after_step"])
 def test_weights_are_compared_at_first_start_alone(

@@ -114,7 +114,7 @@ class Recorder:
         self._reward = load_reward(config)
         (self._name,) = config.environments
         self._sessions: dict[str, _Recorded] = {}
-        self._ended: dict[tuple[str, str], asyncio.Future[Outcome]] = {}  # by token and id, the newest ones
+        self._ended: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}  # by token and id, the newest ones
         self._judge = ThreadPoolExecutor(max_workers=1, thread_name_prefix="orl-reward")
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = 0
@@ -170,20 +170,16 @@ class Recorder:
         return self._sessions[token].outcome
 
     async def end(self, token: str, reward: float | None = None, id_: str = "") -> Outcome:
-        """End a session, and return its outcome when it is on disk. A repeated request changes nothing.
+        """End a session, and return its outcome when it is on disk.
 
         `id_` names the session. The key needs it: the next session has the same key.
 
         Raises:
             RequestRefused: no session has this token and id, or it cannot be recorded.
         """
-        session, ended = self._sessions.get(token), self._ended_of(token)
-        if session is None and not ended:
-            raise _unknown()
+        session = self._open(token)
         if token == self._key and not id_:
-            raise RequestRefused("the key opens one session after another: end it as `?session=ID`, with the id of GET")
-        if session is None or id_ in ended:
-            return await asyncio.shield(ended.get(id_) or [*ended.values()][-1])
+            raise RequestRefused("the key may have had other sessions. Name one: DELETE /s/KEY?session=ID, GET /s/KEY")
         if id_ not in ("", session.episode.job.rollout_id):
             raise RequestRefused(f"this token has no session `{id_:.80}`")
         session.own.reward = reward
@@ -201,9 +197,9 @@ class Recorder:
             raise _unknown()
         return session
 
-    def _ended_of(self, token: str) -> dict[str, asyncio.Future[Outcome]]:
-        """Return the outcomes of the ended sessions of a token, by the sessions' ids."""
-        return {name: outcome for (of, name), outcome in self._ended.items() if of == token}
+    def _ended_of(self, token: str) -> dict[str, asyncio.Future[dict[str, Any]]]:
+        """Return what was said of the ended sessions of a token, by the sessions' ids."""
+        return {name: told for (of, name), told in self._ended.items() if of == token}
 
     async def _hold(self, token: str, session: _Recorded) -> None:
         """Keep a session open to its end, and record it. The key opens another one then."""
@@ -216,7 +212,7 @@ class Recorder:
                 episode.state.end(StopReason.TIMEOUT)
             self.gateway.remove(token)
             del self._sessions[token]
-            self._ended[token, episode.job.rollout_id] = session.outcome
+            self._ended[token, episode.job.rollout_id] = told = asyncio.get_running_loop().create_future()
             for oldest in [*self._ended][:-ENDED]:
                 del self._ended[oldest]
             if token == self._key and not self._closing:
@@ -231,9 +227,11 @@ class Recorder:
             if episode.asked:
                 outcome = await self.journal.record(outcome)
             session.outcome.set_result(outcome)
+            told.set_result(_told(outcome))  # without the trajectory, which may be large
         except OrlError as exc:
-            session.outcome.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
-            session.outcome.exception()  # read, where nobody waits
+            for waited in (session.outcome, told):
+                waited.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
+                waited.exception()  # read, where nobody waits
             if not self.failed.done():
                 self.failed.set_exception(RunAborted(f"nothing can be recorded any more: {exc}"))
 
@@ -257,15 +255,17 @@ class Recorder:
             return _refused(refusal)
 
     async def _delete(self, http: web.Request) -> web.Response:
-        """End a session, with its reward where the body has one."""
-        token = http.match_info["token"]
+        """End a session, with its reward if the body has one. A repeated request gets the same answer."""
+        token, id_ = http.match_info["token"], http.query.get("session", "")
         try:
-            if not self._ended_of(token):
-                self._open(token)
+            ended = self._ended_of(token)
+            if id_ in ended or (ended and token not in self._sessions):
+                return web.json_response(await asyncio.shield(ended.get(id_) or [*ended.values()][-1]))
+            self._open(token)
             body = await read_whole(http)
             with boundary(RequestRefused, "reading the body"):
                 given = msgspec.json.decode(body or b"{}", type=_End)
-            outcome = await self.end(token, given.reward, http.query.get("session", ""))
+            outcome = await self.end(token, given.reward, id_)
         except RequestRefused as refusal:
             return _refused(refusal)
         return web.json_response(_told(outcome))

@@ -10,7 +10,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,15 @@ class Index:
             self._make()
 
     def _make(self) -> None:
-        with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(self._path, isolation_level=None)) as database:
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version == VERSION and database.execute("PRAGMA quick_check").fetchone()[0] == "ok":
-                return
+        with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
+            try:
+                version = database.execute("PRAGMA user_version").fetchone()[0]
+                if version == VERSION and database.execute("PRAGMA quick_check").fetchone()[0] == "ok":
+                    return
+            except sqlite3.OperationalError:  # another viewer holds it: it is not broken
+                raise
+            except sqlite3.DatabaseError:
+                pass
         for suffix in ("", "-wal", "-shm"):  # it is a cache: one that is broken or old is made again
             Path(f"{self._path}{suffix}").unlink(missing_ok=True)
         with closing(sqlite3.connect(self._path, isolation_level=None)) as database:

@@ -104,6 +104,7 @@ def _check(command: Command) -> Command:
     late = [
         *preflight.restarted(request),
         *preflight.long_rollouts(command.argv),
+        *preflight.unplayed(run.config),
         *([] if command.evaluates_last else preflight.unevaluated(command.argv)),
     ]
     told = tuple(filter(None, [*command.notes, installation.note, request.tracking.note, *scoring, *late]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from orl_core.config import RunConfig
 from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
 from orl_core.errors import ConfigError
 
@@ -12,7 +13,7 @@ from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.layout import CONTEXT, LaunchRequest
 from orl_cluster.launch.probe import TRACKERS
 from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
-from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, PARTIAL
+from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL
 
 TEACHER = "--opd-type"
 SERVED_TEACHER = (
@@ -93,3 +94,18 @@ def long_rollouts(argv: Sequence[str]) -> list[str]:
         f"a rollout may have {context} ids, more than {PER_GPU} {tokens} x context parallel {parallel or 1}: a longer "
         "one trains in a micro-batch of its own"
     ]
+
+
+def unplayed(config: RunConfig) -> list[str]:
+    """Note a reward function that scores nothing, because all rows are plain: the trainer scores those itself.
+
+    Raises:
+        ConfigError: an agent would play nothing.
+    """
+    if config.environments:
+        return []
+    if config.agent_config is not None:
+        raise ConfigError(f"`agent` plays tasks, and `environments` is empty. Remove it, or give {GENERATE} after `--`")
+    if config.reward is None:
+        return []
+    return [f"`reward` scores tasks, and all rows are plain: the trainer scores them by --rm-type or {CUSTOM_REWARD}"]
