@@ -1,4 +1,4 @@
-"""docs/cookbook.md names every option, key and variable of the cookbook, and what it names of orl exists."""
+"""docs/evidence/cookbook.md names every option, key and variable of the cookbook; what it names of orl exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orl_launcher.commands import doctor, install_into, prepare, rollout, show, 
 
 from tests.kit.markdown import ROOT, quoted, rows_of
 
-PAGE = ROOT / "docs" / "cookbook.md"
+GUIDE, PAGE = ROOT / "docs" / "cookbook.md", ROOT / "docs" / "evidence" / "cookbook.md"
 SECTIONS = rows_of(PAGE)
 RUN, TRAIN_PY, KEYS = "Options of run.sh", "Options that run.sh gives to train.py", "Keys of train_config.yaml"
 PREPARE, VARIABLES, RAY = "Options of prepare_tasks.py", "Environment variables", "Ray"
@@ -112,7 +112,7 @@ def test_variables_of_orl_are_read() -> None:
 def test_every_name_in_the_text_exists() -> None:
     """Options and keys in differences and in paragraphs count, too."""
     known = OURS | THEIR_OPTIONS | {*OPTION.findall(" ".join(GOLDEN.values()))}
-    for text in quoted(PAGE.read_text("utf-8")):
+    for text in quoted(GUIDE.read_text("utf-8") + PAGE.read_text("utf-8")):
         assert {*OPTION.findall(text)} <= known, text
         key = text.partition(": ")[0]
         if KEY.fullmatch(key) and key.partition(".")[0] in ("environments", "rollout", "trainer"):
@@ -121,7 +121,7 @@ def test_every_name_in_the_text_exists() -> None:
 
 def test_commands_have_the_options_that_the_page_gives_them() -> None:
     found = 0
-    for text in quoted(PAGE.read_text("utf-8")):
+    for text in quoted(GUIDE.read_text("utf-8") + PAGE.read_text("utf-8")):
         first, *words = shlex.split(text)
         name = next(iter(words), "").removesuffix("-slime").removesuffix("-miles")
         if first in ("just", "orl") and name in COMMANDS:

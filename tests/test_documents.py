@@ -58,3 +58,14 @@ def test_messages_of_troubleshooting_are_the_programs():
     words = [said for line in page.splitlines() if line.startswith('| "') for said in re.findall(r'"([^"]+)"', line)]
     assert len(words) > 10
     assert [said for said in words if said not in program and "OPENAI_API_KEY" not in said] == []
+
+
+NOT_BY_HAND = ("configuration.md", "models.md", "promises.md")
+MOST_WORDS = 11_700
+
+
+def test_pages_have_a_budget_of_words():
+    """A page that is added is paid for by pages that become shorter. Evidence is not counted."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    texts = [page.read_text("utf-8") for page in pages if page.name not in NOT_BY_HAND]
+    assert sum(bool(re.search(r"\w", word)) for text in texts for word in text.split()) <= MOST_WORDS

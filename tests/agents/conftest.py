@@ -1,4 +1,4 @@
-"""The option that writes the table of docs/agents.md, and the programs that npm installed."""
+"""The option that writes the table of docs/evidence/agents.md, and the programs that npm installed."""
 
 import os
 
@@ -8,7 +8,7 @@ from tests.agents.programs import ROOT
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-table", action="store_true", help="write what was played into docs/agents.md")
+    parser.addoption("--write-table", action="store_true", help="write what was played into docs/evidence/agents.md")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The command line agents of examples/agents: how each is played, and the table of docs/agents.md.
+"""The command line agents of examples/agents: how each is played, and the table of docs/evidence/agents.md.
 
 `just test-agents` installs them. `just test-agents --write-table` writes what it saw into the table.
 """
@@ -15,7 +15,7 @@ from orl_rollout.results.outcome import Outcome
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "agents"
-PAGE = ROOT / "docs" / "agents.md"
+PAGE = ROOT / "docs" / "evidence" / "agents.md"
 SECONDS = 180.0
 HEAD = "| agent | version | API | calls of the model | rows | branches |\n|---|---|---|---|---|---|\n"
 
