@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...] [--quick]`: run benchmarks one after the other; exit code 1 where one complains."""
+"""`python -m benchmarks [NAME ...] [--quick]`: run benchmarks one after the other; exit code 1 if one complains."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BENCHMARKS = {
     "turns": "client CPU per turn, its slope in history, and where the time goes",
     "engine-time": "the share of engine time lost to the loop at 64, 256 and 1,000 rollouts",
     "flight": "1,000 rollouts in flight in one process: faults, lag, memory",
-    "agents": "a turn of an agent at the gateway beside the built-in loop's, and 256 episodes at once",
+    "agents": "a turn of an agent at the gateway against the built-in loop's, and 256 episodes at once",
     "parsers": "parser speed and agreement against SGLang's own detectors",
     "prepare": "tasks.jsonl of a million tasks: time and peak memory",
-    "one-gpu": "engine, weight sync and update of a model on one GPU, beside bare SGLang; small without a GPU",
-    "night": "accidents of real runs, and sick runs that must not go on: what is lost, miscounted, ended, not ended",
+    "one-gpu": "engine, weight sync and update of a model on one GPU, against bare SGLang; small without a GPU",
+    "night": "accidents of real runs, and sick runs that must not continue: what is lost, miscounted, ended, not ended",
     "frozen-weights": "steps until a run ends whose engine never gets the trained weights",
     "import-time": "what importing orl and `orl --help` cost",
 }

@@ -1,4 +1,4 @@
-"""Agents at the gateway: CPU of a turn at a long history beside the built-in loop's, many episodes, a crowd of habits.
+"""Agents at the gateway: CPU of a turn at a long history against the built-in loop's, many episodes, a crowd of habits.
 
 A turn has 505 ids. CPU is that of this process alone, all threads, for each request to the engine, over twenty turns
 around a history. SGLang's stand-in and the agents are other processes: an agent builds and sends its whole history with

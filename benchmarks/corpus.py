@@ -1,6 +1,6 @@
 """Replies of models in every wire format that both sides know, from one seed: well-formed ones and hostile ones.
 
-How calls are written stands in `tests.core.tools.wire`, which the parsers' own tests read back. What is hostile are the
+`tests.core.tools.wire` writes the calls, and the parsers' own tests read them back. What is hostile are the
 values (delimiters in strings, code, other alphabets) and then the damage: each is named, so that a difference of
 opinion can be told from a bug.
 """
@@ -64,7 +64,7 @@ TOOLS = tuple(
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """One text with what it is: `damage` is empty where it is well-formed, and `calls` are then what it says."""
+    """One text with what it is: `damage` is empty if it is well-formed, and `calls` are then its calls."""
 
     wire: str
     format: ToolFormat

@@ -3,7 +3,7 @@
 They begin one after the other within seconds, the engine taking longer than that for an answer, so that all are under
 way together and the servers, which share a few cores with the client, are not what is measured; and then all at the
 same moment, as a trainer begins a batch, where every answer comes with a thousand others. The lag is that
-of a task that sleeps 5 ms again and again; beside it stand how much of it the event loop's thread was computing, the
+of a task that sleeps 5 ms again and again; next to it is how much of it the event loop's thread was computing, the
 rest being other processes' turn on the core, and the lag of the same task on an idle loop before. Memory is the most
 that the process held, less what it held after a few rollouts had warmed it up.
 """

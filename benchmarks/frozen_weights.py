@@ -2,7 +2,7 @@
 
 The loop is that of examples/loop.py, on the playground's model, with an engine that keeps the first weights. Training
 is that of slime and miles by default: it takes its own logprobs for those that sampled, so that nothing corrects the
-lag. A run whose engine gets each update is measured beside it: what remains is rounding.
+lag. A run whose engine gets each update is measured next to it: what remains is rounding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One GPU: ids a second of each engine, the phases of a step, and memory beside the estimate, in one run.
+"""One GPU: ids a second of each engine, the phases of a step, and memory next to the estimate, in one run.
 
 The same conversations, with actions of lengths drawn once, are played by a bare HTTP client, by orl's client of SGLang
 and by the engine in the training process. Then the weights are synced, the rows are scored and trained as in a step.

@@ -1,6 +1,6 @@
-"""Our parsers beside SGLang's own detectors: the time of one parse, and whether both read the same calls.
+"""Our parsers against SGLang's own detectors: the time of one parse, and whether both read the same calls.
 
-SGLang is installed without its dependencies, which are for GPUs, into an environment of its own beside this file; its
+SGLang is installed without its dependencies, which are for GPUs, into an environment of its own next to this file; its
 detectors run there as they are. For a well-formed reply the truth is known, because it was written from calls: who is
 wrong there is wrong, and where we are it is a complaint. For a damaged reply there is no truth; a difference is put
 down to what the two do by design (`difference` names each), or listed.
@@ -29,7 +29,7 @@ from tests.core.tools.wire import WIRES
 ENVIRONMENT = Path(__file__).parent / ".venv"
 SGLANG = "sglang==0.5.12.post1"
 NEEDED = ("orjson", "pydantic", "partial-json-parser", "openai")  # what the detectors import
-HARMONY = "<|start|>assistant"  # stands in the prompt, and SGLang's detector wants to see it
+HARMONY = "<|start|>assistant"  # in the prompt; SGLang's detector needs to see it
 KNOWN = frozenset(tool.name for tool in TOOLS)
 BARE = frozenset({"llama3", "pythonic"})
 HARMLESS = frozenset({"", "prose before", "prose behind", "prose alone"})
@@ -44,7 +44,7 @@ class Detectors:
         self._tools = [{"name": tool.name, "description": "", "parameters": tool.parameters} for tool in TOOLS]
 
     def parse(self, detector: str, text: str, *, repeat: int = 1) -> dict[str, Any]:
-        """`calls` as [name, arguments as text], `error` where it raised, `seconds` of the fastest parse."""
+        """`calls` as [name, arguments as text], `error` if it raised, `seconds` of the fastest parse."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("the detectors' pipes are missing")
         text = HARMONY + text if detector == "gpt-oss" else text
@@ -83,7 +83,7 @@ def well_formed(reply: Reply) -> bool:
 
 
 def difference(mine: Sequence[ToolCall | ParseFailure], theirs: Calls, error: str) -> str:
-    """Why the two differ: empty where they do not, `unexplained` where no rule fits."""
+    """Return why the two differ: empty if they agree, `unexplained` if no rule fits."""
     good: Calls = [[call.name, call.arguments] for call in mine if isinstance(call, ToolCall)]
     known = [call for call in good if call[0] in KNOWN]
     failed = len(good) < len(mine)

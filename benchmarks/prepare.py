@@ -1,7 +1,7 @@
 """`prepare` on a million tasks: time, and the most memory that it ever holds.
 
 It runs in a process of its own, whose peak the system reports, against the SDK's own server in another; most of the
-time is that server's, so the CPU time of the client stands beside it.
+time is that server's, so the CPU time of the client is next to it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def read_settings() -> dict[str, Any]:
 
 
 def announce(url: str) -> None:
-    """In a server: say where it is, and nothing more: nobody reads what a library prints, and a full pipe blocks."""
+    """In a server: print its address and nothing more, because a full pipe that nobody reads blocks."""
     print(url, flush=True)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -70,7 +70,7 @@ def wait_for_the_end() -> None:
 
 
 async def until_the_end() -> None:
-    """`wait_for_the_end`, beside a running event loop."""
+    """Run `wait_for_the_end` next to a running event loop."""
     await asyncio.to_thread(wait_for_the_end)
 
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks.throughput_model FOLDER`: a model's shape without its weights, and a tokenizer for it.
 
 For engines that fill in weights by chance (SGLang's `--load-format dummy`). The shape is Qwen3-1.7B's. The tokenizer
-has Qwen3's control tokens and template; beside the 256 bytes, every id is a word of four characters that no neighbour
+has Qwen3's control tokens and template; every id but the 256 bytes is a word of four characters that no neighbour
 can merge with. So what such a model says, which is any id at all, decodes, and encodes to the same ids again: a client
 that exchanges text meets the engine with the same lengths and prefixes as one that exchanges ids. The exception is a
 lone byte above 127, one id in 1,200, which becomes the three of U+FFFD.

@@ -1,4 +1,4 @@
-"""Client CPU per turn, its slope in history, and where the time goes; beside a cookbook's loop in the same rounds.
+"""Client CPU per turn, its slope in history, and where the time goes; against a cookbook's loop in the same rounds.
 
 Whole rollouts of 5 to 80 turns of 505 ids go through `Runtime.play`, SglangEngine and OpenReward's real client, journal
 included. CPU is user and system time of this process, all threads. A rollout's cost is fitted as

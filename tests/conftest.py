@@ -3,7 +3,7 @@
 CI judges a change, so a run of an unchanged tree gives an unchanged answer: 500 examples of every law, which
 `tests/laws/conftest.py` sees to, and 100 of every other property. New examples are the work of `quick` and `dev`.
 
-HYPOTHESIS_PROFILE names the profile, `dev` where it is not set; --hypothesis-profile wins over it.
+HYPOTHESIS_PROFILE names the profile, `dev` if it is not set; --hypothesis-profile wins over it.
 """
 
 import os

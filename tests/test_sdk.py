@@ -23,7 +23,7 @@ CALLABLES = {
 
 
 def taken_from(place: str) -> Any:
-    """Return what stands at `module:name`; the test fails where nothing does."""
+    """Return the object at `module:name`; the test fails if there is none."""
     module, name = place.split(":")
     try:
         return getattr(importlib.import_module(module), name)
@@ -32,7 +32,7 @@ def taken_from(place: str) -> Any:
 
 
 def check_parameters(place: str, used: set[str]) -> None:
-    """Fail where what stands there does not take the parameters that we pass."""
+    """Fail if the function does not take the parameters that we pass."""
     missing = used - set(inspect.signature(taken_from(place)).parameters)
     if missing:
         pytest.fail(f"the SDK moved: {place} takes no {', '.join(sorted(missing))}", pytrace=False)

@@ -1,7 +1,7 @@
-"""The night: accidents of real runs at real clocks, and sick runs that must not go on. `run` is in the module `run`.
+"""The night: accidents of real runs at real clocks, and sick runs that must not continue. `run` is in the module `run`.
 
 Only public entry points are used, so that the same files judge any tree. Each wait is bounded, and only processes that
-the benchmark started are ended. This module imports nothing: its servers are modules beside it.
+the benchmark started are ended. This module imports nothing: its servers are modules of this folder.
 """
 
 from __future__ import annotations

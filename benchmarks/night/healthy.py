@@ -97,7 +97,7 @@ def kills(night: Night) -> Verdict:
 
 
 def full_journal(night: Night) -> Verdict:
-    """Fill the disk of the journal in mid-batch: the run ends with one line. With room again, the next one goes on."""
+    """Fill the disk of the journal in mid-batch: the run ends with one line. With room, the next one continues."""
     scenario = "full disk in the journal"
     with small_disk(night.folder / "journal-disk", DISK_BYTES) as disk, night.environment() as environment:
         with night.engine() as engine:

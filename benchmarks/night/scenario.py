@@ -20,7 +20,7 @@ from benchmarks.night.verdict import Verdict, judge
 BATCH = 64
 CALL_SECONDS = 0.3
 TOKEN_SECONDS = 0.01
-PLAY_SECONDS = 300.0  # for a driver to play its plan on a loaded machine, besides its accidents
+PLAY_SECONDS = 300.0  # for a driver to play its plan on a loaded machine, without its accidents
 
 
 class Night(Struct, frozen=True, kw_only=True):

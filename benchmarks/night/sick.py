@@ -1,4 +1,4 @@
-"""Sick runs: each must be ended, or named as sick, within its bound. One that goes on has trained on nothing."""
+"""Sick runs: each must be ended, or named as sick, within its bound. One that continues trains on nothing."""
 
 from __future__ import annotations
 

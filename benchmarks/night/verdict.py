@@ -19,7 +19,7 @@ from benchmarks.night.plan import Planned
 
 T = TypeVar("T")
 
-SESSIONS = "sessions-*.jsonl"  # lists of open sessions beside the journal
+SESSIONS = "sessions-*.jsonl"  # lists of open sessions, next to the journal
 
 
 class Verdict(Struct, kw_only=True):
