@@ -90,6 +90,13 @@ def test_context_longer_than_a_micro_batch_is_counted(model: Path):
     assert "--optimizer-cpu-offload" in told
 
 
+def test_memory_in_use_is_a_note(model: Path):
+    found = estimated(model, "0.6B", MEGATRON, layout(1), Gpu(total=80 * GIB, free=12 * GIB))
+    assert found.problems == ()
+    assert [note.split()[0] for note in found.notes] == ["training"]
+    assert "12.0 GiB are free" in found.table
+
+
 def test_engine_that_holds_no_rollout_is_named(model: Path):
     argv = (*MEGATRON, "--rollout-max-context-len", "1048576")
     found = estimated(model, "0.6B", argv, layout(8), *[H100] * 8)
