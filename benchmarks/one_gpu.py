@@ -27,9 +27,9 @@ import torch
 from msgspec import Struct
 from orl_core.config import decode_config
 from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
-from orl_core.memory import shape_of
 from orl_core.task import Task
 from orl_rollout.loop.engine import Engine
+from orl_rollout.memory.model import shape_of
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import SglangServer

@@ -95,10 +95,6 @@ PUBLIC = {
         "AgentConfig Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
         "RolloutConfig RunConfig Secret Secrets SharedOptions TrainerConfig TrlOptions decode_config load_config"
     ),
-    "orl_core.memory": (
-        "EngineLoad Gpu Lever Memory MemoryReport ModelShape PerParameter Phase Recipe Sharding engine_memory "
-        "report_of rollouts_that_fit shape_of token_bytes training_memory"
-    ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
     "orl_core.tools": (
         "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking tool_format wire_format"

@@ -11,8 +11,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers.models.qwen3.modeling_qwen3  # noqa: F401
     import trl.trainer.sft_trainer  # noqa: F401
-from orl_playground import guess_wider, warm_start
-from orl_playground.guess_number import Game
+from orl_playground import warm_start
+from orl_playground.guess_number import WIDER, Game
 from orl_playground.players import tools
 from orl_playground.tokenizer import ADDED_TOKENS, NUMBERS, SPECIAL_TOKENS, build_tokenizer
 from orl_playground.warm_start import IGNORED, Curriculum, ensure, rendered_games
@@ -128,7 +128,7 @@ def test_a_checkpoint_is_an_ordinary_folder(checkpoint, tokenizer):
 def test_the_games_of_guessing_are_the_same_pieces_to_the_model(tokenizer):
     prompts = [
         Game(low=8, high=19, secret=9).prompt,
-        Game(low=8, high=8 + max(guess_wider.WIDTHS) - 1, secret=9).prompt,
+        Game(low=8, high=8 + max(WIDER) - 1, secret=9).prompt,
     ]
     first, second = (tokenizer.encode(prompt) for prompt in prompts)
     assert len(first) == len(second) < 10

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from orl_playground import guess_number, guess_wider
+from orl_playground import guess_number
 from orl_playground.server import ENVIRONMENTS, ServerError, serving
 
 SECONDS = 60
@@ -68,23 +68,6 @@ async def test_guess_number_is_won_by_halving_and_lost_from_the_ends(base_url, m
             outputs = [await session.call_tool("guess", {"number": secret.high + 1}) for _ in range(4)]
             assert [output.finished for output in outputs] == [False, False, False, True]
             assert sum(output.reward for output in outputs) == 0.0
-
-
-@pytest.mark.slow
-async def test_guess_wider_is_won_by_halving_within_its_guesses(base_url, monkeypatch):
-    async with environment(base_url, "guesswider", monkeypatch) as env:
-        for index, task in enumerate(guess_wider.tasks("test")[:8]):
-            async with env.session(split="test", index=index) as session:
-                low, high, left = map(int, re.findall(r"\d+", text((await session.get_messages())[0])))
-                assert (low, high, left) == (task.low, task.high, 4)
-                rewards: list[float] = []
-                while left and 1.0 not in rewards:
-                    output = await session.call_tool("guess", {"number": (low + high) // 2})
-                    rewards.append(output.reward)
-                    left -= 1
-                    if not output.finished:
-                        low, high = map(int, re.findall(r"\d+", text(output)))
-                assert rewards[-1] == 1.0
 
 
 async def test_invalid_arguments_are_told_to_the_model(base_url, monkeypatch):

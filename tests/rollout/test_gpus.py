@@ -6,8 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from orl_core.memory import Gpu
-from orl_rollout.gpus import count_gpus, gpu_memory
+from orl_rollout.gpus import Gpu, count_gpus, gpu_memory
 
 
 def mem_get_info(index: int) -> tuple[int, int]:

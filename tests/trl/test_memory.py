@@ -8,15 +8,13 @@ from typing import Any, cast
 import orl_trl.memory
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_core.memory import EngineLoad, Gpu, MemoryReport, shape_of, token_bytes
-from orl_core.memory.training import EIGHT_BIT_MOMENTS
-from orl_trl import plan
+from orl_rollout.gpus import Gpu
+from orl_rollout.memory.estimate import GIB, MemoryReport
+from orl_rollout.memory.model import shape_of
 from orl_trl.lora import lora_config
-from orl_trl.memory import OneGpu, check_memory, report, sampling, sizes_of, training
+from orl_trl.memory import OneGpu, check_memory, report, sampling, training
 from orl_trl.sampler import BATCH_TOKENS
 from orl_trl.settings import grpo_config
 from orl_trl.trainer import quiet_trl
@@ -28,7 +26,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from tests.kit.model_shapes import QWEN3
 from tests.trl.fakes import make_run
 
-GIB = 2**30
 Caplog = pytest.LogCaptureFixture
 TINY: dict[str, Any] = {
     **QWEN3["0.6B"],
@@ -38,6 +35,7 @@ TINY: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
+    "num_hidden_layers": 2,
 }
 SIZES = OneGpu(rows=4, rollouts=64, context=2048, turn=512)
 
@@ -89,72 +87,43 @@ def test_peak_is_within_15_percent_of_the_estimate(case: str):
     assert found == pytest.approx(estimate.total - estimate.logits, rel=0.15)
 
 
-def test_gradients_and_moments_are_those_of_torch():
+@pytest.mark.parametrize("rank", [0, 4])
+def test_weights_gradients_and_moments_are_those_of_torch(rank: int):
     """A real backward pass and a real step of AdamW, in fp32."""
-    config = {**TINY, "num_hidden_layers": 2}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(input_ids=torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
-    optimizer.step()
-    gradients = sum(one.grad.nbytes for one in model.parameters() if one.grad is not None)
-    moments = sum(state[name].nbytes for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq"))
-    estimate = training(shape_of(config), OneGpu(rows=1, rollouts=1, context=4, turn=1, mixed=False))
-    assert (estimate.weights, estimate.gradients, estimate.optimizer) == (
-        sum(one.nbytes for one in model.parameters()),
-        gradients,
-        moments,
-    )
-
-
-def test_adapters_weights_gradients_and_moments_are_those_of_torch():
-    config = {**TINY, "num_hidden_layers": 2}
-    with quiet_trl():
-        base = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
-        model: Any = get_peft_model(base, cast("LoraConfig", lora_config(4)))
-    adapters = [one for one in model.parameters() if one.requires_grad]
-    optimizer = torch.optim.AdamW(adapters)
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY), dtype=torch.float32)
+    if rank:
+        with quiet_trl():
+            model = get_peft_model(model, cast("LoraConfig", lora_config(rank)))
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
     model(input_ids=torch.zeros(1, 4, dtype=torch.long)).logits.sum().backward()
     optimizer.step()
     moments = sum(state[name].nbytes for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq"))
-    sizes = OneGpu(rows=1, rollouts=1, context=4, turn=1, mixed=False, lora_rank=4)
-    estimate = training(shape_of(config), sizes)
+    sizes = OneGpu(rows=1, rollouts=1, context=4, turn=1, mixed=False, lora_rank=rank)
+    estimate = training(shape_of(TINY), sizes)
     assert (estimate.weights, estimate.gradients, estimate.optimizer) == (
         sum(one.nbytes for one in model.parameters()),
-        sum(one.grad.nbytes for one in model.parameters() if one.grad is not None),
+        sum(one.grad.nbytes for one in trained),
         moments,
     )
-    assert sampling(shape_of(config), sizes).weights == estimate.weights
-
-
-def test_adapters_need_less(tmp_path: Path):
-    """A 4B model with adapters trains within 80 GB, and all of its weights do not."""
-    gpu = (Gpu(total=80 * 10**9, free=79 * 10**9),)
-    told = " ".join(reported(tmp_path, "4B", gpu).notes)
-    assert "--lora-rank 32" in told
-    with_adapters = reported(tmp_path, "4B", gpu, lora_rank=32)
-    assert not any(note.startswith("training") for note in with_adapters.notes)
+    assert sampling(shape_of(TINY), sizes).weights == estimate.weights
 
 
 def test_cache_of_an_answer_is_that_of_transformers():
     """The in-process engine keeps keys and values in fp32."""
-    config = {**TINY, "num_hidden_layers": 2}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY), dtype=torch.float32)
     with torch.no_grad():
         cache: Any = model(input_ids=torch.zeros(3, 40, dtype=torch.long), use_cache=True).past_key_values
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-    assert sampling(shape_of(config), OneGpu(rows=3, rollouts=3, context=40, turn=8)).kv_cache == kept
+    assert sampling(shape_of(TINY), OneGpu(rows=3, rollouts=3, context=40, turn=8)).kv_cache == kept
 
 
-@given(rollouts=st.integers(1, 256), context=st.integers(64, 16_384), turn=st.integers(1, 64))
-def test_more_rollouts_never_need_less(rollouts: int, context: int, turn: int):
-    shape = shape_of(QWEN3["0.6B"])
-    sizes = OneGpu(rows=1, rollouts=rollouts, context=context, turn=turn)
-    before = sampling(shape, sizes)
-    for name in ("rollouts", "context", "turn"):
-        more = structs.replace(sizes, **{name: getattr(sizes, name) + 1})
-        assert sampling(shape, more).kv_cache >= before.kv_cache
-    widest = max(context, BATCH_TOKENS + rollouts * turn)
-    assert before.kv_cache <= widest * token_bytes(shape, EngineLoad(rollouts=1, context=1, value_bytes=4))
+def test_batch_is_one_context_or_the_rows_that_a_batch_holds():
+    shape = shape_of(TINY)
+    sizes = OneGpu(rows=1, rollouts=8, context=BATCH_TOKENS * 2, turn=256)
+    assert sampling(shape, sizes) == sampling(shape, structs.replace(sizes, rollouts=1))
+    wide = structs.replace(sizes, context=BATCH_TOKENS // 4)
+    assert sampling(shape, wide).kv_cache == (BATCH_TOKENS + 8 * 256) * shape.token_bytes(value_bytes=4)
 
 
 def reported(tmp_path: Path, name: str, gpus: tuple[Gpu, ...], *extra: str, **trainer: Any) -> MemoryReport:
@@ -162,6 +131,15 @@ def reported(tmp_path: Path, name: str, gpus: tuple[Gpu, ...], *extra: str, **tr
     made = make_run(tmp_path, "m", rollout_batch_size=8, n_samples=16, **trainer)
     made = structs.replace(made, extra=("--bf16", "true", "--gradient-checkpointing", "true", *extra))
     return report(made, grpo_config(made, parameters=10**9), QWEN3[name], gpus)
+
+
+def test_adapters_or_smaller_moments_need_less(tmp_path: Path):
+    """A 4B model with adapters trains within 80 GB, and all of its weights do not."""
+    gpu = (Gpu(total=80 * 10**9, free=79 * 10**9),)
+    assert "--lora-rank 32" in " ".join(reported(tmp_path, "4B", gpu).notes)
+    for smaller in ({"lora_rank": 32}, {"optimizer": "sgd"}):
+        notes = reported(tmp_path, "4B", gpu, **smaller).notes
+        assert not any(note.startswith("training") for note in notes)
 
 
 def test_weights_that_cannot_fit_are_a_problem(tmp_path: Path):
@@ -185,15 +163,6 @@ def test_rows_that_may_outgrow_the_gpu_are_a_note_with_what_fits(tmp_path: Path)
     assert told == rollouts_told
 
 
-def test_memory_that_others_hold_is_a_note(tmp_path: Path):
-    small = ("--per-device-train-batch-size", "1")
-    free = reported(tmp_path, "0.6B", (Gpu(total=200 * GIB, free=199 * GIB),), *small)
-    assert (free.problems, free.notes) == ((), ())
-    held = reported(tmp_path, "0.6B", (Gpu(total=200 * GIB, free=10 * GIB),), *small)
-    assert held.problems == ()
-    assert all("10.0 free" in told for told in held.notes)
-
-
 def test_training_refuses_what_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Caplog):
     made = make_run(tmp_path, "m")
     settings = grpo_config(made, parameters=10**9)
@@ -203,27 +172,6 @@ def test_training_refuses_what_cannot_fit(tmp_path: Path, monkeypatch: pytest.Mo
     assert not caplog.messages
     check_memory(made, settings, QWEN3["0.6B"])
     assert any(told.startswith("training needs") for told in caplog.messages)
-
-
-def test_eight_bit_moments_take_a_quarter(tmp_path: Path):
-    made = make_run(tmp_path, "m")
-    settings = grpo_config(made, parameters=10**9)
-    settings.optim = "adamw_8bit"  # bitsandbytes need not be here
-    assert sizes_of(made, settings).moments == EIGHT_BIT_MOMENTS
-    assert EIGHT_BIT_MOMENTS < 8 / 3.9
-
-
-def test_plan_has_the_table(checkpoint: Path, tmp_path: Path):
-    table = plan(make_run(tmp_path, checkpoint)).memory
-    assert [line.split("  ")[0] for line in table.split("\n")][1:8] == [
-        "weights",
-        "gradients",
-        "optimizer",
-        "activations",
-        "logits",
-        "kv cache",
-        "sum",
-    ]
 
 
 def test_unknown_family_is_said(tmp_path: Path):

@@ -275,13 +275,15 @@ def answer_length(trajectory: Trajectory) -> float:
 
 @pytest.mark.slow
 def test_plain_rows_alone_are_trained(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint, num_rollout=1, max_response_len=6)
+    run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
     lines = [{"prompt": f"Count to {number}."} for number in range(3)]
     chat = {"prompt": [{"role": "user", "content": "Count."}], "label": "1", "metadata": {"rm_type": "math"}}
     run.task_data.write_bytes(b"\n".join(msgspec.json.encode(row) for row in [*lines, chat]))
     trainer = structs.replace(run.config.trainer, task_data=str(run.task_data))
     reward = f"{__name__}:answer_length"
-    config = structs.replace(run.config, environments={}, secrets={}, reward=reward, trainer=trainer)
+    rollout = structs.replace(run.config.rollout, turn_tokens=6)
+    changes: dict[str, Any] = {"environments": {}, "secrets": {}, "reward": reward, "trainer": trainer}
+    config = structs.replace(run.config, rollout=rollout, **changes)
     train(structs.replace(run, config=config))
     (row,) = (row for row in rows(run) if row["kind"] == "train")
     assert row["plain/rollouts"] == 8

@@ -1,4 +1,4 @@
-"""orl_playground: four small OpenReward environments on a real server, and a tiny model to train on them.
+"""orl_playground: two small OpenReward environments on a real server, and a tiny model to train on them.
 
 It must not know any trainer. Importing this package imports nothing else: `server` starts the environments,
 `warm_start` makes the model, and each brings its own heavy libraries when it is used.

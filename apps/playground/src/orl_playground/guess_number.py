@@ -1,7 +1,8 @@
-"""GuessNumber: find a secret number with four guesses, told after each whether it is higher or lower.
+"""Two games, GuessNumber and GuessWider: find a secret number with four guesses, each answered "higher" or "lower".
 
-It must not know who plays it. `Game` holds the rules without a server, for scripted players and baselines. The range
-shifts from task to task and stands in the prompt, so a player needs the skill (halve the range), not a memory.
+It must not know who plays. `Game` holds the rules without a server, for scripted players and baselines. The range
+shifts from task to task and is in the prompt, so a player needs the skill (halve the range), not a memory. The two
+games have the same words and tool, so one run can mix them.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from openreward.environments import Environment, Split, TextBlock, ToolOutput, t
 from pydantic import BaseModel, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from openreward.environments import JSONObject
 
 GUESSES = 4
 WIDTH = 12
+WIDER = (13, 14, 15)  # four guesses that halve what remains find one of fifteen
 LOWEST, LAST_LOW = 1, 60
 TEST_TASKS = 256
 TASK_SEED = 20
@@ -35,20 +37,18 @@ class Task(BaseModel):
 
 
 @cache
-def tasks(split: str) -> tuple[Task, ...]:
-    """All tasks of `train` or `test`. Raises ValueError for another split."""
-    return cut(split, [(low, WIDTH) for low in range(LOWEST, LAST_LOW + 1)])
-
-
-def cut(split: str, ranges: Iterable[tuple[int, int]]) -> tuple[Task, ...]:
-    """The tasks of `train` or `test` in `ranges`, each a lowest number and how many there are.
+def tasks(split: str, widths: tuple[int, ...] = (WIDTH,)) -> tuple[Task, ...]:
+    """Return the tasks of `train` or `test` in ranges of these widths.
 
     One fixed shuffle of every number in every range, cut once, so none is in both. Raises ValueError for another split.
     """
     if split not in ("train", "test"):
         raise ValueError(f"no split named {split!r}: train, test")
     every = [
-        Task(low=low, high=low + width - 1, secret=low + offset) for low, width in ranges for offset in range(width)
+        Task(low=low, high=low + width - 1, secret=low + offset)
+        for low in range(LOWEST, LAST_LOW + 1)
+        for width in widths
+        for offset in range(width)
     ]
     random.Random(TASK_SEED).shuffle(every)  # noqa: S311 - games need repeatable chance
     return tuple(every[:TEST_TASKS] if split == "test" else every[TEST_TASKS:])
@@ -129,6 +129,19 @@ class GuessNumber(Guessing):
         return [task.model_dump() for task in tasks(split)]
 
 
+class GuessWider(Guessing):
+    """Find a secret number in a stated range of thirteen to fifteen with four guesses.
+
+    One tool, `guess(number)`. A wrong guess is answered with what remains (`higher: 26 to 34`), the hit ends the
+    episode with reward 1.0, the fourth miss ends it with 0.0. Halving what remains wins every game.
+    """
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[JSONObject]:
+        """Return every task of a split, always in the same order."""
+        return [task.model_dump() for task in tasks(split, WIDER)]
+
+
 @cache
 def consistent_baseline(width: int = WIDTH, guesses: int = GUESSES) -> float:
     """The chance of a player who guesses uniformly inside what remains, exact: `width` numbers, `guesses` left."""
@@ -140,8 +153,3 @@ def consistent_baseline(width: int = WIDTH, guesses: int = GUESSES) -> float:
         for i in range(width)
     )
     return (width + after) / width**2
-
-
-def uniform_baseline(width: int = WIDTH, guesses: int = GUESSES) -> float:
-    """The chance of a player who guesses uniformly in the stated range and ignores the replies."""
-    return 1.0 - (1.0 - 1.0 / width) ** guesses

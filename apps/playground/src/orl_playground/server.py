@@ -101,8 +101,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def environment_classes(names: Sequence[str]) -> list[type[Environment]]:
     """The classes behind `names`, which are the lower-cased class names (OpenReward's `variant`)."""
-    from orl_playground.guess_number import GuessNumber
-    from orl_playground.guess_wider import GuessWider
+    from orl_playground.guess_number import GuessNumber, GuessWider
 
     classes: tuple[type[Environment], ...] = (GuessNumber, GuessWider)
     named = {environment.__name__.lower(): environment for environment in classes}

@@ -8,7 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from orl_core.memory import Gpu
+from msgspec import Struct
+
+
+class Gpu(Struct, frozen=True, kw_only=True):
+    """One GPU: its memory, and the free part of it, in bytes. `free` is None if the GPU does not answer."""
+
+    total: int
+    free: int | None = None
 
 
 def count_gpus() -> int:

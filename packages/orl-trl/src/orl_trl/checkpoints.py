@@ -17,8 +17,8 @@ import msgspec
 import torch
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_core.memory.report import GIB
 from orl_rollout.bounded_files import replace
+from orl_rollout.memory.estimate import GIB
 from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, write_note
 from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.signals import interrupt

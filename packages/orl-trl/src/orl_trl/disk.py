@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_core.memory import Memory, MemoryReport, shape_of
-from orl_core.memory.report import GIB
+from orl_rollout.memory.estimate import GIB, Memory, MemoryReport
+from orl_rollout.memory.model import shape_of
 from orl_rollout.run_folder.contract import Run
 from trl.trainer.grpo_config import GRPOConfig
 

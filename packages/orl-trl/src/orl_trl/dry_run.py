@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
-from orl_core.memory import MemoryReport
 from orl_rollout.gpus import gpu_memory
+from orl_rollout.memory.estimate import MemoryReport
+from orl_rollout.memory.model import config_of
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
@@ -31,7 +31,6 @@ from orl_trl.settings import check_settings, grpo_config, optimizer_of, unused, 
 from orl_trl.tracking import tracked_by
 from orl_trl.trainer import plan_of
 
-UNSEEN = "memory is not estimated: no readable config.json of {} is on this machine yet"
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -64,9 +63,11 @@ def plan_run(run: Run) -> Plan:
         f"trains {what} with {optimizer_of(settings)}, in micro-batches of {ids} ids",
     )
     unseen = "" if parameters else f"not checked: the model {model}, which is not on this machine yet"
-    config = config_of(model)
-    memory, disk = MemoryReport(table=UNSEEN.format(model)), MemoryReport()
-    if config:
+    try:
+        config = config_of(model)
+    except ConfigError as unknown:
+        memory, disk = MemoryReport(table=f"memory is not estimated: {unknown}"), MemoryReport()
+    else:
         memory = report(run, settings, config, gpu_memory(), share_of(run, engine))
         disk = disk_report(run, settings, config)
     notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes, *disk.notes)
@@ -97,14 +98,6 @@ def parameters_of(model: str) -> int | None:
     with boundary(ConfigError, f"reading the shape of the model `{model}`"), torch.device("meta"):
         shape = AutoConfig.from_pretrained(model, trust_remote_code=False)
         return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
-
-
-def config_of(model: str) -> dict[str, Any] | None:
-    """Return the config.json of a folder, or of a hub's name that was loaded before; None if none can be read."""
-    try:
-        return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False).to_dict()
-    except (OSError, ValueError):
-        return None
 
 
 def _missing_keys(config: RunConfig) -> Iterator[str]:

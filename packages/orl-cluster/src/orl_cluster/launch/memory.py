@@ -1,46 +1,36 @@
-"""Memory of a run on a cluster, estimated from its command line and the model's config.json; see `orl_core.memory`.
+"""Memory of a run on a cluster, estimated from its command line and the model's config.json.
 
-No trainer is named: what a training backend keeps follows from its options. No process is asked, and the GPUs that a
-probe found are handed in.
+No trainer is named: what a training backend keeps follows from its options. It starts no process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
-from huggingface_hub import try_to_load_from_cache
 from msgspec import Struct, structs
 from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
 from orl_core.errors import ConfigError, boundary
-from orl_core.memory import (
-    EngineLoad,
-    Gpu,
-    Lever,
+from orl_rollout.gpus import Gpu
+from orl_rollout.memory.estimate import (
+    FSDP,
+    MEGATRON,
+    UNFUSED_MLP,
     Memory,
     MemoryReport,
-    ModelShape,
     Phase,
-    Recipe,
-    Sharding,
-    engine_memory,
+    Update,
+    halves,
     report_of,
-    rollouts_that_fit,
-    shape_of,
-    token_bytes,
     training_memory,
 )
-from orl_core.memory.training import EAGER, FP32_ADAMW, FUSED, MEGATRON, UNFUSED_MLP
-from orl_rollout.bounded_files import read_whole
+from orl_rollout.memory.model import ModelShape, config_of, shape_of
 
 from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import CONTEXT, Layout
+from orl_cluster.launch.layout import CONTEXT, PIPELINE_PARALLEL, Layout
 
 STATIC_SHARE = "--sglang-mem-fraction-static"
+TENSOR, ENGINE = "--tensor-model-parallel-size", "--rollout-num-gpus-per-engine"
 LEAST_TOKENS = 1024  # the shortest context that is proposed
 NODE = 8  # GPUs of a node that is proposed
 
@@ -51,7 +41,7 @@ class Work(Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     layout: Layout
 
-    def number(self, name: str, default: int) -> int:
+    def number(self, name: str, default: int = 1) -> int:
         """Return the whole number that the option `name` has."""
         return number(value_of(self.argv, name), name) or default
 
@@ -61,45 +51,34 @@ class Work(Struct, frozen=True, kw_only=True):
 
     def changed(self, *words: object, **layout: int) -> Work:
         """Return the work with other options, and with another layout."""
-        changed = structs.replace(self.layout, **layout) if layout else self.layout
-        return Work(argv=(*self.argv, *map(str, words)), layout=changed)
+        return Work(argv=(*self.argv, *map(str, words)), layout=structs.replace(self.layout, **layout))
 
     @property
-    def sharded(self) -> bool:
-        """Tell whether training divides all weights over all GPUs."""
-        return value_of(self.argv, "--train-backend") == "fsdp"
+    def backend(self) -> str | None:
+        """The training backend, if the trainer has several."""
+        return value_of(self.argv, "--train-backend")
 
     @property
     def context(self) -> int:
         """The most ids of a rollout."""
-        return self.number(CONTEXT, 1)
+        return self.number(CONTEXT)
 
     @property
     def packed(self) -> int:
         """The most ids of one GPU's micro-batch: a rollout that is longer than a micro-batch trains alone."""
-        return max(self.number(PER_GPU, 1), -(-self.context // self.parallel))
-
-    @property
-    def parallel(self) -> int:
-        """The GPUs that share a sequence."""
-        return self.number(CONTEXT_PARALLEL, 1)
-
-    @property
-    def tensor(self) -> int:
-        """The GPUs of an engine."""
-        return self.number("--rollout-num-gpus-per-engine", 1)
+        return max(self.number(PER_GPU), -(-self.context // self.number(CONTEXT_PARALLEL)))
 
     @property
     def engines(self) -> int:
         """The number of engines."""
-        return max(1, self.layout.rollout // self.tensor)
+        return max(1, self.layout.rollout // self.number(ENGINE))
 
 
-Changes = Iterator[tuple[str, Work]]  # one option with ever stronger values, and the work with each
+Changes = Iterable[tuple[str, Work]]  # one option with ever stronger values, and the work with each
 
 
 def estimate(argv: Sequence[str], layout: Layout, gpus: Sequence[Gpu]) -> MemoryReport:
-    """Return the estimate of the run with the command line `argv`, beside the `gpus` that were found.
+    """Return the estimate of the run with the command line `argv` on the `gpus` that were found.
 
     A model whose config.json is not here, or whose parameters orl cannot count, has one line instead.
     """
@@ -108,176 +87,117 @@ def estimate(argv: Sequence[str], layout: Layout, gpus: Sequence[Gpu]) -> Memory
     except ConfigError as unknown:
         return MemoryReport(table=f"memory is not estimated: {unknown}")
     work = Work(argv=tuple(argv), layout=layout)
-    changes = [_fewer_tokens(work), _wider(work), _more_gpus(work), _offloaded(work), _adapters(work)]
+    with boundary(ConfigError, f"{STATIC_SHARE} of the command line"):
+        share = float(value_of(argv, STATIC_SHARE) or 0.9)
+    remarks = ["training and engines take turns on the same GPUs"] if layout.colocate else []
+    if estimator_named(value_of(argv, OPTION) or "grpo").critic:
+        remarks.append("PPO's critic is not in the estimate: it needs as much as training, on its own GPUs or in turn")
+    asked = work.number("--rollout-batch-size") * work.number("--n-samples-per-prompt")
+    each, one = -(-asked // work.engines), engine(shape, work, 1)
+    if gpus:
+        asked, available = each * work.engines, share * min(gpu.total for gpu in gpus) - one.weights
+        room = max(0, int(available // one.kv_cache)) * work.engines
+        held = f"the engines hold {min(room, asked)} rollouts of {work.context} ids at a time, of {asked} in a step"
+        remarks.append(f"{held}; others wait" if room < asked else held)
+
+    def serves(work: Work) -> int:
+        """Return the bytes without which an engine holds no rollout of whole context: the others wait."""
+        one = engine(shape, work, 1)
+        return one.weights + one.kv_cache
+
+    changes = (_fewer_tokens(work), _wider(work), _more_gpus(work), *_added(work))
     phases = (
         Phase(
             name="training",
             memory=training(shape, work),
             needed=training(shape, work).total,
-            levers=_levers(changes, lambda smaller: training(shape, smaller).total),
+            levers=[[(words, training(shape, changed).total) for words, changed in option] for option in changes],
         ),
         Phase(
             name="engine",
-            memory=engine_memory(shape, _load(work)),
-            needed=_least(shape, work),
-            share=_share(work),
-            levers=_levers([_wider(work), _shorter(work)], lambda smaller: _least(shape, smaller)),
+            memory=engine(shape, work, each),
+            needed=serves(work),
+            share=share,
+            levers=[
+                [(words, serves(changed)) for words, changed in option] for option in (_wider(work), _shorter(work))
+            ],
         ),
     )
-    return report_of(phases, gpus, [*_remarks(work), *_room(shape, work, gpus)])
+    return report_of(phases, gpus, remarks)
 
 
 def training(shape: ModelShape, work: Work) -> Memory:
     """Return the bytes of one training GPU."""
-    packed = work.has("--use-dynamic-batch-size")
-    tokens = work.packed if packed else work.number("--micro-batch-size", 1) * work.context
-    recompute = "--gradient-checkpointing" if work.sharded else "--recompute-granularity"
-    every = work.has("--fsdp-cpu-offload")
-    megatron = UNFUSED_MLP if work.has("--no-bias-swiglu-fusion") else FUSED
-    recipe = Recipe(
-        tokens=tokens,
-        parameter=FP32_ADAMW if work.sharded else MEGATRON,
-        kernels=EAGER if work.sharded else megatron,
-        recompute=value_of(work.argv, recompute) in ("", "full"),
-        lora_rank=work.number("--lora-rank", 0),
-        offloaded=work.has("--optimizer-cpu-offload") or every,
-        all_offloaded=every,
-    )
-    return training_memory(shape, _sharding(work), recipe)
-
-
-def _sharding(work: Work) -> Sharding:
-    gpus = work.layout.actor * work.layout.nodes
-    if work.sharded:
-        return Sharding(gpus=gpus, whole=True)
-    tensor = work.number("--tensor-model-parallel-size", 1)
-    return Sharding(
-        gpus=gpus,
+    sharded, packed = work.backend == "fsdp", work.has("--use-dynamic-batch-size")
+    recompute = value_of(work.argv, "--gradient-checkpointing" if sharded else "--recompute-granularity")
+    megatron = UNFUSED_MLP if work.has("--no-bias-swiglu-fusion") else MEGATRON
+    tensor = 1 if sharded else work.number(TENSOR)
+    update = Update(
+        precision=FSDP if sharded else megatron,
+        tokens=work.packed if packed else work.number("--micro-batch-size") * work.context,
+        gpus=work.layout.actor * work.layout.nodes,
         tensor=tensor,
-        pipeline=work.number("--pipeline-model-parallel-size", 1),
-        expert=work.number("--expert-model-parallel-size", 1),
+        pipeline=work.number(PIPELINE_PARALLEL),
+        expert=work.number("--expert-model-parallel-size"),
         expert_tensor=work.number("--expert-tensor-parallel-size", tensor),
+        sharded=sharded,
         sequence=work.has("--sequence-parallel"),
+        recompute=recompute in ("", "full"),
+        lora_rank=work.number("--lora-rank", 0),
+        offloaded=work.has("--optimizer-cpu-offload"),
+        all_offloaded=work.has("--fsdp-cpu-offload"),
     )
+    return training_memory(shape, update)
 
 
-def _load(work: Work) -> EngineLoad:
-    """Return what one engine is asked for."""
-    rollouts = work.number("--rollout-batch-size", 1) * work.number("--n-samples-per-prompt", 1)
-    small = (value_of(work.argv, "--sglang-kv-cache-dtype") or "").startswith("fp8")
-    return EngineLoad(
-        rollouts=-(-rollouts // work.engines),
-        context=work.context,
-        tensor=work.tensor,
-        value_bytes=1 if small else 2,
+def engine(shape: ModelShape, work: Work, rollouts: int) -> Memory:
+    """Return the bytes of one GPU of an engine, if `rollouts` have reached their whole context."""
+    tensor = work.number(ENGINE)
+    value_bytes = 1 if (value_of(work.argv, "--sglang-kv-cache-dtype") or "").startswith("fp8") else 2
+    return Memory(
+        weights=round(2 * shape.parameters / tensor),
+        logits=rollouts * shape.vocabulary * 4,
+        kv_cache=rollouts * work.context * shape.token_bytes(tensor, value_bytes),
     )
-
-
-def _least(shape: ModelShape, work: Work) -> int:
-    """Return the bytes without which an engine holds no rollout of whole context: the others wait for their turn."""
-    load = _load(work)
-    return engine_memory(shape, load).weights + work.context * token_bytes(shape, load)
-
-
-def _share(work: Work) -> float:
-    with boundary(ConfigError, f"{STATIC_SHARE} of the command line"):
-        return float(value_of(work.argv, STATIC_SHARE) or 0.9)
-
-
-def _remarks(work: Work) -> Iterator[str]:
-    if work.layout.colocate:
-        yield "training and engines take turns on the same GPUs"
-    if estimator_named(value_of(work.argv, OPTION) or "grpo").critic:
-        yield "PPO's critic is not in the estimate: it needs as much as training, on its own GPUs or in turn"
-
-
-def _room(shape: ModelShape, work: Work, gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Say how many rollouts of whole context the engines hold at a time."""
-    if gpus:
-        available, load = _share(work) * min(gpu.total for gpu in gpus), _load(work)
-        room, asked = rollouts_that_fit(shape, load, available) * work.engines, load.rollouts * work.engines
-        told = f"the engines hold {min(room, asked)} rollouts of {work.context} ids at a time, of {asked} in a step"
-        yield f"{told}; others wait" if room < asked else told
-
-
-def _levers(changes: Sequence[Changes], needed: Callable[[Work], int]) -> tuple[tuple[Lever, ...], ...]:
-    return tuple(tuple(Lever(words=words, needed=needed(smaller)) for words, smaller in change) for change in changes)
 
 
 def _fewer_tokens(work: Work) -> Changes:
     if not work.has("--use-dynamic-batch-size"):
         yield from _shorter(work)
         return
-    most = work.packed
-    while most // 2 >= LEAST_TOKENS:
-        most //= 2
-        words = [("--max-tokens-per-gpu", PER_GPU, most)] if work.number(PER_GPU, 1) > most else []
-        if work.context > most * work.parallel:
-            words.append(("--max-context-len", CONTEXT, most * work.parallel))
-        changed = [word for _, option, value in words for word in (option, value)]
-        yield " ".join(f"{name} {value}" for name, _, value in words), work.changed(*changed)
+    for most in halves(work.packed, LEAST_TOKENS):
+        context = most * work.number(CONTEXT_PARALLEL)
+        sizes = ((PER_GPU, PER_GPU, most), (CONTEXT, "--max-context-len", context))
+        less = [(option, name, size) for option, name, size in sizes if work.number(option) > size]
+        words = " ".join(f"{name} {size}" for _, name, size in less)
+        yield words, work.changed(*(word for option, _, size in less for word in (option, size)))
 
 
 def _shorter(work: Work) -> Changes:
-    context = work.context
-    while context // 2 >= LEAST_TOKENS:
-        context //= 2
-        yield f"--max-context-len {context}", work.changed(CONTEXT, context)
+    return [(f"--max-context-len {size}", work.changed(CONTEXT, size)) for size in halves(work.context, LEAST_TOKENS)]
 
 
 def _wider(work: Work) -> Changes:
-    tensor, layout = work.tensor, work.layout
-    while tensor * 2 <= NODE and layout.rollout % (tensor * 2) == 0:
-        tensor *= 2
-        if not work.sharded and layout.actor % tensor:
-            return
-        yield (
-            f"--tp {tensor}",
-            work.changed("--tensor-model-parallel-size", tensor, "--rollout-num-gpus-per-engine", tensor),
-        )
+    divided = [work.layout.rollout] if work.backend == "fsdp" else [work.layout.rollout, work.layout.actor]
+    for size in (2, 4, NODE):
+        if size > work.number(ENGINE) and not any(gpus % size for gpus in divided):
+            yield f"--tp {size}", work.changed(TENSOR, size, ENGINE, size)
 
 
 def _more_gpus(work: Work) -> Changes:
     layout, option = work.layout, "--num-gpus" if work.layout.colocate else "--actor-gpus"
     for factor in (2, 4, 8):
-        actor = layout.actor * factor
+        actor, nodes = layout.actor * factor, layout.nodes * factor
         if layout.nodes == 1 and actor <= NODE:
             yield f"{option} {actor}", work.changed(actor=actor)
         else:
-            nodes = layout.nodes * factor
             yield f"--actor-nodes {nodes}", work.changed(nodes=nodes)
 
 
-def _offloaded(work: Work) -> Changes:
-    option = "--fsdp-cpu-offload" if work.sharded else "--optimizer-cpu-offload"
-    if not work.has(option):
-        yield f"-- {option}", work.changed(option)
-
-
-def _adapters(work: Work) -> Changes:
-    """Propose adapters where the trainer has them: one with a choice of backends, and Megatron chosen."""
-    if value_of(work.argv, "--train-backend") == "megatron" and not work.number("--lora-rank", 0):
-        yield "-- --lora-rank 32", work.changed("--lora-rank", 32)
-
-
-def config_of(model: str) -> dict[str, Any]:
-    """Return the config.json of a checkpoint: of the folder `model`, or of a hub's name that was loaded before.
-
-    Raises:
-        ConfigError: there is none on this machine, or it is no JSON object.
-    """
-    path = Path(model) / "config.json"
-    with boundary(ConfigError, f"reading {path}"):
-        found = path if path.is_file() else _downloaded(model)
-        if found:
-            return msgspec.json.decode(read_whole(found), type=dict[str, Any])
-    get = "" if Path(model).is_absolute() else f", or run `hf download {model} config.json`"
-    raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint{get}")
-
-
-def _downloaded(name: str) -> Path | None:
-    """Return the config.json of a hub's name in the hub's cache; None if it is not there."""
-    with suppress(ValueError):  # it is no name of a hub
-        found = try_to_load_from_cache(name, "config.json")
-        return Path(found) if isinstance(found, str) else None
-    return None
+def _added(work: Work) -> Iterator[Changes]:
+    """Yield switches that the run does not have: offloading, and adapters if the trainer has them."""
+    offload = "--fsdp-cpu-offload" if work.backend == "fsdp" else "--optimizer-cpu-offload"
+    if not work.has(offload):
+        yield [(f"-- {offload}", work.changed(offload))]
+    if work.backend == "megatron" and not work.number("--lora-rank", 0):
+        yield [("-- --lora-rank 32", work.changed("--lora-rank", 32))]

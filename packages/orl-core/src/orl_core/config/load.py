@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,9 +14,6 @@ from orl_core.numbers import non_finite
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-# Older names of budgets, in `trainer`, and their names in `rollout`. The config.json of earlier runs has them.
-RENAMED = {"max_response_len": "turn_tokens", "max_context_len": "context_tokens"}
 
 
 class BrokenConfigError(ConfigError):
@@ -45,7 +42,7 @@ def load_config(
 
     from orl_core.config import cookbook, yaml
 
-    tree = _renamed(yaml.read(Path(path)), str(path))
+    tree = yaml.read(Path(path))
     cookbook.mask_reasoning(tree)
     return _overridden(tree, str(path), overrides, settings or {})
 
@@ -97,7 +94,6 @@ def decode_config(tree: object, source: str) -> RunConfig:
     Raises:
         ConfigError: the tree breaks the schema; the message opens with `source` and names each mistake.
     """
-    tree = _renamed(tree, source)
     try:
         config = msgspec.convert(tree, RunConfig)
     except (msgspec.ValidationError, UnicodeError):  # the latter: half of a surrogate pair
@@ -110,34 +106,3 @@ def decode_config(tree: object, source: str) -> RunConfig:
             raise ConfigError(f"{source}: this is a configuration of retrain. In orl, its keys are: {'; '.join(keys)}")
         raise BrokenConfigError(source, find_mistakes(tree))
     return config
-
-
-def _renamed(tree: Any, source: str) -> Any:
-    """Return `tree` with the budgets that stand in `trainer` moved to `rollout`, or as it is if there are none.
-
-    Raises:
-        ConfigError: a budget has two values.
-    """
-    if not isinstance(tree, dict):
-        return tree
-    whole = cast("dict[str, Any]", tree)
-    sections: list[Any] = [whole.get("trainer"), whole.get("rollout") or {}]
-    if not all(isinstance(section, dict) for section in sections):
-        return whole
-    options, budgets = (dict(cast("dict[str, Any]", section)) for section in sections)
-    if not options.keys() & RENAMED.keys():
-        return whole
-    for old, name in RENAMED.items():
-        value = options.get(old)
-        if value is not None and not isinstance(value, int):
-            continue  # no budget: the schema refuses it
-        options.pop(old, None)
-        beside = budgets.get(name)
-        if value is not None and isinstance(beside, int) and beside != value:
-            raise ConfigError(
-                f"{source}: `trainer.{old}` is {value} and `rollout.{name}` is {beside}, but they are one budget. "
-                f"Remove `trainer.{old}`"
-            )
-        if value is not None and beside is None:
-            budgets[name] = value
-    return {**whole, "trainer": options, "rollout": budgets}

@@ -20,7 +20,7 @@ from orl_core.numbers import non_finite
 from orl_core.text import nearest
 
 MOST_MISTAKES = 20  # in one message
-MOST_CHARACTERS = 200  # of a key or a value in it
+MOST_CHARACTERS = 200  # of a value in it
 _SHOWN = (inspect.IntType, inspect.FloatType, inspect.BoolType, inspect.LiteralType, inspect.NoneType, inspect.DateType)
 
 
@@ -65,7 +65,7 @@ class _Search:
         kinds = self._kinds_of(value, holder, path) if is_struct else dict.fromkeys(value, get_args(holder)[1])
         rest: dict[object, object] = {}
         for key, member_kind in kinds.items():
-            name = _name(key)
+            name = str(key)
             wrong_key = not is_struct and self.sound(key, get_args(holder)[0], f"key {name} in {path}") is UNSET
             member = self.sound(value[key], member_kind, f"{path}.{name}")
             if wrong_key or member is UNSET:
@@ -84,7 +84,7 @@ class _Search:
     def _kinds_of(self, value: dict[object, object], holder: type[Struct], path: str) -> dict[object, Any]:
         """Return the types of the keys of `value` that are fields of `holder`; others, and missing ones, are wrong."""
         fields = {field.encode_name: field for field in structs.fields(holder)}
-        for name in (_name(key) for key in value if key not in fields):
+        for name in (str(key) for key in value if key not in fields):
             near = nearest(name, fields) if len(self.mistakes) < MOST_MISTAKES else ""
             self._wrong(f"`{path}` has no key `{name}`: {f'did you mean `{near}`?' if near else 'remove it'}")
         for name in (name for name, field in fields.items() if field.required and name not in value):
@@ -95,10 +95,6 @@ class _Search:
     def _wrong(self, mistake: str) -> msgspec.UnsetType:
         self.mistakes.append(mistake)
         return UNSET
-
-
-def _name(key: object) -> str:
-    return "number" if non_finite(key, "key") else str(key)[:MOST_CHARACTERS]
 
 
 def _holder(value: object, kind: Any) -> Any:

@@ -1,8 +1,7 @@
 """Read YAML as plain JSON types, for `load_config`. This module knows nothing of the schema.
 
 PyYAML is imported here alone, so that importing orl_core does not pay for it. The loader differs from PyYAML's safe one
-in two points: a key that appears twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot). The size of a
-file is limited.
+in two points: a key that appears twice is an error, and `1e-5` is a number (YAML 1.1 asks for a dot).
 """
 
 from __future__ import annotations
@@ -20,15 +19,12 @@ from orl_core.errors import ConfigError
 _REFUSALS = (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
-MOST_BYTES = 256 << 10  # of a file
-
-
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep=True)
         if len(mapping) != len(node.value):
             counts = Counter(str(key.value) for key, _ in node.value)
-            twice = max(counts, key=lambda key: counts[key])[:80]
+            twice = max(counts, key=lambda key: counts[key])
             raise yaml.constructor.ConstructorError(None, None, f"key `{twice}` appears twice", node.start_mark)
         return mapping
 
@@ -42,17 +38,6 @@ FLOATS = (
 _Loader.add_implicit_resolver(*FLOATS)  # pyright: ignore[reportUnknownMemberType]
 
 
-def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float | str:
-    """Make a number. `1:30` is text, as in YAML 1.2: in base 60 a long one takes time that grows with its square."""
-    if ":" in node.value:
-        return str(node.value)
-    return loader.construct_yaml_int(node) if node.tag.endswith(":int") else loader.construct_yaml_float(node)
-
-
-for _kind in ("int", "float"):
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
-
-
 def read(path: Path) -> dict[str, Any]:
     """Return the mapping in the YAML file at `path`.
 
@@ -60,27 +45,13 @@ def read(path: Path) -> dict[str, Any]:
         ConfigError: no such file, not readable, not YAML, or not a mapping.
     """
     try:
-        text = _text_of(path)
+        text = path.read_bytes().decode()
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{path}: cannot be read: {exc}") from exc
     tree = _parse(text, str(path))
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected a mapping with `environments:` at the top - at `$`")
     return cast("dict[str, Any]", tree)
-
-
-def _text_of(path: Path) -> str:
-    """Return the text of a file of at most MOST_BYTES, in UTF-8.
-
-    Raises:
-        ValueError: it is larger, or no UTF-8.
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        raw = file.read(MOST_BYTES + 1)
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
-    return raw.decode()
 
 
 def override(tree: dict[str, Any], text: str) -> None:
@@ -121,7 +92,7 @@ def read_template(tree: dict[str, Any], source: str) -> None:
     if not isinstance(named, str) or _is_template(named):
         return
     try:
-        text = _text_of(Path(named))
+        text = Path(named).read_bytes().decode()
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{source}: {named} cannot be read: {exc} - at `$.chat_template`") from exc
     if not _is_template(text):
