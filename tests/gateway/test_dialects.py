@@ -11,11 +11,24 @@ import msgspec
 import pytest
 from anthropic.types import Message as AnthropicMessage
 from anthropic.types import RawMessageStreamEvent
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from orl_core.messages import ToolCall
-from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused, SentCall
+from orl_gateway.dialects import (
+    ANTHROPIC,
+    CHAT,
+    RESPONSES,
+    ClientApi,
+    History,
+    ModelRequest,
+    Reply,
+    RequestRefused,
+    SentCall,
+    conversation,
+)
 from pydantic import TypeAdapter
 
 from tests.gateway.agents import LOOK
@@ -42,11 +55,15 @@ def wire(tree: object) -> bytes:
     return json.dumps(tree).encode()
 
 
+def said(request: ModelRequest) -> ModelRequest:
+    """The request without what belongs to one memory."""
+    return structs.replace(request, items=(), last=None)
+
+
 @pytest.mark.parametrize("name", APIS)
 def test_requests_are_read_as_golden(name: str) -> None:
     for case in golden(name)["requests"]:
-        read = structs.replace(APIS[name].read(wire(case["wire"])), items=())
-        assert read == msgspec.convert(case["read"], ModelRequest)
+        assert said(APIS[name].read(wire(case["wire"]))) == msgspec.convert(case["read"], ModelRequest)
 
 
 @pytest.mark.parametrize("name", APIS)
@@ -123,7 +140,7 @@ def test_values_that_change_nothing_are_as_golden(api: ClientApi) -> None:
     for kind in ("changes_nothing", "given_way"):
         for name, values in table[kind].items():
             for value in values:
-                assert api.read(wire({**body, name: value})) == api.read(wire(body)), (name, value)
+                assert said(api.read(wire({**body, name: value}))) == said(api.read(wire(body))), (name, value)
     for name, values in table["refused"].items():
         for value in values:
             with pytest.raises(RequestRefused, match=f"`{name}`"):
@@ -191,7 +208,8 @@ def without_calls(tree: dict[str, Any]) -> dict[str, Any]:
 def test_reasoning_that_claude_code_asks_for_is_the_trainers() -> None:
     edits = [{"type": "clear_thinking_20251015", "keep": "all"}]
     asked = {"output_config": {"effort": "high"}, "context_management": {"edits": edits}}
-    assert ANTHROPIC.read(wire({"messages": [USER], **asked})) == ANTHROPIC.read(wire({"messages": [USER]}))
+    plain = said(ANTHROPIC.read(wire({"messages": [USER]})))
+    assert said(ANTHROPIC.read(wire({"messages": [USER], **asked}))) == plain
 
 
 def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
@@ -217,3 +235,28 @@ def test_prompt_too_long_is_said_as_clients_of_anthropic_read_it() -> None:
     error = ANTHROPIC.error(RequestRefused("9 ids of 8", code="context_length_exceeded"))["error"]
     assert error["message"].startswith("prompt is too long")
     assert error["type"] == "invalid_request_error"
+
+
+WORDS = st.sampled_from([{"role": role, "content": text} for role in ("user", "assistant", "system") for text in "ab"])
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=APIS)
+@given(
+    conversations=st.lists(st.lists(WORDS, max_size=5), min_size=1, max_size=8),
+    remembered=st.sampled_from([0, 1 << 25]),
+)
+def test_memory_of_requests_changes_nothing(api: ClientApi, conversations: list[Any], remembered: int) -> None:
+    """Each request is read as if it were the only one, also after the memory was cleared."""
+    history = History()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conversation, "REMEMBERED", remembered)
+        for messages in (*conversations, *conversations):
+            body = wire({"input" if api is RESPONSES else "messages": messages})
+            assert found(api, body, history) == found(api, body, History())
+
+
+def found(api: ClientApi, body: bytes, history: History) -> ModelRequest | str:
+    try:
+        return said(api.read(body, history))
+    except RequestRefused as refusal:
+        return str(refusal)

@@ -12,18 +12,19 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import TypeVar
 
+from msgspec import Struct
+
 from orl_gateway.dialects import Reply, RequestRefused
 
 T = TypeVar("T")
 
 
-class _Asked:
-    """One request: its task, the clients that wait for the answer, and whether one of them got it."""
+class _Asked(Struct):
+    """One request: its task, how many clients wait for the answer, and whether one of them got it."""
 
-    def __init__(self, task: asyncio.Task[Reply]) -> None:
-        self.task = task
-        self.waiting = 0
-        self.delivered = False
+    task: asyncio.Task[Reply]
+    waiting: int = 0
+    delivered: bool = False
 
 
 class Retries:

@@ -138,7 +138,7 @@ class Gateway:
                 episode = self._episode(http)
                 body, asked = await read(http, episode, api)
                 retried = http.headers.get(_RETRIES, "0") != "0"
-                request = http.path.encode() + episode.history.bodies.digest(body)
+                request = http.path.encode() + body
 
                 async def ask() -> Reply:
                     return await episode.ask(asked)

@@ -8,8 +8,8 @@ engine, no session and no budgets.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct, structs
 from orl_core.errors import RenderError, boundary
@@ -20,9 +20,8 @@ from orl_rollout.loop.token_buffer import TokenBuffer
 
 from orl_gateway.answer import NO_ANSWER, Answer
 from orl_gateway.causes import cause_of_root
-from orl_gateway.dialects import ModelRequest
-from orl_gateway.dialects.bodies import LINES
-from orl_gateway.matching import begins, keys_of, next_key
+from orl_gateway.dialects import Link, ModelRequest
+from orl_gateway.matching import next_key, root_key
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -36,7 +35,7 @@ class Place(Struct, frozen=True, kw_only=True):
     node: Node | None
     messages: tuple[Message, ...]
     key: bytes
-    cause: BranchCause | None
+    cause: BranchCause | None = None
 
 
 class Node:
@@ -79,16 +78,17 @@ class Node:
 
 
 class _Walk(Struct, frozen=True):
-    """What `Tree.place` found along the messages of one request, for those that begin with them."""
+    """What is known at one message of a conversation. `key` is that of the conversation.
 
-    messages: tuple[Message, ...]
-    tools: tuple[ToolSpec, ...]
-    call_ids: tuple[tuple[str, ...], ...]
-    keys: list[bytes]
-    alive: Sequence[Node]
-    last: Node | None
-    changed: bool
-    start: int
+    `alive` are the turns that said the last action so far, `last` is the last turn that was found, and `start` counts
+    the messages up to it. `changed` tells that the reasoning of an action is not what was sampled.
+    """
+
+    key: bytes
+    alive: Sequence[Node] = ()
+    last: Node | None = None
+    changed: bool = False
+    start: int = 0
 
 
 class Tree:
@@ -104,43 +104,51 @@ class Tree:
         self.dropped: set[int] = set()
         self._renderer = renderer
         self._strips = strips
-        self._walks: deque[_Walk] = deque(maxlen=LINES)
+        self._walks: WeakKeyDictionary[Link, _Walk] = WeakKeyDictionary()
         self._by_key: dict[bytes, list[Node]] = {}
         self._by_calls: dict[tuple[str, ...], Node] = {}
         self._rendered: tuple[Place, Place, tuple[int, ...]] | None = None  # the last one: agents count before they ask
 
     def place(self, request: ModelRequest) -> Place:
         """Return where `request` continues. Nothing is rendered or changed."""
-        walked = next((walk for walk in self._walks if _begins(request, walk)), None)
-        keys = keys_of(request, walked.keys if walked else (), self._as_sent)
-        key = keys[-1]
-        alive: Sequence[Node] = walked.alive if walked else ()  # the turns that said the request's last action so far
-        last, changed, start = (walked.last, walked.changed, walked.start) if walked else (None, False, 0)
-        for index in range(len(walked.messages) if walked else 0, len(request.messages)):
-            message = request.messages[index]
-            if message.role != "assistant":
-                continue
-            said = [node for node in self._by_key.get(keys[index], ()) if node.parent is None or node.parent in alive]
-            alive = [node for node in said if _reasons_alike(node, message, request.messages)]
-            changed = changed or bool(said and not alive)
-            alive = [node for node in alive if node.reply.call_ids == request.call_ids[index]] or alive
-            if alive:
-                last, start = alive[-1], index + 1
-                if not message.text.strip() and last.reply.text.strip():
-                    self.dropped.add(last.index)
-        walked = _Walk(request.messages, request.tools, request.call_ids, keys, alive, last, changed, start)
-        self._walks.appendleft(walked)
-        new = request.messages[start:]
-        if last is not None and all(message.role != "assistant" for message in new):
-            messages = _with_refused(last, new)
-            return Place(request=request, node=last, messages=messages, key=key, cause=None)
-        cause = BranchCause.REASONING if changed else BranchCause.EDIT if last is not None else None
-        return Place(request=request, node=None, messages=request.messages, key=key, cause=cause)
+        walk = self._walk(request)
+        new = request.messages[walk.start :]
+        if walk.last is not None and all(message.role != "assistant" for message in new):
+            return Place(request=request, node=walk.last, messages=_with_refused(walk.last, new), key=walk.key)
+        cause = BranchCause.REASONING if walk.changed else BranchCause.EDIT if walk.last is not None else None
+        return Place(request=request, node=None, messages=request.messages, key=walk.key, cause=cause)
 
-    def _as_sent(self, message: Message, call_ids: tuple[str, ...]) -> Message:
+    def _walk(self, request: ModelRequest) -> _Walk:
+        """Return what is known at the last message of `request`. Messages of an earlier request are not looked at."""
+        new: list[Link] = []
+        link = request.last
+        while link is not None and link not in self._walks:
+            new.append(link)
+            link = link.before
+        walk = self._walks[link] if link is not None else _Walk(root_key(request.tools))
+        for index, link in enumerate(reversed(new), len(request.messages) - len(new)):
+            walk = self._walks[link] = self._step(walk, link, index, request.messages)
+        return walk
+
+    def _step(self, walk: _Walk, link: Link, index: int, messages: Sequence[Message]) -> _Walk:
+        """Return what is known at `link`, which holds `messages[index]`, given what is known before it."""
+        message, key = link.message, next_key(walk.key, self._as_sent(link))
+        if message.role != "assistant":
+            return structs.replace(walk, key=key)
+        said = [node for node in self._by_key.get(key, ()) if node.parent is None or node.parent in walk.alive]
+        alive = [node for node in said if _reasons_alike(node, message, messages)]
+        changed = walk.changed or bool(said and not alive)
+        alive = [node for node in alive if node.reply.call_ids == link.call_ids] or alive
+        if not alive:
+            return structs.replace(walk, key=key, alive=(), changed=changed)
+        if not message.text.strip() and alive[-1].reply.text.strip():
+            self.dropped.add(alive[-1].index)
+        return _Walk(key, alive, alive[-1], changed, index + 1)
+
+    def _as_sent(self, link: Link) -> Message:
         """Return the message with the text that a client left out: the ids of its calls say which reply is meant."""
-        node = self._by_calls.get(call_ids) if call_ids and not message.text.strip() else None
-        return structs.replace(message, content=node.reply.message.content) if node else message
+        node = self._by_calls.get(link.call_ids) if link.call_ids and not link.message.text.strip() else None
+        return structs.replace(link.message, content=node.reply.message.content) if node else link.message
 
     def observe(self, place: Place) -> tuple[Place, tuple[int, ...]]:
         """Return the ids of what is new, and the place that they are for.
@@ -240,13 +248,6 @@ class Tree:
                 hidden = self._renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=node.after)
             node.turn, node.stripped = structs.replace(turn, stripped_spans=hidden), True
         return node
-
-
-def _begins(request: ModelRequest, walk: _Walk) -> bool:
-    """Return whether the request begins with the messages of the walk."""
-    if walk.tools is not request.tools or walk.call_ids != request.call_ids[: len(walk.messages)]:
-        return False
-    return begins(walk.messages, request)
 
 
 def _same_place(one: Place, other: Place) -> bool:

@@ -5,6 +5,7 @@ The readers and writers beside this module convert it. The module knows no token
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct, field
@@ -33,6 +34,27 @@ class RequestRefused(OrlError):
         self.status = status
 
 
+class Link(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
+    """The last message of a conversation, and the conversation before it. Equal is what is one object.
+
+    `call_ids` are the ids of the message's calls. `calls` counts the calls of the conversation. `answers` is the place
+    of the call that the message answers among them, -1 if it answers none.
+    """
+
+    before: Link | None
+    message: Message
+    call_ids: tuple[str, ...] = ()
+    calls: int = 0
+    answers: int = -1
+
+    def back(self) -> Iterator[Link]:
+        """Yield the links of the conversation, the last one first."""
+        link: Link | None = self
+        while link is not None:
+            yield link
+            link = link.before
+
+
 class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One call of the model by an agent. N = len(messages).
 
@@ -41,11 +63,13 @@ class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `namespaces` are those of tools that have one, by the tool's name here: Responses has them. `allows_calls` is false
     where the agent wants no call now; `allows_parallel` where it wants one at most. `demand` names the tool that must
     be called, "" is any, None demands nothing. `allowed` are the tools that may be called, None is all.
+    `last` is the conversation as `History` keeps it: two requests that begin with the same bytes share its beginning.
     `items` is the input as the client wrote it, of an API whose later requests may refer to it.
     """
 
     messages: tuple[Message, ...]
     call_ids: tuple[tuple[str, ...], ...]
+    last: Link | None = None
     tools: tuple[ToolSpec, ...] = ()
     namespaces: dict[str, str] = field(default_factory=dict[str, str])
     model: str = ""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
-from msgspec import Struct
 from orl_core.errors import boundary
 from orl_core.messages import ToolSpec
 
 from orl_gateway.dialects.exchange import RequestRefused
-from orl_gateway.dialects.reading import forced_call, unsupported
+from orl_gateway.dialects.reading import ToolChoice, unsupported
 
 KEEPALIVE = b": keepalive\n\n"
 
@@ -48,14 +46,6 @@ def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
     )
 
 
-class ToolChoice(Struct, frozen=True, kw_only=True):
-    """What `tool_choice` allows and demands; the fields are those of ModelRequest."""
-
-    allows_calls: bool = True
-    demand: str | None = None
-    allowed: frozenset[str] | None = None
-
-
 def tool_choice(choice: object) -> ToolChoice:
     """Read `tool_choice`: a word, a function that must be called, or a list of the tools that may be called.
 
@@ -79,16 +69,6 @@ def _allowed(fields: Any) -> ToolChoice:
     with boundary(RequestRefused, "reading `tool_choice`"):
         names = frozenset(tool.get("function", tool)["name"] for tool in fields["tools"])
     return ToolChoice(demand="" if fields.get("mode") == "required" else None, allowed=names)
-
-
-def choice_faults(choice: object, *, samples: bool) -> Iterator[RequestRefused]:
-    """Yield what cannot be obeyed of `tool_choice`; `samples` as for `forced_call`."""
-    try:
-        chosen = tool_choice(choice)
-    except RequestRefused as refusal:
-        yield refusal
-    else:
-        yield from forced_call(chosen.demand, samples=samples)
 
 
 def error(refusal: RequestRefused) -> dict[str, Any]:

@@ -7,7 +7,7 @@ trainer's, because a sampled id's logprob must be that of the policy that is tra
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -20,8 +20,7 @@ from orl_core.messages import TextBlock
 from orl_gateway.dialects.exchange import RequestRefused
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Struct)
-_LIST = Decoder(list[Raw])
+F = TypeVar("F", bound="Fields")
 TOOLS = Decoder(list[dict[str, Any]])
 NO_TOOLS = Raw(b"[]")
 
@@ -64,11 +63,35 @@ _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "summar
 _IMAGE_PARTS = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
 
 
-def read_body(body: bytes, form: type[F], faults: Callable[[F], Iterable[RequestRefused]]) -> F:
+class ToolChoice(Struct, frozen=True, kw_only=True):
+    """What `tool_choice` allows and demands; the fields are those of ModelRequest."""
+
+    allows_calls: bool = True
+    demand: str | None = None
+    allowed: frozenset[str] | None = None
+
+
+class Fields(Struct, kw_only=True):
+    """Fields of a request in one API. One of the type `Raw` is not read: it may hold the whole history."""
+
+    def choice(self) -> ToolChoice:
+        """Return what the choice of tools says.
+
+        Raises:
+            RequestRefused: it is none that the API has.
+        """
+        raise NotImplementedError
+
+    def faults(self) -> Iterator[RequestRefused]:
+        """Yield what cannot be obeyed of the other fields."""
+        raise NotImplementedError
+
+
+def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
     """Return a request's JSON as `form`. Null is the same as no value.
 
-    Fields of `form`, TRAINERS_FIELDS and BOOKKEEPING_FIELDS are known. A field of the type `Raw` is not read: it may
-    hold the whole history. `faults` yields what cannot be obeyed of the known fields; all is refused at once.
+    Fields of `form`, TRAINERS_FIELDS and BOOKKEEPING_FIELDS are known. What cannot be obeyed is refused at once.
+    `samples` tells that a call which a client demands is sampled like any other.
 
     Raises:
         RequestRefused: the body is no JSON object, a field has the wrong type, or it is none that can be obeyed.
@@ -79,7 +102,8 @@ def read_body(body: bytes, form: type[F], faults: Callable[[F], Iterable[Request
         readers = _readers(form)
         asked = form(**{name: read_field(name, given[name], readers[name]) for name in given.keys() & readers.keys()})
         unknown = sorted(given.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS)
-        found = [*_refused([name for name in unknown if not _is_neutral(name, given[name])]), *faults(asked)]
+        refused = [name for name in unknown if not _is_neutral(name, given[name])]
+        found = [*_refused(refused), *asked.faults(), *_choice_faults(asked, samples=samples)]
     if found:
         raise RequestRefused("; ".join(map(str, found)), code="unsupported")
     return asked
@@ -116,26 +140,21 @@ def read_field(name: str, text: bytes | Raw, reader: Decoder[T]) -> T:
         raise RequestRefused(f"reading `{name}`: {exc}") from exc
 
 
-def parts_of(name: str, text: bytes | Raw) -> list[bytes]:
-    """Return the members of the list `name`, as the client wrote them.
-
-    Raises:
-        RequestRefused: it is no list.
-    """
-    return [bytes(part) for part in read_field(name, text, _LIST)]
-
-
 def unsupported(what: str, remedy: str = "leave it out") -> RequestRefused:
     """Return the refusal of a part of a request that the gateway cannot obey."""
     return RequestRefused(f"{what} is not supported by this gateway: {remedy}", code="unsupported")
 
 
-def forced_call(demand: str | None, *, samples: bool) -> Iterator[RequestRefused]:
-    """Yield the refusal of a call that is demanded, unless the agent lives with what is sampled freely.
+def _choice_faults(asked: Fields, *, samples: bool) -> Iterator[RequestRefused]:
+    """Yield the refusal of a choice that cannot be obeyed, or of a call that is demanded, unless `samples`.
 
-    `demand` is as in ModelRequest. Decoding that enforces a call would sample from another policy than the one that is
-    trained (law L1).
+    Decoding that enforces a call would sample from another policy than the one that is trained (law L1).
     """
+    try:
+        demand = asked.choice().demand
+    except RequestRefused as refusal:
+        yield refusal
+        return
     if demand is not None and not samples:
         which = f" of `{demand}`" if demand else ""
         remedy = "send `auto`, or set `agent.forced_calls: sample`"
