@@ -20,7 +20,7 @@ from orl_core.config import EnvironmentConfig
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
 from orl_gateway import Episode, Gateway, server
-from orl_gateway.dialects import Reply
+from orl_gateway.dialects import CHAT, Reply
 from orl_gateway.retries import Retries
 from orl_rollout import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
@@ -31,6 +31,7 @@ from tests.gateway.agents import LOOK, Model, episode_of, generation_of
 CHAT_TOOLS: Any = [{"type": "function", "function": LOOK}]
 USER: Any = {"role": "user", "content": "Begin."}
 HELLO = {"model": "m", "messages": [USER]}
+SAME, OTHER = (CHAT.read(json.dumps({**HELLO, "model": name}).encode()) for name in "ab")
 
 
 class Served:
@@ -316,15 +317,15 @@ def replied(name: str, calls: list[str]) -> Callable[[], Any]:
 async def test_retries_join_and_replay() -> None:
     retries, calls = Retries(), list[str]()
     async with (
-        retries.answer(b"x", replied("a", calls), retried=False) as first,
-        retries.answer(b"x", replied("b", calls), retried=True) as second,
+        retries.answer(SAME, replied("a", calls), retried=False) as first,
+        retries.answer(SAME, replied("b", calls), retried=True) as second,
     ):
         assert (await first).name == (await second).name == "a"
-    async with retries.answer(b"x", replied("c", calls), retried=True) as third:
+    async with retries.answer(SAME, replied("c", calls), retried=True) as third:
         assert (await third).name == "a"
-    async with retries.answer(b"x", replied("d", calls), retried=False) as fourth:
+    async with retries.answer(SAME, replied("d", calls), retried=False) as fourth:
         assert (await fourth).name == "d"
-    async with retries.answer(b"y", replied("e", calls), retried=True) as other:
+    async with retries.answer(OTHER, replied("e", calls), retried=True) as other:
         assert (await other).name == "e"
     assert calls == ["a", "d", "e"]
     await retries.close()
@@ -333,9 +334,9 @@ async def test_retries_join_and_replay() -> None:
 async def test_answer_that_nobody_got_is_given_to_who_asks_again() -> None:
     retries, calls = Retries(), list[str]()
     with pytest.raises(ConnectionResetError):
-        async with retries.answer(b"x", replied("a", calls), retried=False):
+        async with retries.answer(SAME, replied("a", calls), retried=False):
             raise ConnectionResetError
-    async with retries.answer(b"x", replied("b", calls), retried=False) as answer:
+    async with retries.answer(SAME, replied("b", calls), retried=False) as answer:
         assert (await answer).name == "a"
     await retries.close()
 
@@ -347,9 +348,9 @@ async def test_failed_answer_is_asked_for_again() -> None:
         raise EngineError("gone")
 
     with pytest.raises(EngineError):
-        async with retries.answer(b"x", fails, retried=False) as answer:
+        async with retries.answer(SAME, fails, retried=False) as answer:
             await answer
-    async with retries.answer(b"x", replied("b", calls), retried=True) as answer:
+    async with retries.answer(SAME, replied("b", calls), retried=True) as answer:
         assert (await answer).name == "b"
     await retries.close()
 

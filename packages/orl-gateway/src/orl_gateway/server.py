@@ -136,14 +136,13 @@ class Gateway:
         async def handler(http: web.Request) -> web.StreamResponse:
             try:
                 episode = self._episode(http)
-                body, asked = await read(http, episode, api)
+                asked = await read(http, episode, api)
                 retried = http.headers.get(_RETRIES, "0") != "0"
-                request = http.path.encode() + body
 
                 async def ask() -> Reply:
                     return await episode.ask(asked)
 
-                async with episode.retries.answer(request, ask, retried=retried) as answer:
+                async with episode.retries.answer(asked, ask, retried=retried) as answer:
                     return await self._deliver(http, api, asked, answer)
             except RequestRefused as refusal:
                 return web.json_response(api.error(refusal), status=refusal.status, headers=_HEADERS)
@@ -251,15 +250,14 @@ async def read_whole(http: web.Request) -> bytes:
     return b"".join(blocks)
 
 
-async def read(http: web.Request, episode: Episode, api: ClientApi) -> tuple[bytes, ModelRequest]:
-    """Return the body of a request of the model, and what it asks; a refusal is noted in the episode.
+async def read(http: web.Request, episode: Episode, api: ClientApi) -> ModelRequest:
+    """Return a request of the model; a refusal is noted in the episode.
 
     Raises:
         RequestRefused: it cannot be obeyed.
     """
     try:
-        body = await read_whole(http)
-        return body, api.read(body, episode.history)
+        return api.read(await read_whole(http), episode.history)
     except RequestRefused as refusal:
         episode.state.refusal = refusal
         raise
