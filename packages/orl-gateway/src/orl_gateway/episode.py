@@ -29,7 +29,7 @@ from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 
 from orl_gateway.allowance import Allowance
-from orl_gateway.answer import answer_of, reasoning_tokens
+from orl_gateway.answer import reasoning_tokens, reply_to
 from orl_gateway.dialects import History, ModelRequest, Reply, RequestRefused
 from orl_gateway.retries import Retries
 from orl_gateway.state import EpisodeState
@@ -295,13 +295,13 @@ class Episode:
             created=int(time.time()),
         )
         most = self._renderer.certificate.calls_per_action
-        answer = answer_of(action, place.request, counted, cut=cut, most=most)
-        turn = structs.replace(turn, action=action, spans=spans, results=answer.results)
-        self.tree.commit(place, turn, answer, context)
+        reply = reply_to(place.request, action, counted, cut=cut, most=most)
+        turn = structs.replace(turn, action=action, spans=spans, results=reply.results)
+        self.tree.commit(place, turn, reply, context)
         if place.request.items:  # a later request may name the reply
-            self.history.replies[answer.reply.name] = place.request, answer.reply
-        self._unmet += not answer.reply.meets(place.request.demand)
-        return answer.reply
+            self.history.replies[reply.name] = place.request, reply
+        self._unmet += not reply.meets(place.request.demand)
+        return reply
 
 
 def _too_long(shown: int | None, limit: int) -> RequestRefused:

@@ -39,7 +39,7 @@ from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.signals import interrupt
 
-from orl_gateway.dialects import CHAT, RequestRefused
+from orl_gateway.dialects import RequestRefused
 from orl_gateway.episode import Episode
 from orl_gateway.server import Gateway, key_of, read_whole
 
@@ -194,12 +194,8 @@ class Recorder:
         """
         session = self._sessions.get(token)
         if session is None or session.ended.is_set():
-            raise _unknown()
+            raise RequestRefused("no session has this token", code="unknown_token", status=401)
         return session
-
-    def _ended_of(self, token: str) -> dict[str, asyncio.Future[dict[str, Any]]]:
-        """Return what was said of the ended sessions of a token, by the sessions' ids."""
-        return {name: told for (of, name), told in self._ended.items() if of == token}
 
     async def _hold(self, token: str, session: _Recorded) -> None:
         """Keep a session open to its end, and record it. The key opens another one then."""
@@ -238,9 +234,9 @@ class Recorder:
     async def _post(self, http: web.Request) -> web.Response:
         """Begin a session for who has the key."""
         if not secrets.compare_digest(os.fsencode(key_of(http)), self._key.encode()):
-            return _refused(RequestRefused("the key of the gateway begins sessions", code="unknown_token", status=401))
+            raise RequestRefused("the key of the gateway begins sessions", code="unknown_token", status=401)
         if self._closing:
-            return _refused(RequestRefused("the gateway ends", status=503))
+            raise RequestRefused("the gateway ends", status=503)
         token = await self.begin()
         url = self.gateway.base_url(token)
         id_ = self._sessions[token].episode.job.rollout_id
@@ -249,30 +245,19 @@ class Recorder:
 
     async def _get(self, http: web.Request) -> web.Response:
         """Return the id of the session that a token has now."""
-        try:
-            return web.json_response({"id": self._open(http.match_info["token"]).episode.job.rollout_id})
-        except RequestRefused as refusal:
-            return _refused(refusal)
+        return web.json_response({"id": self._open(http.match_info["token"]).episode.job.rollout_id})
 
     async def _delete(self, http: web.Request) -> web.Response:
         """End a session, with its reward if the body has one. A repeated request gets the same answer."""
         token, id_ = http.match_info["token"], http.query.get("session", "")
-        try:
-            ended = self._ended_of(token)
-            if id_ in ended or (ended and token not in self._sessions):
-                return web.json_response(await asyncio.shield(ended.get(id_) or [*ended.values()][-1]))
-            self._open(token)
-            body = await read_whole(http)
-            with boundary(RequestRefused, "reading the body"):
-                given = msgspec.json.decode(body or b"{}", type=_End)
-            outcome = await self.end(token, given.reward, id_)
-        except RequestRefused as refusal:
-            return _refused(refusal)
-        return web.json_response(_told(outcome))
-
-
-def _unknown() -> RequestRefused:
-    return RequestRefused("no session has this token", code="unknown_token", status=401)
+        ended = {name: told for (of, name), told in self._ended.items() if of == token}
+        if id_ in ended or (ended and token not in self._sessions):
+            return web.json_response(await asyncio.shield(ended.get(id_) or [*ended.values()][-1]))
+        self._open(token)
+        body = await read_whole(http)
+        with boundary(RequestRefused, "reading the body"):
+            given = msgspec.json.decode(body or b"{}", type=_End)
+        return web.json_response(_told(await self.end(token, given.reward, id_)))
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
@@ -286,10 +271,6 @@ def _told(outcome: Outcome) -> dict[str, Any]:
         "rows": len(outcome.datums),
         "sampled_tokens": sum(len(turn.action_ids) for turn in trajectory.turns),
     }
-
-
-def _refused(refusal: RequestRefused) -> web.Response:
-    return web.json_response(CHAT.error(refusal), status=refusal.status)
 
 
 async def serve(config: RunConfig, folder: Path, address: GatewayAddress, told: Callable[[str], None]) -> None:

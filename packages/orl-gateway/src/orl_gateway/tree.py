@@ -18,9 +18,8 @@ from orl_core.render import Renderer
 from orl_core.trajectory import ROOT, BranchCause, Turn
 from orl_rollout.loop.token_buffer import TokenBuffer
 
-from orl_gateway.answer import NO_ANSWER, Answer
 from orl_gateway.causes import cause_of_root
-from orl_gateway.dialects import Link, ModelRequest
+from orl_gateway.dialects import Link, ModelRequest, Reply
 from orl_gateway.matching import next_key, root_key
 
 
@@ -39,7 +38,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Node:
-    """One turn in the tree. `reply` is what the agent was sent, `refused` are the results of the calls that it was not.
+    """One turn in the tree. `reply` is what the agent was sent.
 
     `before` counts the ids that the turn was shown of those that it continues, which are stripped by then. `results`
     counts the tool results rendered up to the action, `after` is the role of the last message before it.
@@ -47,13 +46,12 @@ class Node:
     action, until a turn continues with them.
     """
 
-    def __init__(self, index: int, place: Place, turn: Turn, answer: Answer) -> None:
+    def __init__(self, index: int, place: Place, turn: Turn, reply: Reply) -> None:
         self.index = index
         self.parent = place.node
         self.before: int = place.node.before + place.node.length if place.node else 0
         self.turn = turn
-        self.reply = answer.reply
-        self.refused = answer.refused
+        self.reply = reply
         self.tools: tuple[ToolSpec, ...] = place.request.tools
         self.opening = () if place.node else place.messages
         answered = sum(message.role == "tool" for message in place.messages)
@@ -212,10 +210,10 @@ class Tree:
             kept.cut(begins + start, begins + end)
         return kept
 
-    def commit(self, place: Place, turn: Turn, answer: Answer | None, context: TokenBuffer) -> Node:
+    def commit(self, place: Place, turn: Turn, reply: Reply | None, context: TokenBuffer) -> Node:
         """Store a turn that was sampled at `place`, and return its node. `context` are the ids up to its end.
 
-        A turn without an answer was not finished: nothing can continue it.
+        A turn without a reply was not finished: nothing can continue it.
         """
         before = place.node
         follows = (before.index if before else ROOT) == len(self.nodes) - 1
@@ -230,11 +228,11 @@ class Tree:
             branch=cause,
             messages=place.messages,
         )
-        node = Node(len(self.nodes), place, turn, answer or NO_ANSWER)
+        node = Node(len(self.nodes), place, turn, reply or Reply(name=""))
         self.nodes.append(node)
         if before is not None:
             before.continued = True
-        if answer is not None:
+        if reply is not None:
             node.context = context
             self._by_key.setdefault(next_key(place.key, node.reply.message), []).append(node)
             self._by_calls[node.reply.call_ids] = node
@@ -277,6 +275,6 @@ def _with_refused(node: Node, new: tuple[Message, ...]) -> tuple[Message, ...]:
     if not given:
         return new
     others = [message for message in new if message.role != "tool"]
-    for position, result in node.refused:
+    for position, result in node.reply.refused:
         given.insert(position, Message(role="tool", name=result.name, content=result.content))
     return (*given, *others)

@@ -223,11 +223,6 @@ def _deltas(block: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "text_delta", "text": block["text"]}]
 
 
-def count_body(tokens: int) -> dict[str, int]:
-    """Return the answer to a request for a count."""
-    return {"input_tokens": tokens}
-
-
 def error(refusal: RequestRefused) -> dict[str, Any]:
     """Return the body of an error.
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 from orl_core.errors import OrlError
-from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
+from orl_core.messages import Message, TextBlock, ToolCall, ToolResult, ToolSpec
 
 ReplyEnding = Literal["stop", "calls", "length", "stop_sequence"]
 RefusalCode = Literal[
@@ -96,6 +96,7 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `prompt_tokens` is the whole context; `cached_tokens` of it came from the prefix cache; `reasoning_tokens` are part
     of `sampled_tokens`. `created` is in seconds since the epoch. `stop_sequence` is the one that ended the text.
+    `refused` are our own results of the calls that it does not hold, each with its position among all calls.
     """
 
     name: str
@@ -109,6 +110,12 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sampled_tokens: int = 0
     reasoning_tokens: int = 0
     created: int = 0
+    refused: tuple[tuple[int, ToolResult], ...] = ()
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """Return the results that the turn has already: those of an action of which nothing can be done."""
+        return () if self.calls else tuple(result for _, result in self.refused)
 
     @property
     def message(self) -> Message:
