@@ -115,7 +115,7 @@ class Recorder:
         (self._name,) = config.environments
         self._sessions: dict[str, _Recorded] = {}
         self._ended: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}  # by token and id, the newest ones
-        self._judge = ThreadPoolExecutor(max_workers=1, thread_name_prefix="orl-reward")
+        self._scorer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="orl-reward")
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = 0
         self._closing = False
@@ -135,7 +135,7 @@ class Recorder:
             for session in self._sessions.values():
                 session.ended.set()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._judge.shutdown(wait=False, cancel_futures=True)
+            self._scorer.shutdown(wait=False, cancel_futures=True)
             await self.gateway.__aexit__(*exc)
 
     async def begin(self, token: str | None = None) -> str:
@@ -217,7 +217,7 @@ class Recorder:
             await episode.finish()
         environment = self._config.environments[self._name]
         outcome = await asyncio.get_running_loop().run_in_executor(
-            self._judge, outcome_of, episode.trajectory(), environment, self._reward
+            self._scorer, outcome_of, episode.trajectory(), environment, self._reward
         )
         try:
             if episode.asked:
