@@ -13,8 +13,9 @@ from msgspec import structs
 from orl_core.messages import ToolSpec
 from orl_core.render import Renderer
 from orl_core.trajectory import RolloutSpec
-from orl_gateway import Episode, tree
+from orl_gateway import Episode
 from orl_gateway.dialects.conversation import Conversation
+from orl_gateway.episode import tree
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import ScriptedSession, SglangServer
 

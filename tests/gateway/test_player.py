@@ -25,9 +25,9 @@ from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
-from orl_gateway.command import environment_of, run_command
-from orl_gateway.player import AgentPlayer, player_of, variables_of
-from orl_gateway.shared import shared_gateway
+from orl_gateway.agent.agent_player import AgentPlayer, player_of, variables_of
+from orl_gateway.agent.program import environment_of, run_command
+from orl_gateway.api.shared_gateway import shared_gateway
 from orl_rollout.journal.journal import Journal, read_journal
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
@@ -159,7 +159,7 @@ async def test_agent_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatc
         answered.set()
         await waits(episode)
 
-    monkeypatch.setattr("orl_gateway.player.time", Late(answered.is_set))
+    monkeypatch.setattr("orl_gateway.agent.agent_player.time", Late(answered.is_set))
     trajectory = await play(stays, session_of(1.0), timeout=600.0)
     assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.TIMEOUT, 1)
 
@@ -175,8 +175,8 @@ async def test_agent_that_goes_on_after_the_episode_is_ended(monkeypatch: pytest
         await episode.call("look", at=1)
         await waits(episode)
 
-    monkeypatch.setattr("orl_gateway.player.GRACE_SECONDS", 0.01)
-    monkeypatch.setattr("orl_gateway.player.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("orl_gateway.agent.agent_player.GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("orl_gateway.agent.agent_player.POLL_SECONDS", 0.01)
     assert (await play(stays, session_of(1.0))).stop_reason is StopReason.FINISHED
 
 

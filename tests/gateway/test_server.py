@@ -19,9 +19,10 @@ from openai import AsyncOpenAI
 from orl_core.config import EnvironmentConfig
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
-from orl_gateway import Episode, Gateway, server
+from orl_gateway import Episode, Gateway
+from orl_gateway.api import gateway
 from orl_gateway.dialects import CHAT, Reply
-from orl_gateway.retries import Retries
+from orl_gateway.episode.retries import Retries
 from orl_rollout import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
 from orl_testing import ScriptedEngine
@@ -193,7 +194,7 @@ async def test_refusal_is_raised_by_the_sdks_once() -> None:
 
 
 async def test_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "LARGEST_REQUEST", 1 << 20)
+    monkeypatch.setattr(gateway, "LARGEST_REQUEST", 1 << 20)
     async with served(Model(("text",))) as play, aiohttp.ClientSession() as http:
         for size, status in (((1 << 20) - 100, 200), (1 << 20, 413)):
             body = BytesIO(json.dumps({**HELLO, "user": "x" * size}).encode())

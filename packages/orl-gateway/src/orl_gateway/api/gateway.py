@@ -17,10 +17,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from orl_core.errors import OrlError, boundary
 
-from orl_gateway import mcp
+from orl_gateway.api import mcp
 from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused
 from orl_gateway.dialects.models import models_body
-from orl_gateway.episode import Episode
+from orl_gateway.episode.episode import Episode
 
 LARGEST_REQUEST = 64 << 20  # bytes
 KEEPALIVE_SECONDS = 10.0  # of silence, after which a stream begins before its answer is there

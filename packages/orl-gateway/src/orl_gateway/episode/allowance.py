@@ -11,7 +11,7 @@ from orl_core.limits import Limits
 from orl_core.trajectory import StopReason
 
 from orl_gateway.dialects import RequestRefused
-from orl_gateway.state import EpisodeState
+from orl_gateway.episode.state import EpisodeState
 
 
 class Allowance:

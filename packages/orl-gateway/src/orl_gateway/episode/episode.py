@@ -28,13 +28,13 @@ from orl_rollout.loop.loop import INLINE_CHARACTERS
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 
-from orl_gateway.allowance import Allowance
-from orl_gateway.answer import reasoning_tokens, reply_to
 from orl_gateway.dialects import History, ModelRequest, Reply, RequestRefused
-from orl_gateway.retries import Retries
-from orl_gateway.state import EpisodeState
-from orl_gateway.tool_side import ToolSide
-from orl_gateway.tree import Place, Tree
+from orl_gateway.episode.allowance import Allowance
+from orl_gateway.episode.replies import reasoning_tokens, reply_to
+from orl_gateway.episode.retries import Retries
+from orl_gateway.episode.state import EpisodeState
+from orl_gateway.episode.tool_side import ToolSide
+from orl_gateway.episode.tree import Place, Tree
 
 REFUSAL_CHARACTERS = 500  # of a refusal, in an error
 NOT_OBEYED = ("invalid_request", "unsupported")  # refusals that no budget and no ending caused

@@ -18,9 +18,9 @@ from orl_core.render import Renderer
 from orl_core.trajectory import ROOT, BranchCause, Turn
 from orl_rollout.loop.token_buffer import TokenBuffer
 
-from orl_gateway.causes import cause_of_root
 from orl_gateway.dialects import Link, ModelRequest, Reply
-from orl_gateway.matching import next_key, root_key
+from orl_gateway.episode.causes import cause_of_root
+from orl_gateway.episode.matching import next_key, root_key
 
 
 class Place(Struct, frozen=True, kw_only=True):

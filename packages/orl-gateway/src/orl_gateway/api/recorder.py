@@ -39,9 +39,9 @@ from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.signals import interrupt
 
+from orl_gateway.api.gateway import Gateway, key_of, read_whole
 from orl_gateway.dialects import RequestRefused
-from orl_gateway.episode import Episode
-from orl_gateway.server import Gateway, key_of, read_whole
+from orl_gateway.episode.episode import Episode
 
 ENDED = 1024  # sessions whose outcome a repeated DELETE gets again
 

@@ -22,11 +22,11 @@ from orl_rollout.loop.own_results import keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.tool_check import Toolbox
 
-from orl_gateway.allowance import Allowance
-from orl_gateway.matching import canonical
-from orl_gateway.retries import until_closed
-from orl_gateway.state import EpisodeState
-from orl_gateway.tree import Node, Tree
+from orl_gateway.episode.allowance import Allowance
+from orl_gateway.episode.matching import canonical
+from orl_gateway.episode.retries import until_closed
+from orl_gateway.episode.state import EpisodeState
+from orl_gateway.episode.tree import Node, Tree
 
 
 class ToolSide:

@@ -11,7 +11,7 @@ from orl_core.messages import Message, ToolSpec
 from orl_core.trajectory import BranchCause
 
 from orl_gateway.dialects import ModelRequest, Reply
-from orl_gateway.matching import next_key
+from orl_gateway.episode.matching import next_key
 
 RECENT = 64  # turns that are compared: the cost of a request does not grow with the episode
 TELLING = 16  # characters of a text that the model said, from which on a copy of it is no accident

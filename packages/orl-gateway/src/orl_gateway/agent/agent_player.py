@@ -26,10 +26,10 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
 from orl_rollout.runtime.player import Player
 
-from orl_gateway.command import check_command, run_command
-from orl_gateway.episode import Episode
-from orl_gateway.server import Gateway
-from orl_gateway.shared import shared_gateway
+from orl_gateway.agent.program import check_command, run_command
+from orl_gateway.api.gateway import Gateway
+from orl_gateway.api.shared_gateway import shared_gateway
+from orl_gateway.episode.episode import Episode
 
 POLL_SECONDS = 0.25
 SHOWN_CHARACTERS = 1_000  # of a program's output, in an error

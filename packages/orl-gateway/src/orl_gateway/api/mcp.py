@@ -15,7 +15,7 @@ import msgspec
 from orl_core.messages import Block, TextBlock, ToolCall, ToolResult
 
 from orl_gateway.dialects import RequestRefused
-from orl_gateway.episode import Episode
+from orl_gateway.episode.episode import Episode
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMETERS, REFUSED = -32700, -32600, -32601, -32602, -32000

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
-from orl_gateway.server import Gateway
+from orl_gateway.api.gateway import Gateway
 
 
 class _Shared:
