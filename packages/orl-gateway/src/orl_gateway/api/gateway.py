@@ -35,7 +35,7 @@ _RETRIES = "x-stainless-retry-count"
 class Gateway:
     """A server of episodes on the current event loop. `async with` starts and stops it.
 
-    `host` is the interface, `port` 0 takes a free one. `keepalive` is in seconds. `routes` are served beside.
+    `host` is the interface, `port` 0 takes a free one. `keepalive` is in seconds. `routes` are served in addition.
 
     Raises:
         OrlError: on entry: the port cannot be bound.
@@ -216,7 +216,7 @@ def token_of(request: web.Request) -> str:
 
 
 def key_of(request: web.Request) -> str:
-    """Return the API key of a request, as OpenAI's or Anthropic's clients send it; "" where there is none."""
+    """Return the API key of a request, as OpenAI's or Anthropic's clients send it; "" if there is none."""
     bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
     return request.headers.get("x-api-key") or bearer
 

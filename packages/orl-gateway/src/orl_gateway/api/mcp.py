@@ -33,11 +33,7 @@ class _Wrong(Exception):
 
 
 def refuse_foreign_page(origin: str | None, url: str) -> None:
-    """Refuse a browser's request that comes from another site than this server, as the protocol asks (DNS rebinding).
-
-    Raises:
-        RequestRefused: the header `Origin` names a host that is neither loopback nor that of `url`, or is no address.
-    """
+    """Refuse a browser's request from another site, as the protocol asks (DNS rebinding)."""
     if origin is None:
         return
     try:
@@ -49,7 +45,7 @@ def refuse_foreign_page(origin: str | None, url: str) -> None:
 
 
 async def answer(episode: Episode, body: bytes) -> dict[str, Any] | None:
-    """Return the answer to one JSON-RPC message, or None where it asks for none."""
+    """Return the answer to one JSON-RPC message, or None if it asks for none."""
     id_: object = None
     try:
         message = _message(body)

@@ -58,11 +58,7 @@ class OwnTools:
         return Opening(messages=(), tools=(), accepts_text_answer=True)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Refuse: there is no tool.
-
-        Raises:
-            RequestRefused: always.
-        """
+        """Refuse: there is no tool."""
         raise RequestRefused(f"there is no tool `{call.name}` here: the agent brings its own")
 
     async def answer(self, text: str) -> ToolResult:
@@ -98,9 +94,6 @@ class Recorder:
 
     The key of `address` begins sessions, and opens one itself. `config` holds one environment, whose limits are those
     of a session.
-
-    Raises:
-        OrlError: on entry: the port cannot be bound.
     """
 
     def __init__(
@@ -162,20 +155,13 @@ class Recorder:
         return token
 
     def outcome_of(self, token: str) -> asyncio.Future[Outcome]:
-        """Return the outcome to come of an open session.
-
-        Raises:
-            KeyError: no session has this token.
-        """
+        """Return the outcome to come of an open session."""
         return self._sessions[token].outcome
 
     async def end(self, token: str, reward: float | None = None, id_: str = "") -> Outcome:
         """End a session, and return its outcome when it is on disk.
 
         `id_` names the session. The key needs it: the next session has the same key.
-
-        Raises:
-            RequestRefused: no session has this token and id, or it cannot be recorded.
         """
         session = self._open(token)
         if token == self._key and not id_:
@@ -187,11 +173,7 @@ class Recorder:
         return await asyncio.shield(session.outcome)
 
     def _open(self, token: str) -> _Recorded:
-        """Return an open session.
-
-        Raises:
-            RequestRefused: no session has this token.
-        """
+        """Return an open session."""
         session = self._sessions.get(token)
         if session is None or session.ended.is_set():
             raise RequestRefused("no session has this token", code="unknown_token", status=401)
@@ -227,7 +209,7 @@ class Recorder:
         except OrlError as exc:
             for waited in (session.outcome, told):
                 waited.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
-                waited.exception()  # read, where nobody waits
+                waited.exception()  # read, if nobody waits
             if not self.failed.done():
                 self.failed.set_exception(RunAborted(f"nothing can be recorded any more: {exc}"))
 
@@ -282,11 +264,7 @@ async def serve(config: RunConfig, folder: Path, address: GatewayAddress, told: 
 
 @asynccontextmanager
 async def recording(config: RunConfig, folder: Path, address: GatewayAddress) -> AsyncGenerator[Recorder]:
-    """Open a recorder with its tokenizer, its journal in `folder` and its engine.
-
-    Raises:
-        OrlError: one of them cannot be opened, or the port cannot be bound.
-    """
+    """Open a recorder with its tokenizer, its journal in `folder` and its engine."""
     state = await asyncio.to_thread(SharedState, config, str(config.trainer.model), folder, 1)
     try:
         check_renderer(config, state.renderer)

@@ -27,11 +27,7 @@ _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictiona
 
 @asynccontextmanager
 async def shared_gateway() -> AsyncGenerator[Gateway]:
-    """Open the gateway of the running event loop while an episode uses it.
-
-    Raises:
-        OrlError: no port can be bound.
-    """
+    """Open the gateway of the running event loop while an episode uses it."""
     shared = _SHARED.setdefault(asyncio.get_running_loop(), _Shared())
     async with shared.starting:
         gateway = shared.gateway = shared.gateway or await Gateway().__aenter__()

@@ -168,7 +168,7 @@ def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
 
 
 def _content(reply: Reply) -> list[dict[str, Any]]:
-    """Return the blocks of the answer. Some clients send reasoning back as a user's text where it has no signature."""
+    """Return the blocks of the answer. Some clients send reasoning back as a user's text if it has no signature."""
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:
         blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": reply.name})

@@ -34,11 +34,7 @@ class ClientApi(Struct, frozen=True, kw_only=True):
     end: bytes = b""
 
     def read(self, body: bytes, history: History | None = None) -> ModelRequest:
-        """Read a request. What `history` has read before is not read again.
-
-        Raises:
-            RequestRefused: it is malformed, or asks for what the gateway cannot obey.
-        """
+        """Read a request. What `history` has read before is not read again."""
         history = history or History()
         return self.request(read_body(body, self.form, samples=history.samples_forced_calls), history)
 

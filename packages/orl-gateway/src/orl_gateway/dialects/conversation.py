@@ -47,11 +47,7 @@ class Conversation:
         reasoning: str = "",
         calls: Sequence[tuple[str, str, dict[str, Any]]] = (),
     ) -> None:
-        """Add what the model said. A call is its id, the tool's name and its arguments.
-
-        Raises:
-            RequestRefused: two calls have one id.
-        """
+        """Add what the model said. A call is its id, the tool's name and its arguments."""
         ids = tuple(id_ for id_, _, _ in calls)
         for index, id_ in enumerate(ids):
             if id_ in ids[:index] or self._call(id_):
@@ -60,11 +56,7 @@ class Conversation:
         self._join(Message(role="assistant", content=tuple(blocks), reasoning=reasoning, calls=made), "\n", ids)
 
     def result(self, id_: str, blocks: Sequence[TextBlock]) -> None:
-        """Add the result of the call `id_`, among the results before it in the order of the calls.
-
-        Raises:
-            RequestRefused: no call has this id.
-        """
+        """Add the result of the call `id_`, among the results before it in the order of the calls."""
         call = self._call(id_)
         if call is None:
             raise RequestRefused(f"a tool result answers the call `{id_}`, which the conversation does not have")
@@ -78,11 +70,7 @@ class Conversation:
             self._add(link.message, answers=link.answers)
 
     def messages(self) -> dict[str, Any]:
-        """Return the fields of ModelRequest that hold the conversation.
-
-        Raises:
-            RequestRefused: there is no message that could be answered, or the last one is the assistant's.
-        """
+        """Return the fields of ModelRequest that hold the conversation."""
         if self.last is None or self.last.message.role == "system":
             raise RequestRefused("the conversation has no message that the model could answer")
         if self.last.message.role == "assistant":
@@ -153,9 +141,6 @@ class History:
         """Return the fields of ModelRequest that hold tools and conversation.
 
         `read_tools` returns those of `tools`; `add` reads one of `parts`, given its index, into a conversation.
-
-        Raises:
-            RequestRefused: as these do, or the conversation cannot be continued by an answer.
         """
         if self._held > REMEMBERED:
             self._begun, self._held = {}, 0

@@ -14,12 +14,9 @@ KEEPALIVE = b": keepalive\n\n"
 
 
 def function_tool(tool: dict[str, Any], function: object) -> ToolSpec:
-    """Return a tool whose name, description and parameters stand in `function`.
+    """Return a tool whose name, description and parameters are in `function`.
 
     `strict` promises decoding under the schema, which would sample from another policy: it changes nothing here.
-
-    Raises:
-        RequestRefused: it is no function, or it has no name.
     """
     kind = tool.get("type", "function")
     if kind != "function":
@@ -30,11 +27,7 @@ def function_tool(tool: dict[str, Any], function: object) -> ToolSpec:
 
 
 def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
-    """Return the tool of `fields`; `schema` names the field of its parameters.
-
-    Raises:
-        RequestRefused: it has no name, or its parameters are no object.
-    """
+    """Return the tool of `fields`; `schema` names the field of its parameters."""
     name: object = fields.get("name")
     parameters: object = fields.get(schema) or {"type": "object", "properties": {}}
     if not isinstance(name, str) or not name:
@@ -47,11 +40,7 @@ def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
 
 
 def tool_choice(choice: object) -> ToolChoice:
-    """Read `tool_choice`: a word, a function that must be called, or a list of the tools that may be called.
-
-    Raises:
-        RequestRefused: it is none of these.
-    """
+    """Read `tool_choice`: a word, a function that must be called, or a list of the tools that may be called."""
     fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {"type": choice}
     match fields:
         case {"type": "auto" | "none" | "required" as word}:

@@ -75,11 +75,7 @@ class Fields(Struct, kw_only=True):
     """Fields of a request in one API. One of the type `Raw` is not read: it may hold the whole history."""
 
     def choice(self) -> ToolChoice:
-        """Return what the choice of tools says.
-
-        Raises:
-            RequestRefused: it is none that the API has.
-        """
+        """Return what the choice of tools says."""
         raise NotImplementedError
 
     def faults(self) -> Iterator[RequestRefused]:
@@ -92,9 +88,6 @@ def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
 
     Fields of `form`, TRAINERS_FIELDS and BOOKKEEPING_FIELDS are known. What cannot be obeyed is refused at once.
     `samples` tells that a call which a client demands is sampled like any other.
-
-    Raises:
-        RequestRefused: the body is no JSON object, a field has the wrong type, or it is none that can be obeyed.
     """
     with boundary(RequestRefused, "reading the request"):
         tree = msgspec.json.decode(body, type=dict[str, Raw])
@@ -129,11 +122,7 @@ def _readers(form: type[Struct]) -> dict[str, Decoder[Any]]:
 
 
 def read_field(name: str, text: bytes | Raw, reader: Decoder[T]) -> T:
-    """Return the value of a field, or of a member of it.
-
-    Raises:
-        RequestRefused: it has the wrong type.
-    """
+    """Return the value of a field, or of a member of it."""
     try:
         return reader.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -162,11 +151,7 @@ def _choice_faults(asked: Fields, *, samples: bool) -> Iterator[RequestRefused]:
 
 
 def text_blocks(content: object, where: str) -> tuple[TextBlock, ...]:
-    """Return the text of a content: a string, or a list of parts. `where` is named in the refusal.
-
-    Raises:
-        RequestRefused: it holds an image or another part that is no text.
-    """
+    """Return the text of a content: a string, or a list of parts. `where` is named in the refusal."""
     if content is None:
         return ()
     if isinstance(content, str):
@@ -190,11 +175,7 @@ def _text_of(part: object, where: str) -> str:
 
 
 def arguments_of(text: object, name: str) -> dict[str, Any]:
-    """Return the arguments of a call in a request: an object, or its JSON. An empty text is no arguments.
-
-    Raises:
-        RequestRefused: it is no JSON object.
-    """
+    """Return the arguments of a call in a request: an object, or its JSON. An empty text is no arguments."""
     if isinstance(text, dict):
         return cast("dict[str, Any]", text)
     if isinstance(text, str):

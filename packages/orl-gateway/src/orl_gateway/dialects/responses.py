@@ -86,11 +86,7 @@ def request(asked: _Body, history: History) -> ModelRequest:
 
 
 def _before(history: History, id_: str) -> tuple[bytes, ...]:
-    """Return the items of an earlier request and of the answer to it, which a client names by the answer's id.
-
-    Raises:
-        RequestRefused: it is no answer of this episode.
-    """
+    """Return the items of an earlier request and of the answer to it, which a client names by the answer's id."""
     if not id_:
         return ()
     known = history.replies.get(id_.removeprefix("resp_"))
@@ -110,7 +106,7 @@ def _tools(text: Raw) -> dict[str, Any]:
 
 
 def _specs(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[tuple[ToolSpec, str]]:
-    """Yield each tool under the name that the model reads, and its namespace, empty where it has none."""
+    """Yield each tool under the name that the model reads, and its namespace, empty if it has none."""
     for tool in tools:
         inner = tool.get("tools")
         if tool.get("type") == "namespace" and not namespace and isinstance(inner, list):

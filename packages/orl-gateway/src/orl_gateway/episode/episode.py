@@ -43,8 +43,8 @@ NOT_OBEYED = ("invalid_request", "unsupported")  # refusals that no budget and n
 class Episode:
     """One episode of `job.task`. `async with` opens and closes the session; `opening` is what the environment says.
 
-    `model` is the name that clients see. `stopped` is the host's abort flag, read before every request. `tools` is the
-    environment's side; `retries` are the requests by their bytes, `history` is what was read of them and answered. Time
+    `model` is the name that clients see. `stopped` is the trainer's abort flag, read before every request. `tools` is
+    the environment's side. `retries` are the requests under way and answered, `history` is what was read of them. Time
     is in seconds, budgets are in ids.
 
     Raises:
@@ -112,7 +112,7 @@ class Episode:
             raise
         except OrlError as fault:
             raise self.state.fail(fault) from fault
-        self.state.refusal = None  # the agent goes on: its end has another reason
+        self.state.refusal = None  # the agent continues: its end has another reason
         return reply
 
     async def count(self, request: ModelRequest) -> int:
@@ -152,12 +152,12 @@ class Episode:
     async def finish(self, fault: str = "", output: str = "") -> None:
         """End the episode because the agent ended: its last text is the answer, if the environment takes one.
 
-        `fault` says how the agent failed, `output` what it printed last. An agent that has not played is an ERROR,
+        `fault` says how the agent failed, `output` what it printed last. An agent that got nothing done is an ERROR,
         also if the episode has ended.
         """
         if not self.state.over and self.state.stopped():
             self.state.end(StopReason.ABORTED)
-        if self.state.ending is not StopReason.ABORTED and (why := self._unplayed(fault)):
+        if self.state.ending is not StopReason.ABORTED and (why := self._undone(fault)):
             self.state.reject(why + output)
         if self.state.over:
             return
@@ -170,8 +170,8 @@ class Episode:
         else:
             self.state.end(StopDetail.NO_CALL)
 
-    def _unplayed(self, fault: str) -> str:
-        """Return why the agent has not played: it failed, it got no answer, or it ended on a refused request."""
+    def _undone(self, fault: str) -> str:
+        """Return why the agent got nothing done: it failed, it got no answer, or it ended on a refused request."""
         refusal, ending = self.state.refusal, self.state.ending
         code = refusal.code if refusal else ""
         if fault and ending is None and code != "context_length_exceeded":
@@ -227,7 +227,7 @@ class Episode:
                 self.tree.commit(place, turn, None, context)
 
     async def _observe(self, request: ModelRequest) -> tuple[Place, tuple[int, ...]]:
-        """Return where the request continues and the ids of what is new, rendered on a thread where that is long.
+        """Return where the request continues and the ids of what is new, rendered on a thread if that is long.
 
         Raises:
             RequestRefused: it is far too long, or the chat template cannot express it.

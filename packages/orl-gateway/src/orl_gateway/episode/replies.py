@@ -1,6 +1,6 @@
 """From an action to the reply that an agent gets: which calls it is sent, what it reads, and how the turn ended.
 
-A call that cannot be made is a mistake of the model (law L3). Beside calls that are sent, the model reads our own
+A call that cannot be made is a mistake of the model (law L3). If other calls are sent, the model reads our own
 result of it in the next turn. An action without any call that can be sent is a text for the agent, as servers of models
 give it, and holds what the model wrote.
 """
@@ -82,6 +82,6 @@ def _not_allowed(call: ToolCall) -> ParseFailure:
 
 
 def _first(stops: Sequence[str], text: str) -> str:
-    """Return the stop sequence that `text` holds first; empty where it holds none."""
+    """Return the stop sequence that `text` holds first; empty if it holds none."""
     found = [(text.index(stop), stop) for stop in stops if stop and stop in text]
     return min(found)[1] if found else ""

@@ -1,6 +1,6 @@
 """Repeated requests: a client that got no answer asks again, and must get the same answer, not a second sample.
 
-An equal request joins or replays the first one where the client says that it is a retry, or where nobody got the
+An equal request joins or replays the first one if the client says that it is a retry, or if nobody got the
 first one's answer. Else it is a second sample. The module knows no HTTP.
 """
 
@@ -78,11 +78,7 @@ def _look_at(answer: asyncio.Future[Reply]) -> None:
 
 
 async def until_closed(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return what is asked for; the episode's end alone cancels it, and clients that still wait are refused.
-
-    Raises:
-        RequestRefused: it is cancelled.
-    """
+    """Return what is asked for; the episode's end alone cancels it, and clients that still wait are refused."""
     try:
         return await ask()
     except asyncio.CancelledError as exc:

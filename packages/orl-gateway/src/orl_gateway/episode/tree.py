@@ -1,8 +1,8 @@
 """The tree of turns of one episode: where a request continues, what is new in it, and what was sampled there.
 
 A node holds only what its turn adds: observation, action, logprobs. A request is matched against what the gateway sent
-by a chain of hashes (`matching`); on a match the sampled ids stand as they are, and `Renderer.extend` renders only what
-is new (laws L1, L5). What does not match begins a conversation of its own through `Renderer.open`. The tree knows no
+by a chain of hashes (`matching`). On a match the sampled ids are kept, and `Renderer.extend` renders only what is new
+(laws L1, L5). What does not match begins a conversation of its own through `Renderer.open`. The tree knows no
 engine, no session and no budgets.
 """
 
@@ -24,10 +24,10 @@ from orl_gateway.episode.matching import next_key, root_key
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Point at which a request continues: after `node`, or in a conversation of its own where that is None.
+    """Point at which a request continues: after `node`, or in a conversation of its own if that is None.
 
     `messages` are new there, `key` names the conversation with them. `cause` is why the request begins a conversation,
-    where the match tells.
+    if the match tells.
     """
 
     request: ModelRequest
@@ -42,7 +42,7 @@ class Node:
 
     `before` counts the ids that the turn was shown of those that it continues, which are stripped by then. `results`
     counts the tool results rendered up to the action, `after` is the role of the last message before it.
-    `opening` is how the conversation began, where the node begins one. `context` are the ids up to the end of the
+    `opening` is how the conversation began, if the node begins one. `context` are the ids up to the end of the
     action, until a turn continues with them.
     """
 
@@ -93,7 +93,7 @@ class Tree:
     """The turns of one episode, in the order in which they were sampled. `strips`: as `Limits.strip_reasoning`.
 
     `was_full` tells that a request was refused as too long: the next conversation is a compaction. `dropped` are the
-    turns whose text the agent left out beside their calls.
+    turns whose text the agent left out of a message with calls.
     """
 
     def __init__(self, renderer: Renderer, *, strips: bool = False) -> None:
@@ -151,10 +151,7 @@ class Tree:
     def observe(self, place: Place) -> tuple[Place, tuple[int, ...]]:
         """Return the ids of what is new, and the place that they are for.
 
-        Where the chat template cannot continue the node in this way, that is a conversation of its own.
-
-        Raises:
-            RenderError: the chat template cannot express the conversation.
+        If the chat template cannot continue the node, that is a conversation of its own.
         """
         last = self._rendered
         if last is not None and _same_place(last[0], place):
@@ -195,7 +192,7 @@ class Tree:
     def take_context(self, place: Place) -> TokenBuffer:
         """Return the ids that are shown at `place` before the new messages; the caller appends to it.
 
-        The first turn that continues a node goes on with that one's buffer, a later one gets a copy.
+        The first turn that continues a node takes over its buffer, a later one gets a copy.
         """
         node = place.node
         if node is None:
