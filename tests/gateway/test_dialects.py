@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,19 +196,16 @@ def test_broken_body_is_refused(api: ClientApi, body: bytes) -> None:
         api.read(body)
 
 
-def nothing(tree: dict[str, Any]) -> dict[str, Any]:
-    return tree
-
-
-def without_calls(tree: dict[str, Any]) -> dict[str, Any]:
-    return {**tree, "tool_choice": "none"}
-
-
 def test_reasoning_that_claude_code_asks_for_is_the_trainers() -> None:
     edits = [{"type": "clear_thinking_20251015", "keep": "all"}]
     asked = {"output_config": {"effort": "high"}, "context_management": {"edits": edits}}
     plain = said(ANTHROPIC.read(wire({"messages": [USER]})))
     assert said(ANTHROPIC.read(wire({"messages": [USER], **asked}))) == plain
+
+
+def test_choice_of_no_tool_is_read() -> None:
+    assert CHAT.read(wire({"messages": [USER]})).allows_calls
+    assert not CHAT.read(wire({"messages": [USER], "tool_choice": "none"})).allows_calls
 
 
 def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
@@ -224,11 +220,6 @@ def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
     sent = [SentCall(id=tool.name, call=ToolCall(name=tool.name)) for tool in request.tools]
     output = RESPONSES.body(Reply(name="a", calls=tuple(sent)), request)["output"]
     assert [(item.get("namespace"), item["name"]) for item in output] == [("mcp__home", "look"), (None, "look")]
-
-
-@pytest.mark.parametrize(("change", "allowed"), [(nothing, True), (without_calls, False)])
-def test_choice_of_no_tool_is_read(change: Callable[[dict[str, Any]], dict[str, Any]], allowed: bool) -> None:
-    assert CHAT.read(wire(change({"messages": [USER]}))).allows_calls is allowed
 
 
 def test_prompt_too_long_is_said_as_clients_of_anthropic_read_it() -> None:

@@ -16,15 +16,12 @@ import pytest
 from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
-from orl_core.config import EnvironmentConfig
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
 from orl_gateway import Episode, Gateway
 from orl_gateway.api import gateway
 from orl_gateway.dialects import CHAT, Reply
 from orl_gateway.episode.retries import Retries
-from orl_rollout import metrics_of, stats_of
-from orl_rollout.results.outcome import outcome_of
 from orl_testing import ScriptedEngine
 
 from tests.gateway.agents import LOOK, Model, episode_of, generation_of
@@ -66,28 +63,19 @@ def branches(episode: Episode) -> list[str | None]:
     return [turn.branch for turn in episode.trajectory().turns]
 
 
-async def test_chat_completions_of_the_sdk_are_one_row() -> None:
-    async with served(Model(("reasoned", "call", "text"))) as play, play.openai() as client:
-        messages: list[Any] = [USER]
-        message: Any = None
-        for _ in range(3):
-            answer = await client.chat.completions.create(model="m", messages=messages, tools=CHAT_TOOLS)
-            message = answer.choices[0].message
-            messages.append(message)
-            messages += [
-                {"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in message.tool_calls or ()
-            ]
-        assert message.content == "I say the number 2."
-        assert branches(play.episode) == [None] * 3
-
-
-async def test_streamed_chat_completions_of_the_sdk_are_one_row() -> None:
+@pytest.mark.parametrize("streams", [False, True])
+async def test_chat_completions_of_the_sdk_are_one_row(streams: bool) -> None:
     async with served(Model(("reasoned", "calls", "text"))) as play, play.openai() as client:
         messages: list[Any] = [USER]
+        answer: Any = None
         message: Any = None
         for _ in range(3):
-            async with client.chat.completions.stream(model="m", messages=messages, tools=CHAT_TOOLS) as stream:
-                message = (await stream.get_final_completion()).choices[0].message
+            if streams:
+                async with client.chat.completions.stream(model="m", messages=messages, tools=CHAT_TOOLS) as stream:
+                    answer = await stream.get_final_completion()
+            else:
+                answer = await client.chat.completions.create(model="m", messages=messages, tools=CHAT_TOOLS)
+            message = answer.choices[0].message
             messages.append(message.to_dict())
             messages += [
                 {"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in message.tool_calls or ()
@@ -292,18 +280,6 @@ async def test_same_request_without_a_retry_is_a_second_sample() -> None:
         answers = [await client.chat.completions.create(model="m", messages=[USER]) for _ in range(2)]
         assert answers[0].id != answers[1].id
         assert branches(play.episode) == [None, "fork"]
-
-
-async def test_stats_count_rows_and_causes() -> None:
-    async with served(Model(("text",))) as play, play.openai() as client:
-        for text in ("Begin.", "Begin.", "Help."):
-            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
-        await play.episode.finish()
-    stats = stats_of(outcome_of(play.episode.trajectory(), EnvironmentConfig()))
-    assert (stats.rows, stats.turns, stats.branches) == (3, 3, {"fork": 1, "sub_agent": 1})
-    assert stats.action_tokens == stats.trained_tokens > 0
-    metrics = metrics_of([stats])
-    assert [metrics[f"{stats.environment}/{name}"] for name in ("rows", "single_rows", "branches/fork")] == [3, 0, 1]
 
 
 def replied(name: str, calls: list[str]) -> Callable[[], Any]:

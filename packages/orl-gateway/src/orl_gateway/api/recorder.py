@@ -154,10 +154,6 @@ class Recorder:
         held.add_done_callback(self._tasks.discard)
         return token
 
-    def outcome_of(self, token: str) -> asyncio.Future[Outcome]:
-        """Return the outcome to come of an open session."""
-        return self._sessions[token].outcome
-
     async def end(self, token: str, reward: float | None = None, id_: str = "") -> Outcome:
         """End a session, and return its outcome when it is on disk.
 
