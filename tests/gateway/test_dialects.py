@@ -62,7 +62,11 @@ def said(request: ModelRequest) -> ModelRequest:
 @pytest.mark.parametrize("name", APIS)
 def test_requests_are_read_as_golden(name: str) -> None:
     for case in golden(name)["requests"]:
-        assert said(APIS[name].read(wire(case["wire"]))) == msgspec.convert(case["read"], ModelRequest)
+        wanted = {**case["read"]}
+        call_ids, request = wanted.pop("call_ids"), APIS[name].read(wire(case["wire"]))
+        assert said(request) == msgspec.convert(wanted, ModelRequest)
+        assert request.last is not None
+        assert [[*link.call_ids] for link in request.last.back()] == call_ids[::-1]
 
 
 @pytest.mark.parametrize("name", APIS)

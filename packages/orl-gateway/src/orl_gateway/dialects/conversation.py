@@ -75,12 +75,7 @@ class Conversation:
             raise RequestRefused("the conversation has no message that the model could answer")
         if self.last.message.role == "assistant":
             raise unsupported("a conversation that ends with an assistant message, which the model would continue,")
-        links = [*self.last.back()][::-1]
-        return {
-            "messages": tuple(link.message for link in links),
-            "call_ids": tuple(link.call_ids for link in links),
-            "last": self.last,
-        }
+        return {"messages": tuple(link.message for link in self.last.back())[::-1], "last": self.last}
 
     def _call(self, id_: str) -> tuple[int, str] | None:
         """Return the place of a call among all calls, and its tool."""

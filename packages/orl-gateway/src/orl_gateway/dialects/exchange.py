@@ -56,19 +56,17 @@ class Link(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One call of the model by an agent. N = len(messages).
+    """One call of the model by an agent.
 
     `messages` hold one system message at most, the first, and no two user messages in a row. Results are in the order
-    of the calls that they answer. `call_ids` has length N: the ids of an assistant message's calls, else ().
-    `namespaces` are those of tools that have one, by the tool's name here: Responses has them. `allows_calls` is false
-    if the agent wants no call now; `allows_parallel` if it wants one at most. `demand` names the tool that must
-    be called, "" is any, None demands nothing. `allowed` are the tools that may be called, None is all.
-    `last` is the conversation as `History` keeps it: two requests that begin with the same bytes share its beginning.
-    `items` is the input as the client wrote it, of an API whose later requests may refer to it.
+    of the calls that they answer. `namespaces` are those of tools that have one, by the tool's name here: Responses has
+    them. `allows_calls` is false if the agent wants no call now; `allows_parallel` if it wants one at most. `demand`
+    names the tool that must be called, "" is any, None demands nothing. `allowed` are the tools that may be called,
+    None is all. `last` is the conversation as `History` keeps it: two requests that begin with the same bytes share its
+    beginning. `items` is the input as the client wrote it, of an API whose later requests may refer to it.
     """
 
     messages: tuple[Message, ...]
-    call_ids: tuple[tuple[str, ...], ...]
     last: Link | None = None
     tools: tuple[ToolSpec, ...] = ()
     namespaces: dict[str, str] = field(default_factory=dict[str, str])
