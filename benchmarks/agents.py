@@ -21,7 +21,7 @@ from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec, text_message
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
-from orl_gateway.player import AgentPlayer
+from orl_gateway.agent.agent_player import AgentPlayer
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.loop import rollout
 from orl_rollout.runtime.player import Player

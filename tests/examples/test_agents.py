@@ -7,7 +7,7 @@ from msgspec import structs
 from orl_core.config import AgentConfig
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
-from orl_gateway.player import player_of
+from orl_gateway.agent.agent_player import player_of
 from orl_rollout import stats_of
 from orl_testing import ScriptedEngine, ScriptedSession
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_gateway.causes import inserted
+from orl_gateway.episode.causes import inserted
 
 texts = st.text(alphabet="ab", max_size=8)
 

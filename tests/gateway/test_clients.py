@@ -12,7 +12,7 @@ from tests.gateway.agents import ChatAgent, Model, ResponsesAgent, episode_of, t
 from tests.gateway.replies import REPLIES
 
 USER = {"role": "user", "content": "Hi."}
-REQUEST = ModelRequest(messages=(), call_ids=())
+REQUEST = ModelRequest(messages=())
 
 
 def read(api: ClientApi, **fields: Any) -> ModelRequest:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from orl_core.datum import to_data
 from orl_core.trajectory import StopReason
-from orl_gateway import player
+from orl_gateway.agent import agent_player
 
 from tests.kit.crowd import HABITS, Played, play_crowd
 from tests.laws.checks import check_shown, check_tree
@@ -31,7 +31,7 @@ def open_files() -> int:
 
 @pytest.mark.parametrize("agents", [28, pytest.param(256, marks=pytest.mark.slow)])
 def test_crowd_loses_no_sampled_id(agents: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(player, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(agent_player, "GRACE_SECONDS", 0.1)
 
     async def main() -> list[Played]:
         before = open_files()

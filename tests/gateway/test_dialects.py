@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,24 @@ import msgspec
 import pytest
 from anthropic.types import Message as AnthropicMessage
 from anthropic.types import RawMessageStreamEvent
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from orl_core.messages import ToolCall
-from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused, SentCall
+from orl_gateway.dialects import (
+    ANTHROPIC,
+    CHAT,
+    RESPONSES,
+    ClientApi,
+    History,
+    ModelRequest,
+    Reply,
+    RequestRefused,
+    SentCall,
+    conversation,
+)
 from pydantic import TypeAdapter
 
 from tests.gateway.agents import LOOK
@@ -42,11 +54,19 @@ def wire(tree: object) -> bytes:
     return json.dumps(tree).encode()
 
 
+def said(request: ModelRequest) -> ModelRequest:
+    """The request without what belongs to one memory."""
+    return structs.replace(request, items=(), last=None)
+
+
 @pytest.mark.parametrize("name", APIS)
 def test_requests_are_read_as_golden(name: str) -> None:
     for case in golden(name)["requests"]:
-        read = structs.replace(APIS[name].read(wire(case["wire"])), items=())
-        assert read == msgspec.convert(case["read"], ModelRequest)
+        wanted = {**case["read"]}
+        call_ids, request = wanted.pop("call_ids"), APIS[name].read(wire(case["wire"]))
+        assert said(request) == msgspec.convert(wanted, ModelRequest)
+        assert request.last is not None
+        assert [[*link.call_ids] for link in request.last.back()] == call_ids[::-1]
 
 
 @pytest.mark.parametrize("name", APIS)
@@ -123,7 +143,7 @@ def test_values_that_change_nothing_are_as_golden(api: ClientApi) -> None:
     for kind in ("changes_nothing", "given_way"):
         for name, values in table[kind].items():
             for value in values:
-                assert api.read(wire({**body, name: value})) == api.read(wire(body)), (name, value)
+                assert said(api.read(wire({**body, name: value}))) == said(api.read(wire(body))), (name, value)
     for name, values in table["refused"].items():
         for value in values:
             with pytest.raises(RequestRefused, match=f"`{name}`"):
@@ -180,18 +200,16 @@ def test_broken_body_is_refused(api: ClientApi, body: bytes) -> None:
         api.read(body)
 
 
-def nothing(tree: dict[str, Any]) -> dict[str, Any]:
-    return tree
-
-
-def without_calls(tree: dict[str, Any]) -> dict[str, Any]:
-    return {**tree, "tool_choice": "none"}
-
-
 def test_reasoning_that_claude_code_asks_for_is_the_trainers() -> None:
     edits = [{"type": "clear_thinking_20251015", "keep": "all"}]
     asked = {"output_config": {"effort": "high"}, "context_management": {"edits": edits}}
-    assert ANTHROPIC.read(wire({"messages": [USER], **asked})) == ANTHROPIC.read(wire({"messages": [USER]}))
+    plain = said(ANTHROPIC.read(wire({"messages": [USER]})))
+    assert said(ANTHROPIC.read(wire({"messages": [USER], **asked}))) == plain
+
+
+def test_choice_of_no_tool_is_read() -> None:
+    assert CHAT.read(wire({"messages": [USER]})).allows_calls
+    assert not CHAT.read(wire({"messages": [USER], "tool_choice": "none"})).allows_calls
 
 
 def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
@@ -208,12 +226,32 @@ def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
     assert [(item.get("namespace"), item["name"]) for item in output] == [("mcp__home", "look"), (None, "look")]
 
 
-@pytest.mark.parametrize(("change", "allowed"), [(nothing, True), (without_calls, False)])
-def test_choice_of_no_tool_is_read(change: Callable[[dict[str, Any]], dict[str, Any]], allowed: bool) -> None:
-    assert CHAT.read(wire(change({"messages": [USER]}))).allows_calls is allowed
-
-
 def test_prompt_too_long_is_said_as_clients_of_anthropic_read_it() -> None:
     error = ANTHROPIC.error(RequestRefused("9 ids of 8", code="context_length_exceeded"))["error"]
     assert error["message"].startswith("prompt is too long")
     assert error["type"] == "invalid_request_error"
+
+
+WORDS = st.sampled_from([{"role": role, "content": text} for role in ("user", "assistant", "system") for text in "ab"])
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=APIS)
+@given(
+    conversations=st.lists(st.lists(WORDS, max_size=5), min_size=1, max_size=8),
+    remembered=st.sampled_from([0, 1 << 25]),
+)
+def test_memory_of_requests_changes_nothing(api: ClientApi, conversations: list[Any], remembered: int) -> None:
+    """Each request is read as if it were the only one, also after the memory was cleared."""
+    history = History()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conversation, "REMEMBERED", remembered)
+        for messages in (*conversations, *conversations):
+            body = wire({"input" if api is RESPONSES else "messages": messages})
+            assert found(api, body, history) == found(api, body, History())
+
+
+def found(api: ClientApi, body: bytes, history: History) -> ModelRequest | str:
+    try:
+        return said(api.read(body, history))
+    except RequestRefused as refusal:
+        return str(refusal)

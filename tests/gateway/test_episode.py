@@ -136,25 +136,17 @@ async def test_request_beyond_the_context_is_refused_and_a_shorter_one_goes_on()
     assert [turn.branch for turn in episode.trajectory().turns] == [None, BranchCause.COMPACTION]
 
 
-async def test_agent_that_ends_after_a_compaction_has_not_ended_on_the_refusal() -> None:
+@pytest.mark.parametrize("compacts", [False, True])
+async def test_agent_that_ends_at_the_full_context_says_why(compacts: bool) -> None:
     async with episode_of(Model(), context_tokens=500) as episode:
         agent = agent_of()
         await turn(episode, agent)
         agent.answer("word " * 300)
         await refusal_of(episode, CHAT.read(agent.request()))
-        await episode.ask(request_of())
+        if compacts:
+            await episode.ask(request_of())
         await episode.finish()
-    assert episode.trajectory().stop_detail is StopDetail.NO_CALL
-
-
-async def test_agent_that_ends_at_the_full_context_ends_with_max_tokens() -> None:
-    async with episode_of(Model(), context_tokens=500) as episode:
-        agent = agent_of()
-        await turn(episode, agent)
-        agent.answer("word " * 300)
-        await refusal_of(episode, CHAT.read(agent.request()))
-        await episode.finish()
-    assert episode.trajectory().stop_reason is StopReason.MAX_TOKENS
+    assert episode.trajectory().ending == (StopDetail.NO_CALL if compacts else StopReason.MAX_TOKENS)
 
 
 class Greedy:
@@ -262,8 +254,8 @@ async def test_ids_of_an_unfinished_action_are_kept(stops: bool) -> None:
 
 
 async def test_result_of_a_tool_belongs_to_the_turn_that_called() -> None:
-    paid = [ToolResult(name="look", content=(TextBlock(text=str(at)),), reward=at / 2) for at in range(3)]
-    session = ScriptedSession(paid, tools=(LOOK_TOOL,))
+    rewarded = [ToolResult(name="look", content=(TextBlock(text=str(at)),), reward=at / 2) for at in range(3)]
+    session = ScriptedSession(rewarded, tools=(LOOK_TOOL,))
     async with episode_of(engine_of(call_text("look", at=1), call_text("look", at=2), "Well."), session) as episode:
         agent = agent_of()
         await turn(episode, agent)

@@ -15,7 +15,7 @@ from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.messages import Message
 from orl_core.trajectory import BranchCause, StopReason, Trajectory
-from orl_gateway import matching, tree
+from orl_gateway.episode import matching, tree
 
 from tests.gateway.agents import AGENTS, LOOK, RENDERER, TOKENIZER, WAIT, Agent, Model, episode_of, turn
 from tests.laws.checks import check_tree, shown_before

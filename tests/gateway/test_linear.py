@@ -13,8 +13,9 @@ from msgspec import structs
 from orl_core.messages import ToolSpec
 from orl_core.render import Renderer
 from orl_core.trajectory import RolloutSpec
-from orl_gateway import Episode, matching
+from orl_gateway import Episode
 from orl_gateway.dialects.conversation import Conversation
+from orl_gateway.episode import tree
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import ScriptedSession, SglangServer
 
@@ -49,8 +50,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     made = Counter[str]()
     for name in ("user", "assistant", "result", "system"):
         monkeypatch.setattr(Conversation, name, counted(made, "read", getattr(Conversation, name)))
-    monkeypatch.setattr(matching, "next_key", counted(made, "hashed", matching.next_key))
-    monkeypatch.setattr(matching, "root_key", counted(made, "hashed", matching.root_key))
+    for name in ("next_key", "root_key"):
+        monkeypatch.setattr(tree, name, counted(made, "hashed", getattr(tree, name)))
     return made
 
 

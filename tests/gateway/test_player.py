@@ -21,13 +21,13 @@ from openai import AsyncOpenAI
 from orl_core.config import AgentConfig, RunConfig, decode_config
 from orl_core.datum import to_data
 from orl_core.errors import ConfigError, SessionError
-from orl_core.messages import TextBlock, ToolCall, ToolResult, ToolSpec
+from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
-from orl_gateway.command import environment_of, run_command
-from orl_gateway.player import AgentPlayer, player_of, variables_of
-from orl_gateway.shared import shared_gateway
+from orl_gateway.agent.agent_player import AgentPlayer, player_of, variables_of
+from orl_gateway.agent.program import environment_of, run_command
+from orl_gateway.api.shared_gateway import shared_gateway
 from orl_rollout.journal.journal import Journal, read_journal
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
@@ -105,7 +105,7 @@ def no_coroutine(_: AgentEpisode) -> None:
     """A function that is no agent."""
 
 
-async def test_function_plays_to_the_end_of_the_episode() -> None:
+async def test_function_runs_to_the_end_of_the_episode() -> None:
     session = session_of(0.0, 0.25, 1.0)
     trajectory = await play(loops, session)
     assert (trajectory.stop_reason, trajectory.rewards) == (StopReason.FINISHED, (0.0, 0.25, 1.0))
@@ -159,24 +159,24 @@ async def test_agent_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatc
         answered.set()
         await waits(episode)
 
-    monkeypatch.setattr("orl_gateway.player.time", Late(answered.is_set))
+    monkeypatch.setattr("orl_gateway.agent.agent_player.time", Late(answered.is_set))
     trajectory = await play(stays, session_of(1.0), timeout=600.0)
     assert (trajectory.stop_reason, len(trajectory.turns)) == (StopReason.TIMEOUT, 1)
 
 
-async def test_host_that_aborts_ends_the_agent() -> None:
+async def test_trainer_that_aborts_ends_the_agent() -> None:
     trajectory = await play(waits, session_of(1.0), stopped=lambda: True)
     assert trajectory.stop_reason is StopReason.ABORTED
 
 
-async def test_agent_that_goes_on_after_the_episode_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_that_outlasts_its_episode_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stays(episode: AgentEpisode) -> None:
         await asks(episode)
         await episode.call("look", at=1)
         await waits(episode)
 
-    monkeypatch.setattr("orl_gateway.player.GRACE_SECONDS", 0.01)
-    monkeypatch.setattr("orl_gateway.player.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("orl_gateway.agent.agent_player.GRACE_SECONDS", 0.01)
+    monkeypatch.setattr("orl_gateway.agent.agent_player.POLL_SECONDS", 0.01)
     assert (await play(stays, session_of(1.0))).stop_reason is StopReason.FINISHED
 
 
@@ -205,7 +205,7 @@ def config_of(**fields: Any) -> RunConfig:
     return decode_config({"environments": {"A/B": {}}, **fields}, "test")
 
 
-async def test_runtime_plays_with_the_agent_and_journals_it(tmp_path: Path) -> None:
+async def test_runtime_runs_the_agent_and_journals_it(tmp_path: Path) -> None:
     config = config_of(agent=f"{HERE}:loops")
     breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
     with Journal(tmp_path, config) as journal:
@@ -262,7 +262,7 @@ async def command_plays(agent: AgentConfig, session: ScriptedSession) -> Traject
     return await player_of(agent)(job, session=session, renderer=RENDERER, engine=Model(("call",)), stopped=never)
 
 
-async def test_program_plays_through_its_environment() -> None:
+async def test_program_runs_through_its_environment() -> None:
     trajectory = await command_plays(program(SHELL), session_of(1.0))
     assert (trajectory.stop_reason, trajectory.rewards, trajectory.error) == (StopReason.FINISHED, (1.0,), "")
 
@@ -307,20 +307,6 @@ def test_command_in_its_folder_is_found(tmp_path: Path) -> None:
     player_of(AgentConfig(command=("./mine",), folder=str(tmp_path)))
 
 
-async def test_program_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    fifo = tmp_path / "alive"  # whoever holds the writing end is alive
-    os.mkfifo(fifo)
-    agent = AgentConfig(command=("sh", "-c", f"exec 3>{fifo}; sleep 600 & sleep 600"))
-    task = asyncio.create_task(run_command(agent, {}, bytearray()))
-    alive = await asyncio.to_thread(fifo.open, "rb")  # waits until the program holds it
-    task.cancel()  # a busy loop may not know yet that the program has started
-    await asyncio.wait((task,))
-    assert task.cancelled()
-    with alive:
-        assert select.select([alive], [], [], 10.0)[0], "a process that it started holds the file"
-        assert alive.read() == b""  # the end: no process holds it any more
-
-
 # A daemon, as programs start them: a session of its own, and no parent but init.
 DAEMON = """
 import os
@@ -363,24 +349,6 @@ def test_program_gets_no_secret_of_this_process(monkeypatch: pytest.MonkeyPatch)
     given = environment_of(agent, {"ORL_PROMPT": "Play."})
     assert "planted-secret" not in json.dumps(given)
     assert (given["MY_KEY"], given["MODE"], given["ORL_PROMPT"]) == ("wanted", "fast", "Play.")
-
-
-async def test_secret_that_a_program_prints_is_kept_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MY_API_KEY", "planted-secret-value")
-    code = "import os; print(os.environ['MY_API_KEY']); raise SystemExit(1)"
-    config = config_of(agent={"command": [sys.executable, "-I", "-S", "-c", code], "env": {"MY_API_KEY": None}})
-    breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    with Journal(tmp_path, config) as journal:
-        runtime = Runtime(config, renderer=RENDERER, client=Sessions(), breaker=breaker, journal=journal)
-        outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("call",)))
-    assert "[secret]" in outcome.trajectory.error
-    assert "planted-secret-value" not in outcome.trajectory.error
-
-
-def test_variable_that_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MY_KEY", raising=False)
-    with pytest.raises(Exception, match="MY_KEY"):
-        environment_of(AgentConfig(command=("x",), env={"MY_KEY": None}), {})
 
 
 async def test_variables_are_those_of_the_episode_alone() -> None:
@@ -442,17 +410,6 @@ async def test_token_of_an_ended_episode_opens_nothing() -> None:
                 await client.models.list()
 
 
-async def test_calls_of_a_function_are_checked() -> None:
-    async def wrong(episode: AgentEpisode) -> None:
-        await asks(episode)
-        assert "Error" in await episode.call("fly")
-        assert await episode.call_tool(ToolCall(name="look", arguments={"at": "left"}))
-
-    session = session_of(1.0)
-    assert (await play(wrong, session)).error == ""
-    assert session.calls == []
-
-
 class Forgetful:
     """An environment whose first session is lost when it is answered."""
 
@@ -466,11 +423,6 @@ class Forgetful:
         return self.sessions[-1]
 
 
-async def asks_once(episode: AgentEpisode) -> None:
-    async with AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
-        await client.chat.completions.create(model=episode.model, messages=[{"role": "user", "content": "Hello."}])
-
-
 ASKS_ONCE = """
 import json, os, urllib.request
 body = json.dumps({"model": os.environ["ORL_MODEL"], "messages": [{"role": "user", "content": "Hello."}]}).encode()
@@ -481,10 +433,10 @@ urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/
 
 @pytest.mark.parametrize(
     ("agent", "sessions"),
-    [(f"{HERE}:asks_once", 2), ({"command": [sys.executable, "-I", "-S", "agent.py"]}, 1)],
+    [(f"{HERE}:asks", 2), ({"command": [sys.executable, "-I", "-S", "agent.py"]}, 1)],
     ids=["function", "program"],
 )
-async def test_lost_function_is_played_again_and_no_program(agent: Any, sessions: int, tmp_path: Path) -> None:
+async def test_lost_function_runs_again_and_no_program(agent: Any, sessions: int, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(ASKS_ONCE)
     world = Forgetful()
     config = config_of(agent=agent if isinstance(agent, str) else {**agent, "folder": str(tmp_path)})

@@ -98,16 +98,17 @@ async def test_nothing_planted_is_seen_or_written(
     assert "MY_API_KEY" in kept[1]  # its name is no secret
 
 
-PATHS = ("chat/completions", "responses", "messages", "messages/count_tokens")
+PATHS = ("chat/completions", "responses", "messages", "messages/count_tokens", "nowhere")
 
 
 async def test_token_opens_no_other_episode_by_any_path() -> None:
     async with Gateway() as gateway, episode_of(Model()) as mine, episode_of(Model()) as other:
         token, foreign = gateway.add(mine), gateway.add(other)
         urls = [f"{gateway.base_url('wrong')}/v1/{path}" for path in PATHS] + [gateway.mcp_url("wrong")]
+        odd = {"Origin": "http://evil.example", "Content-Encoding": "gzip"}  # the token is checked first
         async with aiohttp.ClientSession() as http:
             for url in (*urls, f"{gateway.url}/v1/chat/completions", f"{gateway.url}/mcp"):
-                assert (await http.post(url, json={})).status == 401
+                assert (await http.post(url, data=b"{", headers=odd)).status == 401
             keys = {"Authorization": f"Bearer {foreign}", "x-api-key": foreign}
             body = {"model": "m", "messages": [{"role": "user", "content": "Hi."}]}
             answer = await http.post(f"{gateway.base_url(token)}/v1/chat/completions", json=body, headers=keys)

@@ -16,14 +16,12 @@ import pytest
 from aiohttp import web
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
-from orl_core.config import EnvironmentConfig
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
-from orl_gateway import Episode, Gateway, server
-from orl_gateway.dialects import Reply
-from orl_gateway.retries import Retries
-from orl_rollout import metrics_of, stats_of
-from orl_rollout.results.outcome import outcome_of
+from orl_gateway import Episode, Gateway
+from orl_gateway.api import gateway
+from orl_gateway.dialects import CHAT, Reply
+from orl_gateway.episode.retries import Retries
 from orl_testing import ScriptedEngine
 
 from tests.gateway.agents import LOOK, Model, episode_of, generation_of
@@ -31,6 +29,7 @@ from tests.gateway.agents import LOOK, Model, episode_of, generation_of
 CHAT_TOOLS: Any = [{"type": "function", "function": LOOK}]
 USER: Any = {"role": "user", "content": "Begin."}
 HELLO = {"model": "m", "messages": [USER]}
+SAME, OTHER = (CHAT.read(json.dumps({**HELLO, "model": name}).encode()) for name in "ab")
 
 
 class Served:
@@ -64,28 +63,19 @@ def branches(episode: Episode) -> list[str | None]:
     return [turn.branch for turn in episode.trajectory().turns]
 
 
-async def test_chat_completions_of_the_sdk_are_one_row() -> None:
-    async with served(Model(("reasoned", "call", "text"))) as play, play.openai() as client:
-        messages: list[Any] = [USER]
-        message: Any = None
-        for _ in range(3):
-            answer = await client.chat.completions.create(model="m", messages=messages, tools=CHAT_TOOLS)
-            message = answer.choices[0].message
-            messages.append(message)
-            messages += [
-                {"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in message.tool_calls or ()
-            ]
-        assert message.content == "I say the number 2."
-        assert branches(play.episode) == [None] * 3
-
-
-async def test_streamed_chat_completions_of_the_sdk_are_one_row() -> None:
+@pytest.mark.parametrize("streams", [False, True])
+async def test_chat_completions_of_the_sdk_are_one_row(streams: bool) -> None:
     async with served(Model(("reasoned", "calls", "text"))) as play, play.openai() as client:
         messages: list[Any] = [USER]
+        answer: Any = None
         message: Any = None
         for _ in range(3):
-            async with client.chat.completions.stream(model="m", messages=messages, tools=CHAT_TOOLS) as stream:
-                message = (await stream.get_final_completion()).choices[0].message
+            if streams:
+                async with client.chat.completions.stream(model="m", messages=messages, tools=CHAT_TOOLS) as stream:
+                    answer = await stream.get_final_completion()
+            else:
+                answer = await client.chat.completions.create(model="m", messages=messages, tools=CHAT_TOOLS)
+            message = answer.choices[0].message
             messages.append(message.to_dict())
             messages += [
                 {"role": "tool", "tool_call_id": call.id, "content": "A wall."} for call in message.tool_calls or ()
@@ -192,7 +182,7 @@ async def test_refusal_is_raised_by_the_sdks_once() -> None:
 
 
 async def test_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "LARGEST_REQUEST", 1 << 20)
+    monkeypatch.setattr(gateway, "LARGEST_REQUEST", 1 << 20)
     async with served(Model(("text",))) as play, aiohttp.ClientSession() as http:
         for size, status in (((1 << 20) - 100, 200), (1 << 20, 413)):
             body = BytesIO(json.dumps({**HELLO, "user": "x" * size}).encode())
@@ -292,18 +282,6 @@ async def test_same_request_without_a_retry_is_a_second_sample() -> None:
         assert branches(play.episode) == [None, "fork"]
 
 
-async def test_stats_count_rows_and_causes() -> None:
-    async with served(Model(("text",))) as play, play.openai() as client:
-        for text in ("Begin.", "Begin.", "Help."):
-            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}])
-        await play.episode.finish()
-    stats = stats_of(outcome_of(play.episode.trajectory(), EnvironmentConfig()))
-    assert (stats.rows, stats.turns, stats.branches) == (3, 3, {"fork": 1, "sub_agent": 1})
-    assert stats.action_tokens == stats.trained_tokens > 0
-    metrics = metrics_of([stats])
-    assert [metrics[f"{stats.environment}/{name}"] for name in ("rows", "single_rows", "branches/fork")] == [3, 0, 1]
-
-
 def replied(name: str, calls: list[str]) -> Callable[[], Any]:
     async def ask() -> Reply:
         calls.append(name)
@@ -316,15 +294,15 @@ def replied(name: str, calls: list[str]) -> Callable[[], Any]:
 async def test_retries_join_and_replay() -> None:
     retries, calls = Retries(), list[str]()
     async with (
-        retries.answer(b"x", replied("a", calls), retried=False) as first,
-        retries.answer(b"x", replied("b", calls), retried=True) as second,
+        retries.answer(SAME, replied("a", calls), retried=False) as first,
+        retries.answer(SAME, replied("b", calls), retried=True) as second,
     ):
         assert (await first).name == (await second).name == "a"
-    async with retries.answer(b"x", replied("c", calls), retried=True) as third:
+    async with retries.answer(SAME, replied("c", calls), retried=True) as third:
         assert (await third).name == "a"
-    async with retries.answer(b"x", replied("d", calls), retried=False) as fourth:
+    async with retries.answer(SAME, replied("d", calls), retried=False) as fourth:
         assert (await fourth).name == "d"
-    async with retries.answer(b"y", replied("e", calls), retried=True) as other:
+    async with retries.answer(OTHER, replied("e", calls), retried=True) as other:
         assert (await other).name == "e"
     assert calls == ["a", "d", "e"]
     await retries.close()
@@ -333,9 +311,9 @@ async def test_retries_join_and_replay() -> None:
 async def test_answer_that_nobody_got_is_given_to_who_asks_again() -> None:
     retries, calls = Retries(), list[str]()
     with pytest.raises(ConnectionResetError):
-        async with retries.answer(b"x", replied("a", calls), retried=False):
+        async with retries.answer(SAME, replied("a", calls), retried=False):
             raise ConnectionResetError
-    async with retries.answer(b"x", replied("b", calls), retried=False) as answer:
+    async with retries.answer(SAME, replied("b", calls), retried=False) as answer:
         assert (await answer).name == "a"
     await retries.close()
 
@@ -347,9 +325,9 @@ async def test_failed_answer_is_asked_for_again() -> None:
         raise EngineError("gone")
 
     with pytest.raises(EngineError):
-        async with retries.answer(b"x", fails, retried=False) as answer:
+        async with retries.answer(SAME, fails, retried=False) as answer:
             await answer
-    async with retries.answer(b"x", replied("b", calls), retried=True) as answer:
+    async with retries.answer(SAME, replied("b", calls), retried=True) as answer:
         assert (await answer).name == "b"
     await retries.close()
 

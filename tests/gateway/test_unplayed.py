@@ -18,7 +18,7 @@ from orl_core.datum import to_data
 from orl_core.limits import Limits
 from orl_core.trajectory import RolloutSpec, StopDetail, StopReason, Trajectory
 from orl_gateway import AgentEpisode, Gateway
-from orl_gateway.player import Agent, AgentPlayer, player_of
+from orl_gateway.agent.agent_player import Agent, AgentPlayer, player_of
 from orl_rollout.journal.journal import Journal
 from orl_rollout.results.metrics import evaluation_metrics, stats_of
 from orl_rollout.results.outcome import outcome_of
@@ -152,7 +152,7 @@ async def test_agent_refused_until_the_deadline_is_an_error(
 ) -> None:
     told = tmp_path / "refused"
     agent = program(STUBBORN.format(said=SAID, asked=json.dumps(asked), told=str(told)))
-    monkeypatch.setattr("orl_gateway.player.time", Late(told.exists))
+    monkeypatch.setattr("orl_gateway.agent.agent_player.time", Late(told.exists))
     trajectory = await played(player_of(agent))
     assert trajectory.stop_reason is StopReason.ERROR
     assert "response_format" in trajectory.error
@@ -161,7 +161,7 @@ async def test_agent_refused_until_the_deadline_is_an_error(
 
 async def test_agent_without_an_answer_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Waiting(RuntimeError("never"))
-    monkeypatch.setattr("orl_gateway.player.time", Late(engine.begun.is_set))
+    monkeypatch.setattr("orl_gateway.agent.agent_player.time", Late(engine.begun.is_set))
     trajectory = await play(function_of([(CHAT, HELLO)]), session_of(1.0), engine)
     assert (trajectory.stop_reason, trajectory.turns) == (StopReason.ERROR, ())
     assert "no request to the model" not in trajectory.error

@@ -22,7 +22,7 @@ from orl_core.limits import Limits
 from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory
 from orl_gateway import AgentEpisode
-from orl_gateway.player import AgentPlayer
+from orl_gateway.agent.agent_player import AgentPlayer
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import LOOK, RENDERER, TASK, call_text, generation_of

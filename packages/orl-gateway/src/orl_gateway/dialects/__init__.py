@@ -2,7 +2,6 @@
 
 exchange      ModelRequest, Reply, RequestRefused: what a request and its reply are
 reading       fields and contents, shared by the readers
-bodies        beginnings of bodies that were read before
 conversation  messages in the form of ModelRequest, and the memory of what an episode's client sent before
 client_api    ClientApi: the functions of one API
 openai        shared by OpenAI's two APIs
@@ -16,7 +15,7 @@ from orl_gateway.dialects.anthropic import ANTHROPIC
 from orl_gateway.dialects.chat import CHAT
 from orl_gateway.dialects.client_api import ClientApi
 from orl_gateway.dialects.conversation import History
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused, SentCall
+from orl_gateway.dialects.exchange import Link, ModelRequest, Reply, RequestRefused, SentCall
 from orl_gateway.dialects.responses import RESPONSES
 
 __all__ = [
@@ -25,6 +24,7 @@ __all__ = [
     "RESPONSES",
     "ClientApi",
     "History",
+    "Link",
     "ModelRequest",
     "Reply",
     "RequestRefused",

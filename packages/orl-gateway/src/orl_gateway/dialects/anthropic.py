@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct, field, structs
 from msgspec.json import Decoder
 from orl_core.messages import TextBlock, ToolSpec
 
@@ -19,9 +18,9 @@ from orl_gateway.dialects.openai import tool_spec
 from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
+    Fields,
+    ToolChoice,
     arguments_of,
-    forced_call,
-    read_body,
     read_field,
     text_blocks,
     unsupported,
@@ -45,8 +44,8 @@ class _ToolChoice(Struct, kw_only=True):
     disable_parallel_tool_use: bool | None = None
 
 
-class _Body(Struct, kw_only=True):
-    messages: Raw
+class _Body(Fields, kw_only=True):
+    messages: list[Raw]
     model: str = ""
     max_tokens: int | None = None
     system: Any = ""
@@ -57,59 +56,45 @@ class _Body(Struct, kw_only=True):
     context_management: dict[str, Any] = field(default_factory=dict[str, Any])
     output_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    def choice(self) -> ToolChoice:
+        kind = self.tool_choice.type
+        if kind not in ("auto", "none", "any", "tool"):
+            raise unsupported(f"`tool_choice` of type `{kind}`", "send `auto`")
+        demand = {"any": "", "tool": self.tool_choice.name or ""}.get(kind)
+        return ToolChoice(allows_calls=kind != "none", demand=demand)
+
+    def faults(self) -> Iterator[RequestRefused]:
+        """Yield changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
+        for edit in _blocks(self.context_management.get("edits") or []):
+            if not str(edit.get("type")).startswith(_REASONING_EDIT):
+                yield unsupported(f"`context_management`: an edit of type `{edit.get('type')}`")
+        for name in sorted(
+            name for name, value in self.output_config.items() if name != "effort" and value is not None
+        ):
+            yield unsupported(f"`output_config`: `{name}`")
+
 
 _MESSAGE = Decoder(_Message)
 
 
-def read(body: bytes, history: History | None = None) -> ModelRequest:
-    """Read a request, also one that asks for a count; what `history` has read before is not read again.
-
-    Raises:
-        RequestRefused: it is malformed, or asks for what the gateway cannot obey.
-    """
-    history = history or History()
-    asked, members = history.bodies.read(body, "messages", partial(_read, samples=history.samples_forced_calls))
+def request(asked: _Body, history: History) -> ModelRequest:
+    """Return the request with these fields, also one that asks for a count."""
     system = [block.text for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
-    parts = [msgspec.json.encode(system), *members]
-    messages, call_ids = history.conversation("anthropic", parts, _add).messages()
+    parts = (msgspec.json.encode(system), *asked.messages)
     return ModelRequest(
-        messages=messages,
-        call_ids=call_ids,
-        tools=history.tools("anthropic", bytes(asked.tools), _tools),
+        **history.read("anthropic", asked.tools, _tools, parts, _add),
         model=asked.model,
         max_tokens=asked.max_tokens,
         stop=tuple(asked.stop_sequences),
-        allows_calls=asked.tool_choice.type != "none",
-        demand=_demand(asked.tool_choice),
+        **structs.asdict(asked.choice()),
         allows_parallel=not asked.tool_choice.disable_parallel_tool_use,
         stream=asked.stream,
         stream_usage=True,
     )
 
 
-def _demand(choice: _ToolChoice) -> str | None:
-    """Return the tool that must be called, "" for any, None for no demand."""
-    return {"any": "", "tool": choice.name or ""}.get(choice.type)
-
-
-def _read(body: bytes, *, samples: bool) -> _Body:
-    return read_body(body, _Body, partial(_faults, samples=samples))
-
-
-def _faults(asked: _Body, *, samples: bool) -> Iterator[RequestRefused]:
-    """Yield changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
-    for edit in _blocks(asked.context_management.get("edits") or []):
-        if not str(edit.get("type")).startswith(_REASONING_EDIT):
-            yield unsupported(f"`context_management`: an edit of type `{edit.get('type')}`")
-    for name in sorted(name for name, value in asked.output_config.items() if name != "effort" and value is not None):
-        yield unsupported(f"`output_config`: `{name}`")
-    if asked.tool_choice.type not in ("auto", "none", "any", "tool"):
-        yield unsupported(f"`tool_choice` of type `{asked.tool_choice.type}`", "send `auto`")
-    yield from forced_call(_demand(asked.tool_choice), samples=samples)
-
-
-def _tools(text: bytes) -> tuple[ToolSpec, ...]:
-    return tuple(map(_tool, read_field("tools", text, TOOLS)))
+def _tools(text: Raw) -> dict[str, Any]:
+    return {"tools": tuple(map(_tool, read_field("tools", text, TOOLS)))}
 
 
 def _tool(tool: dict[str, Any]) -> ToolSpec:
@@ -183,7 +168,7 @@ def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
 
 
 def _content(reply: Reply) -> list[dict[str, Any]]:
-    """Return the blocks of the answer. Some clients send reasoning back as a user's text where it has no signature."""
+    """Return the blocks of the answer. Some clients send reasoning back as a user's text if it has no signature."""
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:
         blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": reply.name})
@@ -238,11 +223,6 @@ def _deltas(block: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "text_delta", "text": block["text"]}]
 
 
-def count_body(tokens: int) -> dict[str, int]:
-    """Return the answer to a request for a count."""
-    return {"input_tokens": tokens}
-
-
 def error(refusal: RequestRefused) -> dict[str, Any]:
     """Return the body of an error.
 
@@ -257,7 +237,8 @@ def error(refusal: RequestRefused) -> dict[str, Any]:
 
 ANTHROPIC = ClientApi(
     name="anthropic",
-    read=read,
+    form=_Body,
+    request=request,
     body=body,
     events=events,
     error=error,

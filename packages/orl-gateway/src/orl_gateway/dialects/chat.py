@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from msgspec import Raw, Struct, field, structs
 from msgspec.json import Decoder
-from orl_core.messages import ToolSpec
 
 from orl_gateway.dialects.client_api import ClientApi, Event, data_of
 from orl_gateway.dialects.conversation import Conversation, History
 from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.openai import KEEPALIVE, choice_faults, error, function_tool, tool_choice
+from orl_gateway.dialects.openai import KEEPALIVE, error, function_tool, tool_choice
 from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
+    Fields,
+    ToolChoice,
     arguments_of,
-    read_body,
     read_field,
     text_blocks,
     unsupported,
@@ -58,8 +57,8 @@ class _StreamOptions(Struct, kw_only=True):
     include_usage: bool | None = None
 
 
-class _Body(Struct, kw_only=True):
-    messages: Raw
+class _Body(Fields, kw_only=True):
+    messages: list[Raw]
     model: str = ""
     tools: Raw = NO_TOOLS
     tool_choice: Any = "auto"
@@ -74,47 +73,35 @@ class _Body(Struct, kw_only=True):
     response_format: dict[str, Any] = field(default_factory=dict[str, Any])
     modalities: list[str] = field(default_factory=list[str])
 
+    def choice(self) -> ToolChoice:
+        return tool_choice(self.tool_choice)
+
+    def faults(self) -> Iterator[RequestRefused]:
+        if self.n != 1:
+            yield unsupported(f"`n`: {self.n}, several answers to one request,")
+        if self.logprobs:
+            yield unsupported("`logprobs`")
+        if (kind := self.response_format.get("type", "text")) != "text":
+            yield unsupported(f"`response_format` of type `{kind}`")
+        if unknown := sorted({*self.modalities} - {"text"}):
+            yield unsupported(f"`modalities`: {', '.join(unknown)}")
+
 
 _MESSAGE = Decoder(_Message)
 
 
-def read(body: bytes, history: History | None = None) -> ModelRequest:
-    """Read a request; what `history` has read before is not read again.
-
-    Raises:
-        RequestRefused: it is malformed, or asks for what the gateway cannot obey.
-    """
-    history = history or History()
-    asked, parts = history.bodies.read(body, "messages", partial(_read, samples=history.samples_forced_calls))
-    messages, call_ids = history.conversation("chat", parts, _add).messages()
+def request(asked: _Body, history: History) -> ModelRequest:
+    """Return the request with these fields."""
     return ModelRequest(
-        messages=messages,
-        call_ids=call_ids,
-        tools=history.tools("chat", bytes(asked.tools), _tools),
+        **history.read("chat", asked.tools, _tools, asked.messages, _add),
         model=asked.model,
         max_tokens=asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens,
         stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
-        **structs.asdict(tool_choice(asked.tool_choice)),
+        **structs.asdict(asked.choice()),
         allows_parallel=asked.parallel_tool_calls,
         stream=asked.stream,
         stream_usage=asked.stream_options.include_usage is True,
     )
-
-
-def _read(body: bytes, *, samples: bool) -> _Body:
-    return read_body(body, _Body, partial(_faults, samples=samples))
-
-
-def _faults(asked: _Body, *, samples: bool) -> Iterator[RequestRefused]:
-    if asked.n != 1:
-        yield unsupported(f"`n`: {asked.n}, several answers to one request,")
-    if asked.logprobs:
-        yield unsupported("`logprobs`")
-    if (kind := asked.response_format.get("type", "text")) != "text":
-        yield unsupported(f"`response_format` of type `{kind}`")
-    if unknown := sorted({*asked.modalities} - {"text"}):
-        yield unsupported(f"`modalities`: {', '.join(unknown)}")
-    yield from choice_faults(asked.tool_choice, samples=samples)
 
 
 def _add(conversation: Conversation, index: int, part: bytes) -> None:
@@ -140,8 +127,8 @@ def _add(conversation: Conversation, index: int, part: bytes) -> None:
         raise unsupported(f"{where}: this role", "use `system`, `user`, `assistant` or `tool`")
 
 
-def _tools(text: bytes) -> tuple[ToolSpec, ...]:
-    return tuple(function_tool(tool, tool.get("function")) for tool in read_field("tools", text, TOOLS))
+def _tools(text: Raw) -> dict[str, Any]:
+    return {"tools": tuple(function_tool(tool, tool.get("function")) for tool in read_field("tools", text, TOOLS))}
 
 
 def body(reply: Reply, request: ModelRequest) -> dict[str, Any]:
@@ -204,7 +191,8 @@ def _usage(reply: Reply) -> dict[str, Any]:
 
 CHAT = ClientApi(
     name="chat",
-    read=read,
+    form=_Body,
+    request=request,
     body=body,
     events=events,
     error=error,

@@ -1,42 +1,36 @@
 """A conversation in the form of ModelRequest, made message by message, and the memory of those of one episode.
 
-Clients send their whole history with each request. A part that stood in an earlier one is not read again (law L5).
+Clients send their whole history with each request. A message that begins like an earlier request is not read again (law
+L5): `History` is a trie of the messages as the client wrote them, and each of its points has what was read up to there.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Raw, Struct, field, structs
 from orl_core.messages import Message, TextBlock, ToolCall
 
-from orl_gateway.dialects.bodies import LINES, Bodies, lasting
-from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.exchange import Link, ModelRequest, Reply, RequestRefused
 from orl_gateway.dialects.reading import unsupported
 
-T = TypeVar("T")
-
-TOOL_LISTS = 64  # lists of tools that are remembered
+REMEMBERED = 1 << 25  # bytes of messages, after which the memory of an episode is cleared
 
 
 class Conversation:
-    """Collects the messages of a request in the form of ModelRequest.
+    """Collects the messages of a request in the form of ModelRequest. `last` is the last one, None if there is none.
 
     System messages at the beginning become one; a later one is shown as a user's, because chat templates have no place
     for it. User messages in a row become one, and so do assistant messages: an action is whole.
     """
 
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        self._call_ids: list[tuple[str, ...]] = []
-        self._places: dict[str, tuple[int, str]] = {}  # order of a call among all calls, and its tool, by its id
-        self._answers: list[int] = []  # order of the call that each message answers, -1 where it answers none
+    def __init__(self, last: Link | None = None) -> None:
+        self.last = last
 
     def system(self, blocks: Sequence[TextBlock]) -> None:
         """Add a system or developer message."""
-        if all(message.role == "system" for message in self._messages):
+        if self.last is None or self.last.message.role == "system":
             text = "\n\n".join(block.text for block in blocks)
             self._join(Message(role="system", content=(TextBlock(text=text),) if text else ()), "\n\n")
         else:
@@ -53,81 +47,69 @@ class Conversation:
         reasoning: str = "",
         calls: Sequence[tuple[str, str, dict[str, Any]]] = (),
     ) -> None:
-        """Add what the model said. A call is its id, the tool's name and its arguments.
-
-        Raises:
-            RequestRefused: two calls have one id.
-        """
-        for id_, name, _ in calls:
-            if id_ in self._places:
+        """Add what the model said. A call is its id, the tool's name and its arguments."""
+        ids = tuple(id_ for id_, _, _ in calls)
+        for index, id_ in enumerate(ids):
+            if id_ in ids[:index] or self._call(id_):
                 raise RequestRefused(f"two calls of the conversation have the id `{id_}`")
-            self._places[id_] = len(self._places), name
         made = tuple(ToolCall(name=name, arguments=arguments) for _, name, arguments in calls)
-        said = Message(role="assistant", content=tuple(blocks), reasoning=reasoning, calls=made)
-        self._join(said, "\n", tuple(id_ for id_, _, _ in calls))
+        self._join(Message(role="assistant", content=tuple(blocks), reasoning=reasoning, calls=made), "\n", ids)
 
     def result(self, id_: str, blocks: Sequence[TextBlock]) -> None:
-        """Add the result of the call `id_`, among the results before it in the order of the calls.
-
-        Raises:
-            RequestRefused: no call has this id.
-        """
-        if id_ not in self._places:
+        """Add the result of the call `id_`, among the results before it in the order of the calls."""
+        call = self._call(id_)
+        if call is None:
             raise RequestRefused(f"a tool result answers the call `{id_}`, which the conversation does not have")
-        order, name = self._places[id_]
-        place = len(self._answers)
-        while place and self._answers[place - 1] > order:
-            place -= 1
-        self._messages.insert(place, Message(role="tool", content=tuple(blocks), name=name))
-        self._call_ids.insert(place, ())
-        self._answers.insert(place, order)
+        order, name = call
+        later: list[Link] = []
+        while self.last is not None and self.last.answers > order:
+            later.append(self.last)
+            self.last = self.last.before
+        self._add(Message(role="tool", content=tuple(blocks), name=name), answers=order)
+        for link in reversed(later):
+            self._add(link.message, answers=link.answers)
 
-    def messages(self) -> tuple[tuple[Message, ...], tuple[tuple[str, ...], ...]]:
-        """Return the messages, and the ids of the calls of each.
-
-        Raises:
-            RequestRefused: there is none, or the last one is the assistant's.
-        """
-        if not self._messages or all(message.role == "system" for message in self._messages):
+    def messages(self) -> dict[str, Any]:
+        """Return the fields of ModelRequest that hold the conversation."""
+        if self.last is None or self.last.message.role == "system":
             raise RequestRefused("the conversation has no message that the model could answer")
-        if self._messages[-1].role == "assistant":
+        if self.last.message.role == "assistant":
             raise unsupported("a conversation that ends with an assistant message, which the model would continue,")
-        return tuple(self._messages), tuple(self._call_ids)
+        return {"messages": tuple(link.message for link in self.last.back())[::-1], "last": self.last}
 
-    def copy(self) -> Conversation:
-        """Return a conversation that says the same, and goes on by itself."""
-        copied = Conversation()
-        copied._messages, copied._call_ids = [*self._messages], [*self._call_ids]
-        copied._places, copied._answers = {**self._places}, [*self._answers]
-        return copied
+    def _call(self, id_: str) -> tuple[int, str] | None:
+        """Return the place of a call among all calls, and its tool."""
+        for link in self.last.back() if self.last else ():
+            if id_ in link.call_ids:
+                index = link.call_ids.index(id_)
+                return link.calls - len(link.call_ids) + index, link.message.calls[index].name
+        return None
 
     def _join(self, message: Message, separator: str, call_ids: tuple[str, ...] = ()) -> None:
-        """Add a message, to the one before where both have one role."""
-        if not self._messages or self._messages[-1].role != message.role:
-            self._add(message, call_ids)
-            return
-        last = self._messages[-1]
-        text = separator.join(part for part in (last.text, message.text) if part)
-        self._messages[-1] = structs.replace(
-            last,
-            content=(TextBlock(text=text),) if text else (),
-            reasoning="\n".join(part for part in (last.reasoning, message.reasoning) if part),
-            calls=(*last.calls, *message.calls),
-        )
-        self._call_ids[-1] = (*self._call_ids[-1], *call_ids)
+        """Add a message, to the one before if both have one role."""
+        last = self.last
+        if last is not None and last.message.role == message.role:
+            before, call_ids = last.message, (*last.call_ids, *call_ids)
+            text = separator.join(part for part in (before.text, message.text) if part)
+            message = structs.replace(
+                before,
+                content=(TextBlock(text=text),) if text else (),
+                reasoning="\n".join(part for part in (before.reasoning, message.reasoning) if part),
+                calls=(*before.calls, *message.calls),
+            )
+            self.last = last.before
+        self._add(message, call_ids)
 
-    def _add(self, message: Message, call_ids: tuple[str, ...] = ()) -> None:
-        self._messages.append(message)
-        self._call_ids.append(call_ids)
-        self._answers.append(-1)
+    def _add(self, message: Message, call_ids: tuple[str, ...] = (), answers: int = -1) -> None:
+        calls = len(call_ids) + (self.last.calls if self.last else 0)
+        self.last = Link(before=self.last, message=message, call_ids=call_ids, calls=calls, answers=answers)
 
 
-class _Line(Struct, frozen=True):
-    """A conversation, and the parts of a request that it was made of, as the client wrote them."""
+class _Point(Struct):
+    """A request up to one of its messages: what was read, and the points after it by the bytes of the next message."""
 
-    dialect: str
-    parts: list[bytes]
-    conversation: Conversation
+    last: Link | None = None
+    after: dict[bytes, _Point] = field(default_factory=dict[bytes, "_Point"])
 
 
 class History:
@@ -138,43 +120,36 @@ class History:
     """
 
     def __init__(self) -> None:
-        self.bodies = Bodies()
         self.samples_forced_calls = False
         self.replies: dict[str, tuple[ModelRequest, Reply]] = {}
-        self._lines: deque[_Line] = deque(maxlen=LINES)
-        self._tools: dict[tuple[str, bytes], Any] = {}
+        self._begun: dict[tuple[str, bytes], tuple[Any, _Point]] = {}  # by API and tools, which are part of a key
+        self._held = 0
 
-    def conversation(
-        self, dialect: str, parts: list[bytes], add: Callable[[Conversation, int, bytes], None]
-    ) -> Conversation:
-        """Return the conversation of `parts`; `add` reads one of them, given its index, into the conversation.
+    def read(
+        self,
+        api: str,
+        tools: Raw,
+        read_tools: Callable[[Raw], dict[str, Any]],
+        parts: Iterable[Raw | bytes],
+        add: Callable[[Conversation, int, bytes], None],
+    ) -> dict[str, Any]:
+        """Return the fields of ModelRequest that hold tools and conversation.
 
-        Raises:
-            RequestRefused: as `add` does.
+        `read_tools` returns those of `tools`; `add` reads one of `parts`, given its index, into a conversation.
         """
-        known = next(
-            (line for line in self._lines if line.dialect == dialect and line.parts == parts[: len(line.parts)]), None
-        )
-        conversation = known.conversation.copy() if known else Conversation()
-        read = known.parts if known else []
-        kept = len(read) + lasting(parts[len(read) :])
-        for index in range(len(read), kept):
-            add(conversation, index, parts[index])
-        self._lines.appendleft(_Line(dialect, [*read, *parts[len(read) : kept]], conversation))
-        conversation = conversation.copy() if kept < len(parts) else conversation
-        for index in range(kept, len(parts)):
-            add(conversation, index, parts[index])
-        return conversation
-
-    def tools(self, dialect: str, text: bytes, read: Callable[[bytes], T]) -> T:
-        """Return the tools of `text`, which `read` reads.
-
-        Raises:
-            RequestRefused: as `read` does.
-        """
-        found = self._tools.get((dialect, text))
-        if found is None:
-            if len(self._tools) >= TOOL_LISTS:
-                self._tools.clear()
-            found = self._tools[dialect, text] = read(text)
-        return found
+        if self._held > REMEMBERED:
+            self._begun, self._held = {}, 0
+        key = api, bytes(tools)
+        if key not in self._begun:
+            self._begun[key] = read_tools(tools), _Point()
+            self._held += len(key[1])
+        fields, point = self._begun[key]
+        for index, part in enumerate(map(bytes, parts)):
+            known = point.after.get(part)
+            if known is None:
+                conversation = Conversation(point.last)
+                add(conversation, index, part)
+                known = point.after[part] = _Point(conversation.last)
+                self._held += len(part)
+            point = known
+        return {**fields, **Conversation(point.last).messages()}

@@ -1,15 +1,16 @@
 """One request of an agent and the reply to it, free of any client's format.
 
-The readers and writers beside this module convert it. The module knows no token ids, no tree and no HTTP.
+The readers and writers of each API convert it. The module knows no token ids, no tree and no HTTP.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from msgspec import Struct, field
 from orl_core.errors import OrlError
-from orl_core.messages import Message, TextBlock, ToolCall, ToolSpec
+from orl_core.messages import Message, TextBlock, ToolCall, ToolResult, ToolSpec
 
 ReplyEnding = Literal["stop", "calls", "length", "stop_sequence"]
 RefusalCode = Literal[
@@ -33,19 +34,40 @@ class RequestRefused(OrlError):
         self.status = status
 
 
-class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One call of the model by an agent. N = len(messages).
+class Link(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
+    """The last message of a conversation, and the conversation before it. Equal is what is one object.
 
-    `messages` hold one system message at most, the first, and no two user messages in a row. Results stand in the order
-    of the calls that they answer. `call_ids` has length N: the ids of an assistant message's calls, else ().
-    `namespaces` are those of tools that have one, by the tool's name here: Responses has them. `allows_calls` is false
-    where the agent wants no call now; `allows_parallel` where it wants one at most. `demand` names the tool that must
-    be called, "" is any, None demands nothing. `allowed` are the tools that may be called, None is all.
-    `items` is the input as the client wrote it, of an API whose later requests may refer to it.
+    `call_ids` are the ids of the message's calls. `calls` counts the calls of the conversation. `answers` is the place
+    of the call that the message answers among them, -1 if it answers none.
+    """
+
+    before: Link | None
+    message: Message
+    call_ids: tuple[str, ...] = ()
+    calls: int = 0
+    answers: int = -1
+
+    def back(self) -> Iterator[Link]:
+        """Yield the links of the conversation, the last one first."""
+        link: Link | None = self
+        while link is not None:
+            yield link
+            link = link.before
+
+
+class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One call of the model by an agent.
+
+    `messages` hold one system message at most, the first, and no two user messages in a row. Results are in the order
+    of the calls that they answer. `namespaces` are those of tools that have one, by the tool's name here: Responses has
+    them. `allows_calls` is false if the agent wants no call now; `allows_parallel` if it wants one at most. `demand`
+    names the tool that must be called, "" is any, None demands nothing. `allowed` are the tools that may be called,
+    None is all. `last` is the conversation as `History` keeps it: two requests that begin with the same bytes share its
+    beginning. `items` is the input as the client wrote it, of an API whose later requests may refer to it.
     """
 
     messages: tuple[Message, ...]
-    call_ids: tuple[tuple[str, ...], ...]
+    last: Link | None = None
     tools: tuple[ToolSpec, ...] = ()
     namespaces: dict[str, str] = field(default_factory=dict[str, str])
     model: str = ""
@@ -72,6 +94,7 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `prompt_tokens` is the whole context; `cached_tokens` of it came from the prefix cache; `reasoning_tokens` are part
     of `sampled_tokens`. `created` is in seconds since the epoch. `stop_sequence` is the one that ended the text.
+    `refused` are our own results of the calls that it does not hold, each with its position among all calls.
     """
 
     name: str
@@ -85,6 +108,12 @@ class Reply(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sampled_tokens: int = 0
     reasoning_tokens: int = 0
     created: int = 0
+    refused: tuple[tuple[int, ToolResult], ...] = ()
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """Return the results that the turn has already: those of an action of which nothing can be done."""
+        return () if self.calls else tuple(result for _, result in self.refused)
 
     @property
     def message(self) -> Message:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
-from msgspec import Struct
 from orl_core.errors import boundary
 from orl_core.messages import ToolSpec
 
 from orl_gateway.dialects.exchange import RequestRefused
-from orl_gateway.dialects.reading import forced_call, unsupported
+from orl_gateway.dialects.reading import ToolChoice, unsupported
 
 KEEPALIVE = b": keepalive\n\n"
 
 
 def function_tool(tool: dict[str, Any], function: object) -> ToolSpec:
-    """Return a tool whose name, description and parameters stand in `function`.
+    """Return a tool whose name, description and parameters are in `function`.
 
     `strict` promises decoding under the schema, which would sample from another policy: it changes nothing here.
-
-    Raises:
-        RequestRefused: it is no function, or it has no name.
     """
     kind = tool.get("type", "function")
     if kind != "function":
@@ -32,11 +27,7 @@ def function_tool(tool: dict[str, Any], function: object) -> ToolSpec:
 
 
 def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
-    """Return the tool of `fields`; `schema` names the field of its parameters.
-
-    Raises:
-        RequestRefused: it has no name, or its parameters are no object.
-    """
+    """Return the tool of `fields`; `schema` names the field of its parameters."""
     name: object = fields.get("name")
     parameters: object = fields.get(schema) or {"type": "object", "properties": {}}
     if not isinstance(name, str) or not name:
@@ -48,20 +39,8 @@ def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
     )
 
 
-class ToolChoice(Struct, frozen=True, kw_only=True):
-    """What `tool_choice` allows and demands; the fields are those of ModelRequest."""
-
-    allows_calls: bool = True
-    demand: str | None = None
-    allowed: frozenset[str] | None = None
-
-
 def tool_choice(choice: object) -> ToolChoice:
-    """Read `tool_choice`: a word, a function that must be called, or a list of the tools that may be called.
-
-    Raises:
-        RequestRefused: it is none of these.
-    """
+    """Read `tool_choice`: a word, a function that must be called, or a list of the tools that may be called."""
     fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {"type": choice}
     match fields:
         case {"type": "auto" | "none" | "required" as word}:
@@ -79,16 +58,6 @@ def _allowed(fields: Any) -> ToolChoice:
     with boundary(RequestRefused, "reading `tool_choice`"):
         names = frozenset(tool.get("function", tool)["name"] for tool in fields["tools"])
     return ToolChoice(demand="" if fields.get("mode") == "required" else None, allowed=names)
-
-
-def choice_faults(choice: object, *, samples: bool) -> Iterator[RequestRefused]:
-    """Yield what cannot be obeyed of `tool_choice`; `samples` as for `forced_call`."""
-    try:
-        chosen = tool_choice(choice)
-    except RequestRefused as refusal:
-        yield refusal
-    else:
-        yield from forced_call(chosen.demand, samples=samples)
 
 
 def error(refusal: RequestRefused) -> dict[str, Any]:

@@ -7,7 +7,7 @@ trainer's, because a sampled id's logprob must be that of the policy that is tra
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -20,8 +20,7 @@ from orl_core.messages import TextBlock
 from orl_gateway.dialects.exchange import RequestRefused
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Struct)
-_LIST = Decoder(list[Raw])
+F = TypeVar("F", bound="Fields")
 TOOLS = Decoder(list[dict[str, Any]])
 NO_TOOLS = Raw(b"[]")
 
@@ -64,14 +63,31 @@ _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "summar
 _IMAGE_PARTS = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
 
 
-def read_body(body: bytes, form: type[F], faults: Callable[[F], Iterable[RequestRefused]]) -> F:
+class ToolChoice(Struct, frozen=True, kw_only=True):
+    """What `tool_choice` allows and demands; the fields are those of ModelRequest."""
+
+    allows_calls: bool = True
+    demand: str | None = None
+    allowed: frozenset[str] | None = None
+
+
+class Fields(Struct, kw_only=True):
+    """Fields of a request in one API. One of the type `Raw` is not read: it may hold the whole history."""
+
+    def choice(self) -> ToolChoice:
+        """Return what the choice of tools says."""
+        raise NotImplementedError
+
+    def faults(self) -> Iterator[RequestRefused]:
+        """Yield what cannot be obeyed of the other fields."""
+        raise NotImplementedError
+
+
+def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
     """Return a request's JSON as `form`. Null is the same as no value.
 
-    Fields of `form`, TRAINERS_FIELDS and BOOKKEEPING_FIELDS are known. A field of the type `Raw` is not read: it may
-    hold the whole history. `faults` yields what cannot be obeyed of the known fields; all is refused at once.
-
-    Raises:
-        RequestRefused: the body is no JSON object, a field has the wrong type, or it is none that can be obeyed.
+    Fields of `form`, TRAINERS_FIELDS and BOOKKEEPING_FIELDS are known. What cannot be obeyed is refused at once.
+    `samples` tells that a call which a client demands is sampled like any other.
     """
     with boundary(RequestRefused, "reading the request"):
         tree = msgspec.json.decode(body, type=dict[str, Raw])
@@ -79,7 +95,8 @@ def read_body(body: bytes, form: type[F], faults: Callable[[F], Iterable[Request
         readers = _readers(form)
         asked = form(**{name: read_field(name, given[name], readers[name]) for name in given.keys() & readers.keys()})
         unknown = sorted(given.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS)
-        found = [*_refused([name for name in unknown if not _is_neutral(name, given[name])]), *faults(asked)]
+        refused = [name for name in unknown if not _is_neutral(name, given[name])]
+        found = [*_refused(refused), *asked.faults(), *_choice_faults(asked, samples=samples)]
     if found:
         raise RequestRefused("; ".join(map(str, found)), code="unsupported")
     return asked
@@ -105,24 +122,11 @@ def _readers(form: type[Struct]) -> dict[str, Decoder[Any]]:
 
 
 def read_field(name: str, text: bytes | Raw, reader: Decoder[T]) -> T:
-    """Return the value of a field, or of a member of it.
-
-    Raises:
-        RequestRefused: it has the wrong type.
-    """
+    """Return the value of a field, or of a member of it."""
     try:
         return reader.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise RequestRefused(f"reading `{name}`: {exc}") from exc
-
-
-def parts_of(name: str, text: bytes | Raw) -> list[bytes]:
-    """Return the members of the list `name`, as the client wrote them.
-
-    Raises:
-        RequestRefused: it is no list.
-    """
-    return [bytes(part) for part in read_field(name, text, _LIST)]
 
 
 def unsupported(what: str, remedy: str = "leave it out") -> RequestRefused:
@@ -130,12 +134,16 @@ def unsupported(what: str, remedy: str = "leave it out") -> RequestRefused:
     return RequestRefused(f"{what} is not supported by this gateway: {remedy}", code="unsupported")
 
 
-def forced_call(demand: str | None, *, samples: bool) -> Iterator[RequestRefused]:
-    """Yield the refusal of a call that is demanded, unless the agent lives with what is sampled freely.
+def _choice_faults(asked: Fields, *, samples: bool) -> Iterator[RequestRefused]:
+    """Yield the refusal of a choice that cannot be obeyed, or of a call that is demanded, unless `samples`.
 
-    `demand` is as in ModelRequest. Decoding that enforces a call would sample from another policy than the one that is
-    trained (law L1).
+    Decoding that enforces a call would sample from another policy than the one that is trained (law L1).
     """
+    try:
+        demand = asked.choice().demand
+    except RequestRefused as refusal:
+        yield refusal
+        return
     if demand is not None and not samples:
         which = f" of `{demand}`" if demand else ""
         remedy = "send `auto`, or set `agent.forced_calls: sample`"
@@ -143,11 +151,7 @@ def forced_call(demand: str | None, *, samples: bool) -> Iterator[RequestRefused
 
 
 def text_blocks(content: object, where: str) -> tuple[TextBlock, ...]:
-    """Return the text of a content: a string, or a list of parts. `where` is named in the refusal.
-
-    Raises:
-        RequestRefused: it holds an image or another part that is no text.
-    """
+    """Return the text of a content: a string, or a list of parts. `where` is named in the refusal."""
     if content is None:
         return ()
     if isinstance(content, str):
@@ -171,11 +175,7 @@ def _text_of(part: object, where: str) -> str:
 
 
 def arguments_of(text: object, name: str) -> dict[str, Any]:
-    """Return the arguments of a call in a request: an object, or its JSON. An empty text is no arguments.
-
-    Raises:
-        RequestRefused: it is no JSON object.
-    """
+    """Return the arguments of a call in a request: an object, or its JSON. An empty text is no arguments."""
     if isinstance(text, dict):
         return cast("dict[str, Any]", text)
     if isinstance(text, str):

@@ -15,12 +15,13 @@ from orl_core.messages import ToolSpec
 from orl_gateway.dialects.client_api import ClientApi, Event, named
 from orl_gateway.dialects.conversation import Conversation, History
 from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.openai import KEEPALIVE, choice_faults, error, function_tool, tool_choice
+from orl_gateway.dialects.openai import KEEPALIVE, error, function_tool, tool_choice
 from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
+    Fields,
+    ToolChoice,
     arguments_of,
-    read_body,
     read_field,
     text_blocks,
     unsupported,
@@ -34,8 +35,8 @@ class _Text(Struct, kw_only=True):
     verbosity: Any = None
 
 
-class _Body(Struct, kw_only=True):
-    input: Raw
+class _Body(Fields, kw_only=True):
+    input: str | list[Raw]
     instructions: str = ""
     previous_response_id: str = ""
     model: str = ""
@@ -50,30 +51,33 @@ class _Body(Struct, kw_only=True):
     truncation: str = "disabled"
     background: bool = False
 
+    def choice(self) -> ToolChoice:
+        return tool_choice(self.tool_choice)
+
+    def faults(self) -> Iterator[RequestRefused]:
+        if (kind := (self.text.format or {}).get("type", "text")) != "text":
+            yield unsupported(f"`text.format` of type `{kind}`")
+        if unknown := sorted({*self.include} - {"reasoning.encrypted_content"}):
+            yield unsupported(f"`include`: {', '.join(unknown)}")
+        if self.truncation != "disabled":
+            yield unsupported(f"`truncation`: `{self.truncation}`", "send `disabled`")
+        if self.background:
+            yield unsupported("`background`")
+
 
 _TEXT_OR_ITEM: Decoder[str | dict[str, Any]] = Decoder(str | dict[str, Any])
 
 
-def read(body: bytes, history: History | None = None) -> ModelRequest:
-    """Read a request; what `history` has read before is not read again.
-
-    Raises:
-        RequestRefused: it is malformed, or asks for what the gateway cannot obey.
-    """
-    history = history or History()
-    asked, new = history.bodies.read(body, "input", partial(_read, samples=history.samples_forced_calls))
+def request(asked: _Body, history: History) -> ModelRequest:
+    """Return the request with these fields."""
+    new = [msgspec.json.encode(asked.input)] if isinstance(asked.input, str) else map(bytes, asked.input)
     items = (*_before(history, asked.previous_response_id), *new)
-    parts = [msgspec.json.encode(asked.instructions), *items]
-    messages, call_ids = history.conversation("responses", parts, partial(_add, history)).messages()
-    tools, namespaces = history.tools("responses", bytes(asked.tools), _tools)
+    parts = (msgspec.json.encode(asked.instructions), *items)
     return ModelRequest(
-        messages=messages,
-        call_ids=call_ids,
-        tools=tools,
-        namespaces=namespaces,
+        **history.read("responses", asked.tools, _tools, parts, partial(_add, history)),
         model=asked.model,
         max_tokens=asked.max_output_tokens,
-        **structs.asdict(tool_choice(asked.tool_choice)),
+        **structs.asdict(asked.choice()),
         items=items,
         allows_parallel=asked.parallel_tool_calls,
         stream=asked.stream,
@@ -82,11 +86,7 @@ def read(body: bytes, history: History | None = None) -> ModelRequest:
 
 
 def _before(history: History, id_: str) -> tuple[bytes, ...]:
-    """Return the items of an earlier request and of the answer to it, which a client names by the answer's id.
-
-    Raises:
-        RequestRefused: it is no answer of this episode.
-    """
+    """Return the items of an earlier request and of the answer to it, which a client names by the answer's id."""
     if not id_:
         return ()
     known = history.replies.get(id_.removeprefix("resp_"))
@@ -98,33 +98,15 @@ def _before(history: History, id_: str) -> tuple[bytes, ...]:
     return (*request.items, *map(msgspec.json.encode, _output(reply, request)))
 
 
-def _read(body: bytes, *, samples: bool) -> _Body:
-    """Read a body. An input of text becomes a list of one item."""
-    asked = read_body(body, _Body, partial(_faults, samples=samples))
-    text = bytes(asked.input)
-    return structs.replace(asked, input=Raw(b"[%s]" % text)) if text.startswith(b'"') else asked
-
-
-def _faults(asked: _Body, *, samples: bool) -> Iterator[RequestRefused]:
-    if (kind := (asked.text.format or {}).get("type", "text")) != "text":
-        yield unsupported(f"`text.format` of type `{kind}`")
-    if unknown := sorted({*asked.include} - {"reasoning.encrypted_content"}):
-        yield unsupported(f"`include`: {', '.join(unknown)}")
-    if asked.truncation != "disabled":
-        yield unsupported(f"`truncation`: `{asked.truncation}`", "send `disabled`")
-    if asked.background:
-        yield unsupported("`background`")
-    yield from choice_faults(asked.tool_choice, samples=samples)
-
-
-def _tools(text: bytes) -> tuple[tuple[ToolSpec, ...], dict[str, str]]:
+def _tools(text: Raw) -> dict[str, Any]:
     """Return the tools, and the namespaces of those that have one by their names."""
     listed = [*_specs(read_field("tools", text, TOOLS))]
-    return tuple(tool for tool, _ in listed), {tool.name: namespace for tool, namespace in listed if namespace}
+    namespaces = {tool.name: namespace for tool, namespace in listed if namespace}
+    return {"tools": tuple(tool for tool, _ in listed), "namespaces": namespaces}
 
 
 def _specs(tools: list[dict[str, Any]], namespace: str = "") -> Iterator[tuple[ToolSpec, str]]:
-    """Yield each tool under the name that the model reads, and its namespace, empty where it has none."""
+    """Yield each tool under the name that the model reads, and its namespace, empty if it has none."""
     for tool in tools:
         inner = tool.get("tools")
         if tool.get("type") == "namespace" and not namespace and isinstance(inner, list):
@@ -302,7 +284,8 @@ def error_event(refusal: RequestRefused) -> Event:
 
 RESPONSES = ClientApi(
     name="responses",
-    read=read,
+    form=_Body,
+    request=request,
     body=body,
     events=events,
     error=error,

@@ -11,7 +11,7 @@ from orl_core.limits import Limits
 from orl_core.trajectory import StopReason
 
 from orl_gateway.dialects import RequestRefused
-from orl_gateway.state import EpisodeState
+from orl_gateway.episode.state import EpisodeState
 
 
 class Allowance:
@@ -28,11 +28,7 @@ class Allowance:
 
     @asynccontextmanager
     async def time(self) -> AsyncGenerator[None]:
-        """Open what may take time. At the deadline of the episode the block is cancelled, and the episode ends.
-
-        Raises:
-            RequestRefused: the episode is over, or is now.
-        """
+        """Open what may take time. At the deadline of the episode the block is cancelled, and the episode ends."""
         self._state.check()
         clock = asyncio.timeout(max(0.0, self._ends - time.monotonic()))
         try:
@@ -47,11 +43,7 @@ class Allowance:
 
     @asynccontextmanager
     async def turn(self) -> AsyncGenerator[None]:
-        """Open one turn, with a deadline as `time` has. A turn that the block refuses does not count.
-
-        Raises:
-            RequestRefused: the episode is over, or all its turns are used.
-        """
+        """Open one turn, with a deadline as `time` has. A turn that the block refuses does not count."""
         async with self.time():
             if self._turns >= self._limits.max_turns:
                 self._state.end(StopReason.MAX_TURNS)
@@ -66,11 +58,7 @@ class Allowance:
 
     @asynccontextmanager
     async def tokens(self, most: int) -> AsyncGenerator[int]:
-        """Yield how many ids may be sampled, at most `most`. Turns side by side share what is left.
-
-        Raises:
-            RequestRefused: the episode's ids are used.
-        """
+        """Yield how many ids may be sampled, at most `most`. Turns side by side share what is left."""
         while self._left() < 1 and self._reserved:
             self._freed.clear()
             await self._freed.wait()

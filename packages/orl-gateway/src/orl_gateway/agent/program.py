@@ -35,9 +35,6 @@ async def run_command(agent: AgentConfig, variables: Mapping[str, str], printed:
     """Run the program to its end with `variables`, and end all that it started. A cancellation ends it too.
 
     `printed` gets what it prints, the last `max_output` bytes.
-
-    Raises:
-        OrlError: it cannot be started, or fails.
     """
     environment = {**environment_of(agent, variables), MARK: secrets.token_hex(16)}
     own = tempfile.mkdtemp(prefix="orl-agent-")
@@ -83,11 +80,7 @@ async def _start(
 
 
 def check_command(agent: AgentConfig) -> None:
-    """Refuse a command that cannot be started here.
-
-    Raises:
-        ConfigError: a variable is not set, the folder is missing, or the program is.
-    """
+    """Refuse a command that cannot be started here."""
     given, program = environment_of(agent, {}), agent.command[0]
     folder = Path(agent.folder) if agent.folder else None
     if folder is not None and not folder.is_dir():
@@ -104,11 +97,7 @@ def check_command(agent: AgentConfig) -> None:
 
 
 def environment_of(agent: AgentConfig, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of the program. `variables` win over those of the configuration.
-
-    Raises:
-        ConfigError: a variable is null in the configuration, and this process has none of that name.
-    """
+    """Return the whole environment of the program. `variables` win over those of the configuration."""
     given = {name: os.environ[name] for name in INHERITED if name in os.environ}
     for name, value in agent.env.items():
         if value is None and name not in os.environ:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Self
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from orl_core.errors import OrlError, boundary
 
-from orl_gateway import mcp
+from orl_gateway.api import mcp
 from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused
-from orl_gateway.dialects.anthropic import count_body
 from orl_gateway.dialects.models import models_body
-from orl_gateway.episode import Episode
+from orl_gateway.episode.episode import Episode
 
 LARGEST_REQUEST = 64 << 20  # bytes
 KEEPALIVE_SECONDS = 10.0  # of silence, after which a stream begins before its answer is there
@@ -29,14 +29,13 @@ BACKLOG = 4096  # connections that wait to be accepted: a batch of rollouts begi
 _APIS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": ANTHROPIC}
 _SERVED = ", ".join((*(f"/v1{path}" for path in _APIS), "/v1/models", "/mcp"))
 _PATH_CHARACTERS = 200  # of a path, in a refusal
-_HEADERS = {"x-should-retry": "false"}  # of a refusal: the same request is refused again
 _RETRIES = "x-stainless-retry-count"
 
 
 class Gateway:
     """A server of episodes on the current event loop. `async with` starts and stops it.
 
-    `host` is the interface, `port` 0 takes a free one. `keepalive` is in seconds. `routes` are served beside.
+    `host` is the interface, `port` 0 takes a free one. `keepalive` is in seconds. `routes` are served in addition.
 
     Raises:
         OrlError: on entry: the port cannot be bound.
@@ -117,36 +116,35 @@ class Gateway:
 
     @web.middleware
     async def _served(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse a path or a method that is not served, in the form of the APIs. The agent may have meant the model."""
+        """Send a refusal in the form of the API, also of a path or a method that is not served."""
+        headers = {"x-should-retry": "false"}  # the same request is refused again
         try:
-            return await handler(request)
-        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as fault:
-            refusal, allowed = not_served(request, fault.status), fault.headers.get("Allow")
-        try:
-            state = self._episode(request).state
-            if request.method == "POST" and state.refusal is None:
-                state.refusal = refusal
-        except RequestRefused as unknown:
-            refusal = unknown
-        api = ANTHROPIC if "anthropic-version" in request.headers else CHAT
-        headers = {**_HEADERS, "Allow": allowed} if allowed else _HEADERS
-        return web.json_response(api.error(refusal), status=refusal.status, headers=headers)
+            try:
+                return await handler(request)
+            except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as fault:
+                if allowed := fault.headers.get("Allow"):
+                    headers["Allow"] = allowed
+                raise self._not_served(request, fault.status) from fault
+        except RequestRefused as refusal:
+            anthropic = "anthropic-version" in request.headers or "/v1/messages" in request.path
+            api = ANTHROPIC if anthropic else CHAT  # the errors of OpenAI's two APIs are alike
+            return web.json_response(api.error(refusal), status=refusal.status, headers=headers)
+
+    def _not_served(self, request: web.Request, status: int) -> RequestRefused:
+        """Return the refusal of a path or a method. It is noted: the agent may have meant the model."""
+        refusal, state = not_served(request, status), self._episode(request).state
+        if request.method == "POST" and state.refusal is None:
+            state.refusal = refusal
+        return refusal
 
     def _answers(self, api: ClientApi) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handler(http: web.Request) -> web.StreamResponse:
+            episode = self._episode(http)
+            retried = http.headers.get(_RETRIES, "0") != "0"
             try:
-                episode = self._episode(http)
-                body, asked = await read(http, episode, api)
-                retried = http.headers.get(_RETRIES, "0") != "0"
-                request = http.path.encode() + episode.history.bodies.digest(body)
-
-                async def ask() -> Reply:
-                    return await episode.ask(asked)
-
-                async with episode.retries.answer(request, ask, retried=retried) as answer:
+                asked = await read(http, episode, api)
+                async with episode.retries.answer(asked, partial(episode.ask, asked), retried=retried) as answer:
                     return await self._deliver(http, api, asked, answer)
-            except RequestRefused as refusal:
-                return web.json_response(api.error(refusal), status=refusal.status, headers=_HEADERS)
             except ConnectionResetError:  # the client has left: aiohttp would log it as an error
                 return web.Response()
 
@@ -183,28 +181,19 @@ class Gateway:
         return stream
 
     async def _count(self, http: web.Request) -> web.Response:
-        try:
-            episode = self._episode(http)
-            tokens = await episode.count(ANTHROPIC.read(await read_whole(http), episode.history))
-        except RequestRefused as refusal:
-            return web.json_response(ANTHROPIC.error(refusal), status=refusal.status, headers=_HEADERS)
-        return web.json_response(count_body(tokens))
+        episode = self._episode(http)
+        tokens = await episode.count(ANTHROPIC.read(await read_whole(http), episode.history))
+        return web.json_response({"input_tokens": tokens})
 
     async def _tools(self, http: web.Request) -> web.Response:
         """Answer a message of an MCP client. No other method is served: the server has nothing to say on its own."""
-        try:
-            episode = self._episode(http)
-            mcp.refuse_foreign_page(http.headers.get("Origin"), self.url)
-            answer = await mcp.answer(episode, await read_whole(http))
-        except RequestRefused as refusal:
-            return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
+        episode = self._episode(http)
+        mcp.refuse_foreign_page(http.headers.get("Origin"), self.url)
+        answer = await mcp.answer(episode, await read_whole(http))
         return web.Response(status=202) if answer is None else web.json_response(answer)
 
     async def _models(self, http: web.Request) -> web.Response:
-        try:
-            return web.json_response(models_body(self._episode(http).model))
-        except RequestRefused as refusal:
-            return web.json_response(CHAT.error(refusal), status=refusal.status, headers=_HEADERS)
+        return web.json_response(models_body(self._episode(http).model))
 
 
 def not_served(http: web.Request, status: int) -> RequestRefused:
@@ -227,7 +216,7 @@ def token_of(request: web.Request) -> str:
 
 
 def key_of(request: web.Request) -> str:
-    """Return the API key of a request, as OpenAI's or Anthropic's clients send it; "" where there is none."""
+    """Return the API key of a request, as OpenAI's or Anthropic's clients send it; "" if there is none."""
     bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
     return request.headers.get("x-api-key") or bearer
 
@@ -251,15 +240,14 @@ async def read_whole(http: web.Request) -> bytes:
     return b"".join(blocks)
 
 
-async def read(http: web.Request, episode: Episode, api: ClientApi) -> tuple[bytes, ModelRequest]:
-    """Return the body of a request of the model, and what it asks; a refusal is noted in the episode.
+async def read(http: web.Request, episode: Episode, api: ClientApi) -> ModelRequest:
+    """Return a request of the model; a refusal is noted in the episode.
 
     Raises:
         RequestRefused: it cannot be obeyed.
     """
     try:
-        body = await read_whole(http)
-        return body, api.read(body, episode.history)
+        return api.read(await read_whole(http), episode.history)
     except RequestRefused as refusal:
         episode.state.refusal = refusal
         raise

@@ -1,8 +1,8 @@
-"""Play a rollout with an agent of the user's: a function or a program, through the gateway of the event loop.
+"""Collect a rollout with an agent of the user's: a function or a program, through the gateway of the event loop.
 
-The agent's end ends the episode. An episode that is over ends its agent: at once where the host or a deadline ended it,
+The agent's end ends the episode. An episode that is over ends its agent: at once if the trainer or a deadline ended it,
 else after a moment in which the agent may end by itself. An agent that fails is broken machinery (ERROR, law L3),
-unless the episode is over or its context was full: agents end on such a refusal. So is one that never plays.
+unless the episode is over or its context was full: agents end on such a refusal. So is one that gets no answer.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
 from orl_rollout.runtime.player import Player
 
-from orl_gateway.command import check_command, run_command
-from orl_gateway.episode import Episode
-from orl_gateway.server import Gateway
-from orl_gateway.shared import shared_gateway
+from orl_gateway.agent.program import check_command, run_command
+from orl_gateway.api.gateway import Gateway
+from orl_gateway.api.shared_gateway import shared_gateway
+from orl_gateway.episode.episode import Episode
 
 POLL_SECONDS = 0.25
 SHOWN_CHARACTERS = 1_000  # of a program's output, in an error
@@ -120,7 +120,7 @@ class AgentPlayer:
         stopped: Callable[[], bool] = never,
         pause: Pause = give_up,
     ) -> Trajectory:
-        """Play one episode of `job.task` and return what happened. A host that aborts it ends it: it never pauses."""
+        """Collect one episode of `job.task`. A trainer that aborts it ends it: it never pauses."""
         episode = Episode(job, session=session, renderer=renderer, engine=engine, stopped=stopped)
         episode.history.samples_forced_calls = self._samples
         ends = time.monotonic() + min(job.limits.rollout_timeout, self._timeout or job.limits.rollout_timeout)
@@ -130,12 +130,12 @@ class AgentPlayer:
                 gateway = await opened.enter_async_context(shared_gateway())
                 token = gateway.add(episode)
                 opened.callback(gateway.remove, token)
-                await self._play(episode, _view(gateway, episode, token), ends)
+                await self._collect(episode, _view(gateway, episode, token), ends)
         except OrlError as fault:
             episode.state.fail(fault)
         return episode.trajectory()
 
-    async def _play(self, episode: Episode, view: AgentEpisode, ends: float) -> None:
+    async def _collect(self, episode: Episode, view: AgentEpisode, ends: float) -> None:
         """Run the agent to its end, or to that of the episode, which ends in any case."""
         printed = bytearray()
         task = asyncio.ensure_future(self._run(view, printed))

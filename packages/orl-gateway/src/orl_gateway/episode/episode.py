@@ -28,13 +28,13 @@ from orl_rollout.loop.loop import INLINE_CHARACTERS
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 
-from orl_gateway.allowance import Allowance
-from orl_gateway.answer import answer_of, reasoning_tokens
 from orl_gateway.dialects import History, ModelRequest, Reply, RequestRefused
-from orl_gateway.retries import Retries
-from orl_gateway.state import EpisodeState
-from orl_gateway.tool_side import ToolSide
-from orl_gateway.tree import Place, Tree
+from orl_gateway.episode.allowance import Allowance
+from orl_gateway.episode.replies import reasoning_tokens, reply_to
+from orl_gateway.episode.retries import Retries
+from orl_gateway.episode.state import EpisodeState
+from orl_gateway.episode.tool_side import ToolSide
+from orl_gateway.episode.tree import Place, Tree
 
 REFUSAL_CHARACTERS = 500  # of a refusal, in an error
 NOT_OBEYED = ("invalid_request", "unsupported")  # refusals that no budget and no ending caused
@@ -43,8 +43,8 @@ NOT_OBEYED = ("invalid_request", "unsupported")  # refusals that no budget and n
 class Episode:
     """One episode of `job.task`. `async with` opens and closes the session; `opening` is what the environment says.
 
-    `model` is the name that clients see. `stopped` is the host's abort flag, read before every request. `tools` is the
-    environment's side; `retries` are the requests by their bytes, `history` is what was read of them and answered. Time
+    `model` is the name that clients see. `stopped` is the trainer's abort flag, read before every request. `tools` is
+    the environment's side. `retries` are the requests under way and answered, `history` is what was read of them. Time
     is in seconds, budgets are in ids.
 
     Raises:
@@ -112,7 +112,7 @@ class Episode:
             raise
         except OrlError as fault:
             raise self.state.fail(fault) from fault
-        self.state.refusal = None  # the agent goes on: its end has another reason
+        self.state.refusal = None  # the agent continues: its end has another reason
         return reply
 
     async def count(self, request: ModelRequest) -> int:
@@ -152,12 +152,12 @@ class Episode:
     async def finish(self, fault: str = "", output: str = "") -> None:
         """End the episode because the agent ended: its last text is the answer, if the environment takes one.
 
-        `fault` says how the agent failed, `output` what it printed last. An agent that has not played is an ERROR,
+        `fault` says how the agent failed, `output` what it printed last. An agent that got nothing done is an ERROR,
         also if the episode has ended.
         """
         if not self.state.over and self.state.stopped():
             self.state.end(StopReason.ABORTED)
-        if self.state.ending is not StopReason.ABORTED and (why := self._unplayed(fault)):
+        if self.state.ending is not StopReason.ABORTED and (why := self._undone(fault)):
             self.state.reject(why + output)
         if self.state.over:
             return
@@ -170,8 +170,8 @@ class Episode:
         else:
             self.state.end(StopDetail.NO_CALL)
 
-    def _unplayed(self, fault: str) -> str:
-        """Return why the agent has not played: it failed, it got no answer, or it ended on a refused request."""
+    def _undone(self, fault: str) -> str:
+        """Return why the agent got nothing done: it failed, it got no answer, or it ended on a refused request."""
         refusal, ending = self.state.refusal, self.state.ending
         code = refusal.code if refusal else ""
         if fault and ending is None and code != "context_length_exceeded":
@@ -227,7 +227,7 @@ class Episode:
                 self.tree.commit(place, turn, None, context)
 
     async def _observe(self, request: ModelRequest) -> tuple[Place, tuple[int, ...]]:
-        """Return where the request continues and the ids of what is new, rendered on a thread where that is long.
+        """Return where the request continues and the ids of what is new, rendered on a thread if that is long.
 
         Raises:
             RequestRefused: it is far too long, or the chat template cannot express it.
@@ -295,13 +295,13 @@ class Episode:
             created=int(time.time()),
         )
         most = self._renderer.certificate.calls_per_action
-        answer = answer_of(action, place.request, counted, cut=cut, most=most)
-        turn = structs.replace(turn, action=action, spans=spans, results=answer.results)
-        self.tree.commit(place, turn, answer, context)
+        reply = reply_to(place.request, action, counted, cut=cut, most=most)
+        turn = structs.replace(turn, action=action, spans=spans, results=reply.results)
+        self.tree.commit(place, turn, reply, context)
         if place.request.items:  # a later request may name the reply
-            self.history.replies[answer.reply.name] = place.request, answer.reply
-        self._unmet += not answer.reply.meets(place.request.demand)
-        return answer.reply
+            self.history.replies[reply.name] = place.request, reply
+        self._unmet += not reply.meets(place.request.demand)
+        return reply
 
 
 def _too_long(shown: int | None, limit: int) -> RequestRefused:

@@ -11,14 +11,14 @@ from orl_core.messages import Message, ToolSpec
 from orl_core.trajectory import BranchCause
 
 from orl_gateway.dialects import ModelRequest, Reply
-from orl_gateway.matching import next_key
+from orl_gateway.episode.matching import next_key
 
 RECENT = 64  # turns that are compared: the cost of a request does not grow with the episode
 TELLING = 16  # characters of a text that the model said, from which on a copy of it is no accident
 
 
 class Said(Protocol):
-    """A turn as this module reads it. `opening` is empty where the turn continues another one."""
+    """A turn as this module reads it. `opening` is empty if the turn continues another one."""
 
     opening: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -26,7 +26,7 @@ class Said(Protocol):
 
 
 def cause_of_root(request: ModelRequest, turns: Sequence[Said]) -> BranchCause | None:
-    """Return why `request` begins a conversation; None where it is the first."""
+    """Return why `request` begins a conversation; None if it is the first."""
     if not turns:
         return None
     turns = turns[-RECENT:]

@@ -1,4 +1,4 @@
-"""State of an episode: it goes on, it has ended, or it failed. Whoever asks for more afterwards is refused."""
+"""State of an episode: it runs, it has ended, or it failed. A request after the end is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orl_gateway.dialects import RequestRefused
 
 
 class EpisodeState:
-    """The ending and the fault of one episode; the first one stands. `stopped` is the host's abort flag.
+    """The ending and the fault of one episode; the first one counts. `stopped` is the trainer's abort flag.
 
     `refusal` is what the agent got for its last request of the model, None if it was answered.
     """
@@ -29,11 +29,7 @@ class EpisodeState:
         return self.ending is not None or bool(self.error)
 
     def check(self) -> None:
-        """Refuse a request of an episode that is over.
-
-        Raises:
-            RequestRefused: it is.
-        """
+        """Refuse a request of an episode that is over."""
         if not self.over and self.stopped():
             self.ending = StopReason.ABORTED
         if self.error:
@@ -47,7 +43,7 @@ class EpisodeState:
             self.ending = ending
 
     def reject(self, why: str) -> None:
-        """Make an ERROR of an episode that has ended or goes on: the agent has not played."""
+        """Make an ERROR of an episode in which the agent got nothing done, also after its end."""
         self.error = self.error or why
 
     def fail(self, fault: OrlError) -> RequestRefused:

@@ -22,11 +22,11 @@ from orl_rollout.loop.own_results import keep_unusable, refused
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.tool_check import Toolbox
 
-from orl_gateway.allowance import Allowance
-from orl_gateway.matching import canonical
-from orl_gateway.retries import until_closed
-from orl_gateway.state import EpisodeState
-from orl_gateway.tree import Node, Tree
+from orl_gateway.episode.allowance import Allowance
+from orl_gateway.episode.matching import canonical
+from orl_gateway.episode.retries import until_closed
+from orl_gateway.episode.state import EpisodeState
+from orl_gateway.episode.tree import Node, Tree
 
 
 class ToolSide:
@@ -44,22 +44,14 @@ class ToolSide:
         self._under_way: set[asyncio.Task[ToolResult]] = set()
 
     async def open(self, task: Task) -> Opening:
-        """Open the session.
-
-        Raises:
-            SessionError: the environment cannot be reached or does not start.
-        """
+        """Open the session."""
         with boundary(SessionError, "opening a session"):
             opening = await self._session.open(task)
             self._tools = await Toolbox.of(opening.tools)
         return opening
 
     async def close(self) -> None:
-        """End the calls under way and close the session in bounded time; its complaints change nothing.
-
-        Raises:
-            SessionError: never; it is kept to itself.
-        """
+        """End the calls under way and close the session in bounded time; its complaints change nothing."""
         for task in self._under_way:
             task.cancel()
         try:
@@ -71,11 +63,8 @@ class ToolSide:
     async def call(self, call: ToolCall) -> ToolResult:
         """Return the result of a call, which is kept with the turn that made it.
 
-        What the tool's schema refuses is answered without the environment. A call goes on where the agent has stopped
+        What the tool's schema refuses is answered without the environment. A call continues if the agent has stopped
         waiting for it: its result and reward are kept.
-
-        Raises:
-            RequestRefused: the episode is over, or the environment failed.
         """
         task = asyncio.ensure_future(until_closed(partial(self._call, call)))
         self._under_way.add(task)
@@ -85,7 +74,7 @@ class ToolSide:
     def _done(self, task: asyncio.Task[ToolResult]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # read, also where nobody waits any more: the state has the fault
+            task.exception()  # read, also if nobody waits any more: the state has the fault
 
     async def _call(self, call: ToolCall) -> ToolResult:
         async with self._allowance.time():
@@ -99,11 +88,7 @@ class ToolSide:
                 return await self._ask(call, f"calling tool `{call.name}`", self._session.call(checked))
 
     async def answer(self, text: str) -> None:
-        """Give the environment the agent's last text, where it takes one as the answer.
-
-        Raises:
-            RequestRefused: the episode is over, or the environment failed.
-        """
+        """Give the environment the agent's last text, if it takes one as the answer."""
         async with self._allowance.time():
             await self._ask(ToolCall(name="answer"), "answering", self._session.answer(text))
 

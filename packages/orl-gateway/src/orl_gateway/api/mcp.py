@@ -15,7 +15,7 @@ import msgspec
 from orl_core.messages import Block, TextBlock, ToolCall, ToolResult
 
 from orl_gateway.dialects import RequestRefused
-from orl_gateway.episode import Episode
+from orl_gateway.episode.episode import Episode
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMETERS, REFUSED = -32700, -32600, -32601, -32602, -32000
@@ -33,11 +33,7 @@ class _Wrong(Exception):
 
 
 def refuse_foreign_page(origin: str | None, url: str) -> None:
-    """Refuse a browser's request that comes from another site than this server, as the protocol asks (DNS rebinding).
-
-    Raises:
-        RequestRefused: the header `Origin` names a host that is neither loopback nor that of `url`, or is no address.
-    """
+    """Refuse a browser's request from another site, as the protocol asks (DNS rebinding)."""
     if origin is None:
         return
     try:
@@ -49,7 +45,7 @@ def refuse_foreign_page(origin: str | None, url: str) -> None:
 
 
 async def answer(episode: Episode, body: bytes) -> dict[str, Any] | None:
-    """Return the answer to one JSON-RPC message, or None where it asks for none."""
+    """Return the answer to one JSON-RPC message, or None if it asks for none."""
     id_: object = None
     try:
         message = _message(body)

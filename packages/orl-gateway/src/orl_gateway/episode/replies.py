@@ -1,6 +1,6 @@
 """From an action to the reply that an agent gets: which calls it is sent, what it reads, and how the turn ended.
 
-A call that cannot be made is a mistake of the model (law L3). Beside calls that are sent, the model reads our own
+A call that cannot be made is a mistake of the model (law L3). If other calls are sent, the model reads our own
 result of it in the next turn. An action without any call that can be sent is a text for the agent, as servers of models
 give it, and holds what the model wrote.
 """
@@ -10,30 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 from orl_core.messages import Action, FailureKind, ParseFailure, Span, ToolCall, ToolResult
 from orl_rollout.loop.own_results import refused
 
 from orl_gateway.dialects import ModelRequest, Reply, SentCall
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """A reply, and our own results of the calls that it does not hold, each with its position among all calls."""
-
-    reply: Reply
-    refused: tuple[tuple[int, ToolResult], ...] = ()
-
-    @property
-    def results(self) -> tuple[ToolResult, ...]:
-        """Return the results that the turn has already: those of an action of which nothing can be done."""
-        return () if self.reply.calls else tuple(result for _, result in self.refused)
-
-
-NO_ANSWER = Answer(reply=Reply(name=""))
-
-
-def answer_of(action: Action, request: ModelRequest, counted: Reply, *, cut: bool, most: int | None) -> Answer:
-    """Return the answer to `request`. `counted` is the reply with its name and counts alone.
+def reply_to(request: ModelRequest, action: Action, counted: Reply, *, cut: bool, most: int | None) -> Reply:
+    """Return the reply to `request`. `counted` is the reply with its name and counts alone.
 
     `cut` tells that a budget ended the action: nothing in it is done. `most` is how many results of one action the chat
     template can show; None is any number.
@@ -44,16 +29,16 @@ def answer_of(action: Action, request: ModelRequest, counted: Reply, *, cut: boo
         text = "\n".join(part for part in (text, *map(_written, action.calls)) if part)
     stop = "" if cut else _first(request.stop, text)
     ending = "calls" if sent else "length" if cut else "stop_sequence" if stop else "stop"
-    reply = structs.replace(
+    room = None if most is None else max(0, most - len(sent))
+    return structs.replace(
         counted,
         text=text[: text.index(stop)] if stop else text,
         reasoning=action.reasoning,
         calls=tuple(sent),
         ending=ending,
         stop_sequence=stop,
+        refused=tuple(failures[:room] if sent else failures),
     )
-    room = None if most is None else max(0, most - len(sent))
-    return Answer(reply=reply, refused=tuple(failures[:room] if sent else failures))
 
 
 def reasoning_tokens(spans: Sequence[Span]) -> int:
@@ -97,6 +82,6 @@ def _not_allowed(call: ToolCall) -> ParseFailure:
 
 
 def _first(stops: Sequence[str], text: str) -> str:
-    """Return the stop sequence that `text` holds first; empty where it holds none."""
+    """Return the stop sequence that `text` holds first; empty if it holds none."""
     found = [(text.index(stop), stop) for stop in stops if stop and stop in text]
     return min(found)[1] if found else ""

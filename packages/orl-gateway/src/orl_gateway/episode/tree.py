@@ -1,15 +1,15 @@
 """The tree of turns of one episode: where a request continues, what is new in it, and what was sampled there.
 
 A node holds only what its turn adds: observation, action, logprobs. A request is matched against what the gateway sent
-by a chain of hashes (`matching`); on a match the sampled ids stand as they are, and `Renderer.extend` renders only what
-is new (laws L1, L5). What does not match begins a conversation of its own through `Renderer.open`. The tree knows no
+by a chain of hashes (`matching`). On a match the sampled ids are kept, and `Renderer.extend` renders only what is new
+(laws L1, L5). What does not match begins a conversation of its own through `Renderer.open`. The tree knows no
 engine, no session and no budgets.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct, structs
 from orl_core.errors import RenderError, boundary
@@ -18,43 +18,40 @@ from orl_core.render import Renderer
 from orl_core.trajectory import ROOT, BranchCause, Turn
 from orl_rollout.loop.token_buffer import TokenBuffer
 
-from orl_gateway.answer import NO_ANSWER, Answer
-from orl_gateway.causes import cause_of_root
-from orl_gateway.dialects import ModelRequest
-from orl_gateway.dialects.bodies import LINES
-from orl_gateway.matching import begins, keys_of, next_key
+from orl_gateway.dialects import Link, ModelRequest, Reply
+from orl_gateway.episode.causes import cause_of_root
+from orl_gateway.episode.matching import next_key, root_key
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Point at which a request continues: after `node`, or in a conversation of its own where that is None.
+    """Point at which a request continues: after `node`, or in a conversation of its own if that is None.
 
     `messages` are new there, `key` names the conversation with them. `cause` is why the request begins a conversation,
-    where the match tells.
+    if the match tells.
     """
 
     request: ModelRequest
     node: Node | None
     messages: tuple[Message, ...]
     key: bytes
-    cause: BranchCause | None
+    cause: BranchCause | None = None
 
 
 class Node:
-    """One turn in the tree. `reply` is what the agent was sent, `refused` are the results of the calls that it was not.
+    """One turn in the tree. `reply` is what the agent was sent.
 
     `before` counts the ids that the turn was shown of those that it continues, which are stripped by then. `results`
     counts the tool results rendered up to the action, `after` is the role of the last message before it.
-    `opening` is how the conversation began, where the node begins one. `context` are the ids up to the end of the
+    `opening` is how the conversation began, if the node begins one. `context` are the ids up to the end of the
     action, until a turn continues with them.
     """
 
-    def __init__(self, index: int, place: Place, turn: Turn, answer: Answer) -> None:
+    def __init__(self, index: int, place: Place, turn: Turn, reply: Reply) -> None:
         self.index = index
         self.parent = place.node
         self.before: int = place.node.before + place.node.length if place.node else 0
         self.turn = turn
-        self.reply = answer.reply
-        self.refused = answer.refused
+        self.reply = reply
         self.tools: tuple[ToolSpec, ...] = place.request.tools
         self.opening = () if place.node else place.messages
         answered = sum(message.role == "tool" for message in place.messages)
@@ -79,23 +76,24 @@ class Node:
 
 
 class _Walk(Struct, frozen=True):
-    """What `Tree.place` found along the messages of one request, for those that begin with them."""
+    """What is known at one message of a conversation. `key` is that of the conversation.
 
-    messages: tuple[Message, ...]
-    tools: tuple[ToolSpec, ...]
-    call_ids: tuple[tuple[str, ...], ...]
-    keys: list[bytes]
-    alive: Sequence[Node]
-    last: Node | None
-    changed: bool
-    start: int
+    `alive` are the turns that said the last action so far, `last` is the last turn that was found, and `start` counts
+    the messages up to it. `changed` tells that the reasoning of an action is not what was sampled.
+    """
+
+    key: bytes
+    alive: Sequence[Node] = ()
+    last: Node | None = None
+    changed: bool = False
+    start: int = 0
 
 
 class Tree:
     """The turns of one episode, in the order in which they were sampled. `strips`: as `Limits.strip_reasoning`.
 
     `was_full` tells that a request was refused as too long: the next conversation is a compaction. `dropped` are the
-    turns whose text the agent left out beside their calls.
+    turns whose text the agent left out of a message with calls.
     """
 
     def __init__(self, renderer: Renderer, *, strips: bool = False) -> None:
@@ -104,51 +102,56 @@ class Tree:
         self.dropped: set[int] = set()
         self._renderer = renderer
         self._strips = strips
-        self._walks: deque[_Walk] = deque(maxlen=LINES)
+        self._walks: WeakKeyDictionary[Link, _Walk] = WeakKeyDictionary()
         self._by_key: dict[bytes, list[Node]] = {}
         self._by_calls: dict[tuple[str, ...], Node] = {}
         self._rendered: tuple[Place, Place, tuple[int, ...]] | None = None  # the last one: agents count before they ask
 
     def place(self, request: ModelRequest) -> Place:
         """Return where `request` continues. Nothing is rendered or changed."""
-        walked = next((walk for walk in self._walks if _begins(request, walk)), None)
-        keys = keys_of(request, walked.keys if walked else (), self._as_sent)
-        key = keys[-1]
-        alive: Sequence[Node] = walked.alive if walked else ()  # the turns that said the request's last action so far
-        last, changed, start = (walked.last, walked.changed, walked.start) if walked else (None, False, 0)
-        for index in range(len(walked.messages) if walked else 0, len(request.messages)):
-            message = request.messages[index]
-            if message.role != "assistant":
-                continue
-            said = [node for node in self._by_key.get(keys[index], ()) if node.parent is None or node.parent in alive]
-            alive = [node for node in said if _reasons_alike(node, message, request.messages)]
-            changed = changed or bool(said and not alive)
-            alive = [node for node in alive if node.reply.call_ids == request.call_ids[index]] or alive
-            if alive:
-                last, start = alive[-1], index + 1
-                if not message.text.strip() and last.reply.text.strip():
-                    self.dropped.add(last.index)
-        walked = _Walk(request.messages, request.tools, request.call_ids, keys, alive, last, changed, start)
-        self._walks.appendleft(walked)
-        new = request.messages[start:]
-        if last is not None and all(message.role != "assistant" for message in new):
-            messages = _with_refused(last, new)
-            return Place(request=request, node=last, messages=messages, key=key, cause=None)
-        cause = BranchCause.REASONING if changed else BranchCause.EDIT if last is not None else None
-        return Place(request=request, node=None, messages=request.messages, key=key, cause=cause)
+        walk = self._walk(request)
+        new = request.messages[walk.start :]
+        if walk.last is not None and all(message.role != "assistant" for message in new):
+            return Place(request=request, node=walk.last, messages=_with_refused(walk.last, new), key=walk.key)
+        cause = BranchCause.REASONING if walk.changed else BranchCause.EDIT if walk.last is not None else None
+        return Place(request=request, node=None, messages=request.messages, key=walk.key, cause=cause)
 
-    def _as_sent(self, message: Message, call_ids: tuple[str, ...]) -> Message:
+    def _walk(self, request: ModelRequest) -> _Walk:
+        """Return what is known at the last message of `request`. Messages of an earlier request are not looked at."""
+        new: list[Link] = []
+        link = request.last
+        while link is not None and link not in self._walks:
+            new.append(link)
+            link = link.before
+        walk = self._walks[link] if link is not None else _Walk(root_key(request.tools))
+        for index, link in enumerate(reversed(new), len(request.messages) - len(new)):
+            walk = self._walks[link] = self._step(walk, link, index, request.messages)
+        return walk
+
+    def _step(self, walk: _Walk, link: Link, index: int, messages: Sequence[Message]) -> _Walk:
+        """Return what is known at `link`, which holds `messages[index]`, given what is known before it."""
+        message, key = link.message, next_key(walk.key, self._as_sent(link))
+        if message.role != "assistant":
+            return structs.replace(walk, key=key)
+        said = [node for node in self._by_key.get(key, ()) if node.parent is None or node.parent in walk.alive]
+        alive = [node for node in said if _reasons_alike(node, message, messages)]
+        changed = walk.changed or bool(said and not alive)
+        alive = [node for node in alive if node.reply.call_ids == link.call_ids] or alive
+        if not alive:
+            return structs.replace(walk, key=key, alive=(), changed=changed)
+        if not message.text.strip() and alive[-1].reply.text.strip():
+            self.dropped.add(alive[-1].index)
+        return _Walk(key, alive, alive[-1], changed, index + 1)
+
+    def _as_sent(self, link: Link) -> Message:
         """Return the message with the text that a client left out: the ids of its calls say which reply is meant."""
-        node = self._by_calls.get(call_ids) if call_ids and not message.text.strip() else None
-        return structs.replace(message, content=node.reply.message.content) if node else message
+        node = self._by_calls.get(link.call_ids) if link.call_ids and not link.message.text.strip() else None
+        return structs.replace(link.message, content=node.reply.message.content) if node else link.message
 
     def observe(self, place: Place) -> tuple[Place, tuple[int, ...]]:
         """Return the ids of what is new, and the place that they are for.
 
-        Where the chat template cannot continue the node in this way, that is a conversation of its own.
-
-        Raises:
-            RenderError: the chat template cannot express the conversation.
+        If the chat template cannot continue the node, that is a conversation of its own.
         """
         last = self._rendered
         if last is not None and _same_place(last[0], place):
@@ -189,7 +192,7 @@ class Tree:
     def take_context(self, place: Place) -> TokenBuffer:
         """Return the ids that are shown at `place` before the new messages; the caller appends to it.
 
-        The first turn that continues a node goes on with that one's buffer, a later one gets a copy.
+        The first turn that continues a node takes over its buffer, a later one gets a copy.
         """
         node = place.node
         if node is None:
@@ -204,10 +207,10 @@ class Tree:
             kept.cut(begins + start, begins + end)
         return kept
 
-    def commit(self, place: Place, turn: Turn, answer: Answer | None, context: TokenBuffer) -> Node:
+    def commit(self, place: Place, turn: Turn, reply: Reply | None, context: TokenBuffer) -> Node:
         """Store a turn that was sampled at `place`, and return its node. `context` are the ids up to its end.
 
-        A turn without an answer was not finished: nothing can continue it.
+        A turn without a reply was not finished: nothing can continue it.
         """
         before = place.node
         follows = (before.index if before else ROOT) == len(self.nodes) - 1
@@ -222,11 +225,11 @@ class Tree:
             branch=cause,
             messages=place.messages,
         )
-        node = Node(len(self.nodes), place, turn, answer or NO_ANSWER)
+        node = Node(len(self.nodes), place, turn, reply or Reply(name=""))
         self.nodes.append(node)
         if before is not None:
             before.continued = True
-        if answer is not None:
+        if reply is not None:
             node.context = context
             self._by_key.setdefault(next_key(place.key, node.reply.message), []).append(node)
             self._by_calls[node.reply.call_ids] = node
@@ -240,13 +243,6 @@ class Tree:
                 hidden = self._renderer.hide(turn.observation, turn.action_ids, turn.spans or (), after=node.after)
             node.turn, node.stripped = structs.replace(turn, stripped_spans=hidden), True
         return node
-
-
-def _begins(request: ModelRequest, walk: _Walk) -> bool:
-    """Return whether the request begins with the messages of the walk."""
-    if walk.tools is not request.tools or walk.call_ids != request.call_ids[: len(walk.messages)]:
-        return False
-    return begins(walk.messages, request)
 
 
 def _same_place(one: Place, other: Place) -> bool:
@@ -276,6 +272,6 @@ def _with_refused(node: Node, new: tuple[Message, ...]) -> tuple[Message, ...]:
     if not given:
         return new
     others = [message for message in new if message.role != "tool"]
-    for position, result in node.refused:
+    for position, result in node.reply.refused:
         given.insert(position, Message(role="tool", name=result.name, content=result.content))
     return (*given, *others)

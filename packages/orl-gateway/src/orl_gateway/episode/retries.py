@@ -1,6 +1,6 @@
 """Repeated requests: a client that got no answer asks again, and must get the same answer, not a second sample.
 
-A byte-equal request joins or replays the first one where the client says that it is a retry, or where nobody got the
+An equal request joins or replays the first one if the client says that it is a retry, or if nobody got the
 first one's answer. Else it is a second sample. The module knows no HTTP.
 """
 
@@ -9,42 +9,44 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from typing import TypeVar
 
-from orl_gateway.dialects import Reply, RequestRefused
+import msgspec
+from msgspec import Struct, structs
+
+from orl_gateway.dialects import Link, ModelRequest, Reply, RequestRefused
 
 T = TypeVar("T")
 
 
-class _Asked:
-    """One request: its task, the clients that wait for the answer, and whether one of them got it."""
+class _Asked(Struct):
+    """One request: its task, how many clients wait for the answer, and whether one of them got it."""
 
-    def __init__(self, task: asyncio.Task[Reply]) -> None:
-        self.task = task
-        self.waiting = 0
-        self.delivered = False
+    task: asyncio.Task[Reply]
+    waiting: int = 0
+    delivered: bool = False
 
 
 class Retries:
-    """The requests of one episode, by a hash of their bytes. The tasks belong to it: an answer outlives its client."""
+    """The requests of one episode. The tasks belong to it: an answer outlives its client."""
 
     def __init__(self) -> None:
-        self._asked: dict[bytes, _Asked] = {}
+        self._asked: dict[tuple[Link | None, bytes], _Asked] = {}  # by the conversation, and the other fields
         self._tasks: set[asyncio.Task[Reply]] = set()
 
     @asynccontextmanager
     async def answer(
-        self, request: bytes, ask: Callable[[], Awaitable[Reply]], *, retried: bool
+        self, request: ModelRequest, ask: Callable[[], Awaitable[Reply]], *, retried: bool
     ) -> AsyncGenerator[asyncio.Future[Reply]]:
         """Yield the answer to `request` to come; the block delivers it. A block that is left by an exception does not.
 
         `retried` tells that the client says so.
         """
-        request = sha256(request).digest()
-        asked = self._asked.get(request)
+        others = structs.replace(request, messages=(), tools=(), items=(), last=None)
+        key = request.last, msgspec.json.encode(others, order="deterministic")
+        asked = self._asked.get(key)
         if asked is None or not (retried or (not asked.waiting and not asked.delivered)) or _failed(asked.task):
-            asked = self._asked[request] = _Asked(asyncio.ensure_future(until_closed(ask)))
+            asked = self._asked[key] = _Asked(asyncio.ensure_future(until_closed(ask)))
             self._tasks.add(asked.task)
             asked.task.add_done_callback(self._done)
         asked.waiting += 1
@@ -76,11 +78,7 @@ def _look_at(answer: asyncio.Future[Reply]) -> None:
 
 
 async def until_closed(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return what is asked for; the episode's end alone cancels it, and clients that still wait are refused.
-
-    Raises:
-        RequestRefused: it is cancelled.
-    """
+    """Return what is asked for; the episode's end alone cancels it, and clients that still wait are refused."""
     try:
         return await ask()
     except asyncio.CancelledError as exc:

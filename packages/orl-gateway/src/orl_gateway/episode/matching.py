@@ -9,44 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate, compress, starmap
-from operator import is_not
 from typing import Any
 
 import msgspec
 from orl_core.messages import Message, ToolSpec
 
-from orl_gateway.dialects import ModelRequest
-
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _DIGIT = re.compile("[0-9]")
-
-
-def keys_of(
-    request: ModelRequest, known: Sequence[bytes], as_sent: Callable[[Message, tuple[str, ...]], Message]
-) -> list[bytes]:
-    """Return the key of the conversation up to each message of `request`. `known` are the first of them.
-
-    `as_sent` returns a message, given the ids of its calls, as the gateway sent it.
-    """
-    before = known[-1] if known else root_key(request.tools)
-    new = map(as_sent, request.messages[len(known) :], request.call_ids[len(known) :])
-    return [*known, *[*accumulate(new, next_key, initial=before)][1:]]
-
-
-def begins(messages: Sequence[Message], request: ModelRequest) -> bool:
-    """Return whether the request begins with `messages`. Most are the same objects, which `History` has read once."""
-    if len(messages) > len(request.messages):
-        return False
-    others = compress(zip(messages, request.messages, strict=False), map(is_not, messages, request.messages))
-    return all(starmap(_alike, others))
-
-
-def _alike(one: Message, other: Message) -> bool:
-    """Return whether two messages are equal as JSON. Python takes 1 and True for equal: JSON does not."""
-    return one == other and (not one.calls or repr(one.calls) == repr(other.calls))
 
 
 def root_key(tools: Sequence[ToolSpec]) -> bytes:

@@ -39,9 +39,9 @@ from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.signals import interrupt
 
-from orl_gateway.dialects import CHAT, RequestRefused
-from orl_gateway.episode import Episode
-from orl_gateway.server import Gateway, key_of, read_whole
+from orl_gateway.api.gateway import Gateway, key_of, read_whole
+from orl_gateway.dialects import RequestRefused
+from orl_gateway.episode.episode import Episode
 
 ENDED = 1024  # sessions whose outcome a repeated DELETE gets again
 
@@ -58,11 +58,7 @@ class OwnTools:
         return Opening(messages=(), tools=(), accepts_text_answer=True)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Refuse: there is no tool.
-
-        Raises:
-            RequestRefused: always.
-        """
+        """Refuse: there is no tool."""
         raise RequestRefused(f"there is no tool `{call.name}` here: the agent brings its own")
 
     async def answer(self, text: str) -> ToolResult:
@@ -98,9 +94,6 @@ class Recorder:
 
     The key of `address` begins sessions, and opens one itself. `config` holds one environment, whose limits are those
     of a session.
-
-    Raises:
-        OrlError: on entry: the port cannot be bound.
     """
 
     def __init__(
@@ -115,7 +108,7 @@ class Recorder:
         (self._name,) = config.environments
         self._sessions: dict[str, _Recorded] = {}
         self._ended: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}  # by token and id, the newest ones
-        self._judge = ThreadPoolExecutor(max_workers=1, thread_name_prefix="orl-reward")
+        self._scorer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="orl-reward")
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = 0
         self._closing = False
@@ -135,7 +128,7 @@ class Recorder:
             for session in self._sessions.values():
                 session.ended.set()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._judge.shutdown(wait=False, cancel_futures=True)
+            self._scorer.shutdown(wait=False, cancel_futures=True)
             await self.gateway.__aexit__(*exc)
 
     async def begin(self, token: str | None = None) -> str:
@@ -161,21 +154,10 @@ class Recorder:
         held.add_done_callback(self._tasks.discard)
         return token
 
-    def outcome_of(self, token: str) -> asyncio.Future[Outcome]:
-        """Return the outcome to come of an open session.
-
-        Raises:
-            KeyError: no session has this token.
-        """
-        return self._sessions[token].outcome
-
     async def end(self, token: str, reward: float | None = None, id_: str = "") -> Outcome:
         """End a session, and return its outcome when it is on disk.
 
         `id_` names the session. The key needs it: the next session has the same key.
-
-        Raises:
-            RequestRefused: no session has this token and id, or it cannot be recorded.
         """
         session = self._open(token)
         if token == self._key and not id_:
@@ -187,19 +169,11 @@ class Recorder:
         return await asyncio.shield(session.outcome)
 
     def _open(self, token: str) -> _Recorded:
-        """Return an open session.
-
-        Raises:
-            RequestRefused: no session has this token.
-        """
+        """Return an open session."""
         session = self._sessions.get(token)
         if session is None or session.ended.is_set():
-            raise _unknown()
+            raise RequestRefused("no session has this token", code="unknown_token", status=401)
         return session
-
-    def _ended_of(self, token: str) -> dict[str, asyncio.Future[dict[str, Any]]]:
-        """Return what was said of the ended sessions of a token, by the sessions' ids."""
-        return {name: told for (of, name), told in self._ended.items() if of == token}
 
     async def _hold(self, token: str, session: _Recorded) -> None:
         """Keep a session open to its end, and record it. The key opens another one then."""
@@ -221,7 +195,7 @@ class Recorder:
             await episode.finish()
         environment = self._config.environments[self._name]
         outcome = await asyncio.get_running_loop().run_in_executor(
-            self._judge, outcome_of, episode.trajectory(), environment, self._reward
+            self._scorer, outcome_of, episode.trajectory(), environment, self._reward
         )
         try:
             if episode.asked:
@@ -231,16 +205,16 @@ class Recorder:
         except OrlError as exc:
             for waited in (session.outcome, told):
                 waited.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
-                waited.exception()  # read, where nobody waits
+                waited.exception()  # read, if nobody waits
             if not self.failed.done():
                 self.failed.set_exception(RunAborted(f"nothing can be recorded any more: {exc}"))
 
     async def _post(self, http: web.Request) -> web.Response:
         """Begin a session for who has the key."""
         if not secrets.compare_digest(os.fsencode(key_of(http)), self._key.encode()):
-            return _refused(RequestRefused("the key of the gateway begins sessions", code="unknown_token", status=401))
+            raise RequestRefused("the key of the gateway begins sessions", code="unknown_token", status=401)
         if self._closing:
-            return _refused(RequestRefused("the gateway ends", status=503))
+            raise RequestRefused("the gateway ends", status=503)
         token = await self.begin()
         url = self.gateway.base_url(token)
         id_ = self._sessions[token].episode.job.rollout_id
@@ -249,30 +223,19 @@ class Recorder:
 
     async def _get(self, http: web.Request) -> web.Response:
         """Return the id of the session that a token has now."""
-        try:
-            return web.json_response({"id": self._open(http.match_info["token"]).episode.job.rollout_id})
-        except RequestRefused as refusal:
-            return _refused(refusal)
+        return web.json_response({"id": self._open(http.match_info["token"]).episode.job.rollout_id})
 
     async def _delete(self, http: web.Request) -> web.Response:
         """End a session, with its reward if the body has one. A repeated request gets the same answer."""
         token, id_ = http.match_info["token"], http.query.get("session", "")
-        try:
-            ended = self._ended_of(token)
-            if id_ in ended or (ended and token not in self._sessions):
-                return web.json_response(await asyncio.shield(ended.get(id_) or [*ended.values()][-1]))
-            self._open(token)
-            body = await read_whole(http)
-            with boundary(RequestRefused, "reading the body"):
-                given = msgspec.json.decode(body or b"{}", type=_End)
-            outcome = await self.end(token, given.reward, id_)
-        except RequestRefused as refusal:
-            return _refused(refusal)
-        return web.json_response(_told(outcome))
-
-
-def _unknown() -> RequestRefused:
-    return RequestRefused("no session has this token", code="unknown_token", status=401)
+        ended = {name: told for (of, name), told in self._ended.items() if of == token}
+        if id_ in ended or (ended and token not in self._sessions):
+            return web.json_response(await asyncio.shield(ended.get(id_) or [*ended.values()][-1]))
+        self._open(token)
+        body = await read_whole(http)
+        with boundary(RequestRefused, "reading the body"):
+            given = msgspec.json.decode(body or b"{}", type=_End)
+        return web.json_response(_told(await self.end(token, given.reward, id_)))
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
@@ -288,10 +251,6 @@ def _told(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _refused(refusal: RequestRefused) -> web.Response:
-    return web.json_response(CHAT.error(refusal), status=refusal.status)
-
-
 async def serve(config: RunConfig, folder: Path, address: GatewayAddress, told: Callable[[str], None]) -> None:
     """Serve sessions until this is cancelled: the entry point `orl.gateways`. See `GatewayServer`."""
     async with recording(config, folder, address) as recorder:
@@ -301,11 +260,7 @@ async def serve(config: RunConfig, folder: Path, address: GatewayAddress, told: 
 
 @asynccontextmanager
 async def recording(config: RunConfig, folder: Path, address: GatewayAddress) -> AsyncGenerator[Recorder]:
-    """Open a recorder with its tokenizer, its journal in `folder` and its engine.
-
-    Raises:
-        OrlError: one of them cannot be opened, or the port cannot be bound.
-    """
+    """Open a recorder with its tokenizer, its journal in `folder` and its engine."""
     state = await asyncio.to_thread(SharedState, config, str(config.trainer.model), folder, 1)
     try:
         check_renderer(config, state.renderer)

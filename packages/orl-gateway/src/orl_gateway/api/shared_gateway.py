@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
-from orl_gateway.server import Gateway
+from orl_gateway.api.gateway import Gateway
 
 
 class _Shared:
@@ -27,11 +27,7 @@ _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictiona
 
 @asynccontextmanager
 async def shared_gateway() -> AsyncGenerator[Gateway]:
-    """Open the gateway of the running event loop while an episode uses it.
-
-    Raises:
-        OrlError: no port can be bound.
-    """
+    """Open the gateway of the running event loop while an episode uses it."""
     shared = _SHARED.setdefault(asyncio.get_running_loop(), _Shared())
     async with shared.starting:
         gateway = shared.gateway = shared.gateway or await Gateway().__aenter__()

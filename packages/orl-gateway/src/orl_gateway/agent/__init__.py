@@ -1,0 +1,5 @@
+"""Agents of the user's.
+
+agent_player  collects a rollout with an agent: a function or a program
+program       an agent that is a program
+"""
