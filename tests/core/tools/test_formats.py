@@ -25,7 +25,7 @@ from orl_core.tools import (
     thinking,
     wire_format,
 )
-from orl_core.tools.marked import mark
+from orl_core.tools.scan import mark
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.tools.wire import WIRES, Wire, any_calls, quiet_calls, tools_for

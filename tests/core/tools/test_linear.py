@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 import pytest
 from orl_core.messages import ToolSpec
 from orl_core.tools import TOOL_FORMATS, Marked, ToolFormat, delimiters, parse, parse_marked
-from orl_core.tools.marked import mark
+from orl_core.tools.scan import mark
 
 TOOLS = (ToolSpec(name="a", parameters={"type": "object", "properties": {"x": {"type": "integer"}}}),)
 

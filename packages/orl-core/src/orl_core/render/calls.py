@@ -11,7 +11,7 @@ from orl_core.render.dummy import DUMMY_TOOL, HELLO
 from orl_core.render.places import Places
 from orl_core.tools import Mark, Marked, ToolFormat, thinking, wire_format
 from orl_core.tools.format import for_chat_template
-from orl_core.tools.marked import spellings
+from orl_core.tools.scan import spellings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import re
 
-from orl_core.tools.json_calls import add_named, read_body, read_name
-from orl_core.tools.marked import Mark
-from orl_core.tools.scan import Scan
+from orl_core.tools.json_calls import CallShape, read_name, read_named
+from orl_core.tools.scan import Mark, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax
 from orl_core.tools.wire_format import THINKING, WireFormat, frame
 
 CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
 CALL, CALL_END, SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"  # noqa: RUF001
 DSML = "｜DSML｜"  # noqa: RUF001
-_STOPS = (CALL, CALL_END, CALLS_END)
+_SHAPE = CallShape(
+    example="its name, then its arguments as one JSON object", stops=(CALL, CALL_END, CALLS_END), closing=(CALL_END,)
+)
 _FENCE = re.compile(r"\s*+([^\n`<{]*+)\s*+```(?:json)?+\s*+")
 _TAG = re.compile(
     rf"<(/?+){DSML}(?:(function_calls|tool_calls)|(invoke)|parameter)"
@@ -37,15 +38,14 @@ _TAG = re.compile(
 
 def _call(scan: Scan) -> None:
     start = scan.at
-    name = read_name(scan, SEPARATOR, _STOPS, CALL_END)
+    name = read_name(scan, SEPARATOR, _SHAPE)
     if name is None:
         return
     fence = _FENCE.match(scan.text, scan.at)
     if fence:
         name = fence.group(1).strip()
         scan.jump(fence.end())
-    body = read_body(scan, _STOPS, (CALL_END,), trailer="```" if fence else "")
-    add_named(scan, body, name, start, missing=CALL_END, nameless="the tool call has no name")
+    read_named(scan, _SHAPE, name, start, trailer="```" if fence else "")
 
 
 def _tag(scan: Scan, mark: Mark) -> Tag | None:

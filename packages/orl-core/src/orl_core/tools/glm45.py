@@ -23,7 +23,7 @@ from orl_core.tools.wire_format import THINKING, WireFormat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orl_core.tools.marked import Mark
+    from orl_core.tools.scan import Mark
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _ARGUMENT = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
@@ -44,7 +44,7 @@ def _block(scan: Scan) -> None:
         return
     if not named:
         scan.fail(
-            FailureKind.MISSING_NAME, f"the tool call does not begin with a tool's name: write {OPEN}a_tool", start
+            FailureKind.MISSING_NAME, f"the tool call does not begin with a tool's name; write {OPEN}a_tool", start
         )
     elif complaint:
         scan.fail(FailureKind.MALFORMED, f"the call of `{name}` cannot be read: {complaint}", start, name=name)
@@ -59,7 +59,7 @@ def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, An
     key = ""
     for index, tag in enumerate(tags):
         if tag.delimiter != _ARGUMENT[index % 4]:
-            return arguments, f"{_ARGUMENT[index % 4]} is missing: write {EXAMPLE}"
+            return arguments, f"{_ARGUMENT[index % 4]} is missing; write {EXAMPLE}"
         inside = text[tag.end : tags[index + 1].start if index + 1 < len(tags) else stop]
         match index % 4:
             case 0:
@@ -69,11 +69,11 @@ def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, An
             case 2:
                 arguments[key] = inside
             case _ if inside.strip():
-                return arguments, f"text stands between tags: write {EXAMPLE}"
+                return arguments, f"unexpected text between tags; write {EXAMPLE}"
             case _:
                 pass
     missing = len(tags) % 4
-    return arguments, f"{_ARGUMENT[missing]} is missing: write {EXAMPLE}" if missing else ""
+    return arguments, f"{_ARGUMENT[missing]} is missing; write {EXAMPLE}" if missing else ""
 
 
 GLM45 = WireFormat(delimiters=(OPEN, CLOSE, *_ARGUMENT, *THINKING), readers={OPEN: _block}, carries_texts=True)

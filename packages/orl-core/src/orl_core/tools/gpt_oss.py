@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import re
 
-from msgspec import structs
-
 from orl_core.errors import RenderError
-from orl_core.tools.json_calls import add_named, read_body
-from orl_core.tools.marked import Mark, Marked
-from orl_core.tools.scan import Parsed, Scan
+from orl_core.tools.json_calls import CallShape, read_named
+from orl_core.tools.scan import Mark, Marked, Parsed, Scan
 from orl_core.tools.wire_format import WireFormat
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 _THINKING = (f"{CHANNEL}analysis{MESSAGE}", END)
 _STOPS = (START, END, CALL, RETURN)
-_CLOSING = (END, CALL, RETURN)
+_CLOSING = (CALL, END, RETURN)
+_SHAPE = CallShape(
+    example="to=functions.a_tool, then its arguments as one JSON object", stops=_STOPS, closing=(*_CLOSING, "")
+)  # the renderer takes a final `<|call|>` off
 _RECIPIENT = re.compile(r"(?:^|\s)to=([^\s<]*+)")
 
 
@@ -78,7 +78,7 @@ def _message(scan: Scan) -> None:
 def _body(scan: Scan, channel: str, recipient: str | None) -> None:
     start = scan.at
     if recipient is not None:
-        _call(scan, recipient.removeprefix("functions."), start)
+        read_named(scan, _SHAPE, recipient.removeprefix("functions."), start)
         scan.tell("calls")
         return
     mark = scan.go(start, _STOPS)
@@ -95,13 +95,6 @@ def _body(scan: Scan, channel: str, recipient: str | None) -> None:
         scan.tell("reasoning")
     else:
         scan.begin = scan.at
-
-
-def _call(scan: Scan, name: str, start: int) -> None:
-    body = read_body(scan, _STOPS, _CLOSING)
-    body = structs.replace(body, closed=body.closed or not body.cut)
-    nameless = "the recipient has no name: write to=functions.a_tool"
-    add_named(scan, body, name, start, missing=CALL, nameless=nameless)
 
 
 def _headers(marked: Marked) -> Marked:

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import re
 
-from orl_core.tools.marked import Mark, Marked
-from orl_core.tools.scan import Scan
+from orl_core.tools.scan import Mark, Marked, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax
 from orl_core.tools.wire_format import WireFormat
 

@@ -47,7 +47,7 @@ def _named(scan: Scan) -> None:
     if mark is None:
         scan.fail(FailureKind.UNCLOSED, f"the tool call is not complete: no {ARGS} follows its name", start)
     elif mark.delimiter != ARGS:
-        scan.fail(FailureKind.MALFORMED, f"no {ARGS} follows the name of the tool call", start)
+        scan.fail(FailureKind.MALFORMED, f"the name of the tool call is not followed by {ARGS}", start)
     else:
         scan.pass_mark()
         _arguments(scan, name, start)
@@ -64,7 +64,7 @@ def _arguments(scan: Scan, name: str, start: int) -> None:
     if name:
         scan.calls.append(named_call(name, value, scan.text[start:end].strip(), f"{name}{ARGS}{{}}"))
     else:
-        scan.fail(FailureKind.MISSING_NAME, f"no name stands before {ARGS}", start)
+        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name before {ARGS}; write a_tool{ARGS}{{}}", start)
 
 
 MISTRAL = WireFormat(delimiters=_DELIMITERS, thinking=_THINKING, readers={CALLS: _calls})

@@ -75,6 +75,19 @@ def read_all(text: str) -> Any:
     return value
 
 
+def read_rewritten(text: str) -> Any:
+    """Return the value of another notation that was rewritten as JSON.
+
+    Raises:
+        NotJson: it is none. The message gives no place, because places in the rewritten text help nobody.
+    """
+    try:
+        return read_value(text, 0)[0]
+    except NotJson as exc:
+        wrong = str(exc).partition(" at character")[0]
+        raise NotJson(wrong.replace("property name enclosed in double quotes", "a string as key")) from None
+
+
 def skip_space(text: str, start: int) -> int:
     """Return the index of the first character from `start` on that is not JSON's white space."""
     found = _SPACE.match(text, start)

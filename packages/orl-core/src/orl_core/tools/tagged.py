@@ -23,8 +23,7 @@ from orl_core.messages import FailureKind, ToolCall
 from orl_core.tools.strict_json import MAX_DEPTH, NotJson, read_all, read_value, skip_space
 
 if TYPE_CHECKING:
-    from orl_core.tools.marked import Mark
-    from orl_core.tools.scan import Scan
+    from orl_core.tools.scan import Mark, Scan
 
 
 Kind = Literal["open", "close", "call", "called", "key", "value end"]
@@ -105,8 +104,8 @@ def read_block(scan: Scan, syntax: TagSyntax, opening: Tag) -> None:
         if stray or (ended and empty):
             unclosed = tag is None or tag.kind == "open"
             kind = FailureKind.UNCLOSED if unclosed else FailureKind.MALFORMED
-            found = "text" if stray else "nothing"
-            scan.fail(kind, f"there is {found} where {syntax.call} should stand", start)
+            found = "unexpected text in the block of tool calls" if stray else "the block of tool calls is empty"
+            scan.fail(kind, f"{found}; write {syntax.call}", start)
         empty = False
         if tag is None or tag.kind == "open":
             return
@@ -129,7 +128,7 @@ def _read_call(scan: Scan, syntax: TagSyntax, call: Tag) -> None:
     if call.name:
         scan.calls.append(ToolCall(name=call.name, arguments=arguments))
     else:
-        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name: write {syntax.call}", call.start)
+        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name; write {syntax.call}", call.start)
 
 
 def _arguments(scan: Scan, syntax: TagSyntax) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def _arguments(scan: Scan, syntax: TagSyntax) -> dict[str, Any]:
         start = scan.at
         tag = _next(scan, syntax, f"it has no {syntax.called}")
         if scan.text[start : tag.start].strip():
-            raise _Malformed(f"text stands where {syntax.key} should")
+            raise _Malformed(f"unexpected text; write {syntax.key}")
         if tag.kind == "called":
             return arguments
         _add(arguments, tag, _value(scan, tag, syntax))
@@ -159,9 +158,9 @@ def _add(members: dict[str, Any], tag: Tag, value: Any) -> None:
 def _value(scan: Scan, key: Tag, syntax: TagSyntax, depth: int = 0) -> Any:
     """Return the value of `key`, which has just been passed; its end is passed too."""
     if key.kind != "key":
-        raise _Malformed("a value ends that has not begun")
+        raise _Malformed(f"a parameter is closed before it is opened; write {syntax.key}")
     if not key.name:
-        raise _Malformed(f"a parameter has no name: write {syntax.key}")
+        raise _Malformed(f"a parameter has no name; write {syntax.key}")
     if depth == MAX_DEPTH:
         raise _Malformed(f"nested deeper than {MAX_DEPTH} levels")
     tag = _next(scan, syntax, _unfinished(key, syntax))
@@ -178,7 +177,7 @@ def _members(scan: Scan, key: Tag, first: Tag, syntax: TagSyntax, depth: int) ->
     place, tag = key.end, first
     while True:
         if scan.text[place : tag.start].strip():
-            raise _Malformed(f"text stands among the members of `{key.name}`")
+            raise _Malformed(f"unexpected text inside `{key.name}`")
         if _ends(tag, key, syntax):
             break
         pairs.append((tag, _value(scan, tag, syntax, depth + 1)))

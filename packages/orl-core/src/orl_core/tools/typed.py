@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import structs
 
 from orl_core.messages import Action, ToolCall
-from orl_core.tools.python_literal import NotLiteral, after_space, read_literal
+from orl_core.tools.python_literal import after_space, read_literal
 from orl_core.tools.strict_json import NotJson, read_all
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _python(text: str) -> Any:
     """Return the boolean, None, list or dict that `text` spells in Python, or `text` itself."""
     try:
         value, end = read_literal(text, 0)
-    except NotLiteral:
+    except NotJson:
         return text
     whole = after_space(text, end) == len(text)
     return cast("Any", value) if whole and isinstance(value, bool | list | dict | None) else text

@@ -5,15 +5,41 @@ It knows marks, text, reasoning and order, and nothing of what stands inside a b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct, structs
 
 from orl_core.messages import ToolCall, ToolSpec
-from orl_core.tools.marked import Marked
-from orl_core.tools.scan import Parsed, Scan
+from orl_core.tools.scan import Marked, Parsed, Scan
 from orl_core.tools.tagged import TagSyntax, read_block
 from orl_core.tools.typed import typed
+
+ToolFormat = Literal[
+    "hermes",
+    "qwen3_coder",
+    "glm45",
+    "llama3",
+    "mistral",
+    "deepseek",
+    "kimi_k2",
+    "gpt_oss",
+    "minimax",
+    "pythonic",
+    "cohere",
+    "gemma4",
+    "olmo3",
+    "seed_oss",
+    "kimi_k3",
+    "minimax_m3",
+    "minimax_m1",
+    "hy3",
+    "hy3_preview",
+    "json_array",
+    "lfm2_5",
+    "opened_array",
+]
 
 THINKING = ("<think>", "</think>")
 Reader = Callable[[Scan], None]
@@ -106,6 +132,16 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             self.bare(scan)
         if scan.at > start:
             scan.tell("calls")
+
+
+def bare(reader: Reader, opening: re.Pattern[str]) -> Reader:
+    """Return a reader of calls that no delimiter opens: they begin with `opening`, or there are none."""
+
+    def read(scan: Scan) -> None:
+        if opening.match(scan.text, scan.at):
+            reader(scan)
+
+    return read
 
 
 def frame(_: Scan) -> None:
