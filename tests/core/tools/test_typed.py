@@ -73,7 +73,7 @@ RULES: list[tuple[str, Any, Any]] = [
     ('"a"', {"anyOf": [{"type": "string"}, {"type": "null"}]}, '"a"'),
     ("3", {"oneOf": [{"type": "boolean"}, {"type": "number"}]}, 3),
     ("null", {"type": "integer", "nullable": True}, None),
-    ("5", {"allOf": [{"type": ["integer", "string"]}, {"type": ["string", "null"]}]}, "5"),
+    ("5", {"allOf": [{"$ref": "#/$defs/Five"}]}, 5),
     # enum and const
     ("1", {"enum": ["1", 1]}, "1"),
     ("2", {"enum": ["1", 2]}, 2),

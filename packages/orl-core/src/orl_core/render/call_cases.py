@@ -5,13 +5,13 @@ The names in a case are words that no template prints otherwise.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 
 from orl_core.messages import ToolCall, ToolSpec
 from orl_core.text import leaves_in
-from orl_core.tools.typed import JSON_TYPES
+from orl_core.tools.typed import schema_of
 
 
 class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,15 +56,4 @@ CASES = (
 
 def tools_of(case: Case) -> list[ToolSpec]:
     """Return tools whose schemas state the types of the case's arguments."""
-    return [ToolSpec(name=call.name, description="Look.", parameters=_schema(call.arguments)) for call in case.calls]
-
-
-def _schema(value: Any) -> dict[str, Any]:
-    """Return the JSON schema of one value, its members included."""
-    schema: dict[str, Any] = {"type": JSON_TYPES[type(value)], "description": "A value."}
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        schema |= {"properties": {key: _schema(member) for key, member in members.items()}, "required": list(members)}
-    elif isinstance(value, list):
-        schema["prefixItems"] = [_schema(member) for member in cast("list[Any]", value)]
-    return schema
+    return [ToolSpec(name=call.name, description="Look.", parameters=schema_of(call.arguments)) for call in case.calls]

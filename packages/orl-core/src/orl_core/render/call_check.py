@@ -20,7 +20,6 @@ from orl_core.render.certify import Check
 from orl_core.render.controls import GUARDS
 from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.dummy import HELLO
-from orl_core.render.unsupported import unsupported
 from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
 from orl_core.tools.format import for_chat_template
 
@@ -226,6 +225,23 @@ def difference(case: Case, action: Action, rendering: Rendering) -> str:
         alike = said == case.text if rendering.prompt else case.text in said
         return "" if alike else f"the text {said!r}"
     return f"{action.calls}"
+
+
+def unsupported(rendered: str, why_no_calls: str, near: str = "") -> str:
+    """Return why a call that the template renders in this way is refused.
+
+    `why_no_calls` as in `Plans`; `near` says which parser comes near, and where it fails.
+    """
+    teach = "teach a format with `system_prompt_template`; `tool_format` names it"
+    if not rendered.strip():
+        return (
+            "the chat template is not made for tools: it prints no tool call that can be followed "
+            f"({why_no_calls}). Use a template that does, or {teach}"
+        )
+    return (
+        f"the chat template renders tool calls as {rendered!r}, which none of the parsers ({', '.join(TOOL_FORMATS)}) "
+        f"reads back with its types. {near}{near and '. '}Instead, {teach}"
+    )
 
 
 def _exact(value: Any) -> str:
