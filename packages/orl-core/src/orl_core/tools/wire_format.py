@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from orl_core.messages import ToolCall, ToolSpec
+from orl_core.messages import ToolSpec
 from orl_core.tools.scan import Marked, Parsed, Scan
 from orl_core.tools.tagged import TagSyntax, read_block
 from orl_core.tools.typed import typed
@@ -52,7 +52,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tags. `bare`: reads calls that no delimiter opens, at the start of the text and after reasoning; nothing if there
     are none. `text_frames`: delimiters around text, part of nothing. `prepared`: changes the marks before they are
     read. `unopened`: an action may begin with the end of reasoning. `carries_texts`: arguments are texts, typed by the
-    tool's schema; `nested` and `python` as for `typed`. `write`: writes a call as a system prompt teaches it.
+    tool's schema; `nested` and `python` as for `typed`.
     """
 
     delimiters: tuple[str, ...]
@@ -66,7 +66,6 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     carries_texts: bool = False
     nested: bool = False
     python: bool = False
-    write: Callable[[ToolCall], str] | None = None
 
     def within(self, frame: WireFormat) -> WireFormat:
         """Return a format of these calls, among the reasoning and the text frames of a model's own format `frame`.
