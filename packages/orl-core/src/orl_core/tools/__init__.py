@@ -1,25 +1,25 @@
 """Tool formats: how tools are shown to a model, and how its calls are read.
 
 `parse` reads text; the renderer marks delimiters by id and reads with `wire_format`. To add a format, add its name to
-`ToolFormat` and a row to a table `FORMATS`, or its WireFormat to `_FORMATS`. Nothing here knows token ids.
+`orl_core.names` and a row to a table `FORMATS`, or its WireFormat to `_FORMATS`. Nothing here knows token ids.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from orl_core.errors import RenderError
+from orl_core.names import TOOL_FORMATS, ToolFormat
 from orl_core.text import clean, did_you_mean
 from orl_core.tools import deepseek, gemma4, glm45, gpt_oss, json_calls, kimi_k3, mistral, parameter_tags, pythonic
 from orl_core.tools.scan import Mark, Marked, mark
-from orl_core.tools.wire_format import ToolFormat, WireFormat
+from orl_core.tools.wire_format import WireFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orl_core.messages import Action, ToolSpec
 
-TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
 __all__ = [
     "TOOL_FORMATS",

@@ -16,9 +16,10 @@ from typing import Any, cast
 from msgspec import Struct
 
 from orl_core.messages import FailureKind, ParseFailure, ToolCall
+from orl_core.names import ToolFormat
 from orl_core.tools.scan import Mark, Marked, Scan, one_line
 from orl_core.tools.strict_json import NotJson, read_all, read_value, skip_space
-from orl_core.tools.wire_format import THINKING, ToolFormat, WireFormat, bare, frame
+from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
 
 
 class CallShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

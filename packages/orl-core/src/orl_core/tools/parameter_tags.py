@@ -27,9 +27,10 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 
+from orl_core.names import ToolFormat
 from orl_core.tools.scan import Mark, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax, named_tag
-from orl_core.tools.wire_format import THINKING, ToolFormat, WireFormat
+from orl_core.tools.wire_format import THINKING, WireFormat
 
 _FUNCTION: dict[str, Kind] = {
     "<function=": "call",

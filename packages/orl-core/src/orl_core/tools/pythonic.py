@@ -27,11 +27,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from orl_core.messages import FailureKind, ToolCall
+from orl_core.names import ToolFormat
 from orl_core.tools.json_calls import CallShape, read_array
 from orl_core.tools.python_literal import after_space, read_literal, unread
 from orl_core.tools.scan import Scan
 from orl_core.tools.strict_json import NotJson
-from orl_core.tools.wire_format import THINKING, ToolFormat, WireFormat, bare, frame
+from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
 
 _ReadValue = Callable[[str, int], tuple[Any, int]]
 

@@ -11,8 +11,9 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.messages import ToolCall
+from orl_core.text import check_system_prompt
 from orl_core.tools import ToolFormat, tool_format
-from orl_core.tools.format import check_system_prompt, for_chat_template, for_system_prompt
+from orl_core.tools.format import for_chat_template, for_system_prompt
 from orl_core.tools.write import render_call
 
 if TYPE_CHECKING:

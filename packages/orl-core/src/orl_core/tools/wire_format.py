@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
 
 from msgspec import Struct, structs
 
@@ -15,31 +14,6 @@ from orl_core.messages import ToolSpec
 from orl_core.tools.scan import Marked, Parsed, Scan
 from orl_core.tools.tagged import TagSyntax, read_block
 from orl_core.tools.typed import typed
-
-ToolFormat = Literal[
-    "hermes",
-    "qwen3_coder",
-    "glm45",
-    "llama3",
-    "mistral",
-    "deepseek",
-    "kimi_k2",
-    "gpt_oss",
-    "minimax",
-    "pythonic",
-    "cohere",
-    "gemma4",
-    "olmo3",
-    "seed_oss",
-    "kimi_k3",
-    "minimax_m3",
-    "minimax_m1",
-    "hy3",
-    "hy3_preview",
-    "json_array",
-    "lfm2_5",
-    "opened_array",
-]
 
 THINKING = ("<think>", "</think>")
 Reader = Callable[[Scan], None]
