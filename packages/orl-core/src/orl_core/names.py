@@ -36,7 +36,7 @@ ToolFormat = Literal[
 ]
 TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
-_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,200}"  # `.` and `..` would leave the path that they stand in
+_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,200}"  # `.` and `..` would leave the path
 _MATCH = re.compile(rf"^{_SEGMENT}\Z").match
 
 PathName = Annotated[str, Meta(pattern=rf"^{_SEGMENT}\Z", title="name in A-Za-z0-9_.-")]

@@ -51,7 +51,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def check_system_prompt(template: str) -> None:
-    """Refuse a `system_prompt_template` that `str.format(tools=...)` would not accept. `{{` and `}}` stand for braces.
+    """Refuse a `system_prompt_template` that `str.format(tools=...)` would not accept. `{{` and `}}` are braces.
 
     Raises:
         ValueError: it is no format, or does not hold `{tools}` alone.

@@ -106,11 +106,7 @@ class CallCheck:
         return min(choices, key=lambda choice: len(self._misread(tool_format, choice)))
 
     def detect_format(self) -> ToolFormat:
-        """Return the format whose parser reads back everything that the template writes.
-
-        Raises:
-            RenderError: none does; the message says what the template writes, and which format comes near.
-        """
+        """Return the format whose parser reads back everything that the template writes."""
         near = ""
         for tool_format in TOOL_FORMATS:
             misread = self._misread(tool_format, self.dialect(tool_format))
@@ -128,9 +124,6 @@ class CallCheck:
         """Check that the parser reads back what the template writes, in ids.
 
         It fails, and stops nothing, where the template writes no call at all.
-
-        Raises:
-            RenderError: the parser reads something else.
         """
         missing: list[str] = []
         cases = (*CASES, spelling(self._plans.controls, calls.wire.delimiters))
@@ -261,7 +254,7 @@ def spelling(controls: Controls, delimiters: Sequence[str]) -> Case:
 def difference(case: Case, action: Action, rendering: Rendering) -> str:
     """Return what the action says in place of the case; empty if it says the same, types included.
 
-    Where the rendering does not begin behind a prompt, what is left of one may stand before the text.
+    If the rendering does not begin behind a prompt, the rest of one may precede the text.
     """
     calls = [[call.name, call.arguments] for call in action.calls if isinstance(call, ToolCall)]
     if len(calls) == len(action.calls) and _exact(calls) == _exact(

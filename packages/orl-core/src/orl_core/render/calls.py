@@ -139,11 +139,7 @@ def _place(character: int, pieces: Sequence[_Piece]) -> int:
 
 
 def reasoning_opened(plans: Plans, roles: Sequence[Role], tool_format: ToolFormat) -> dict[Role, bool]:
-    """Return whether the prompt after the first message (`user`) and after messages of these roles opens reasoning.
-
-    Raises:
-        RenderError: it does so after the first user message and not after others, or the other way round.
-    """
+    """Return whether the prompt after the first message (`user`) and after messages of these roles opens reasoning."""
     with boundary(RenderError, "applying the chat template"):
         tools = for_chat_template([DUMMY_TOOL]) if plans.shown else None
         first = plans.tokenizer.apply_chat_template(HELLO, tools=tools, add_generation_prompt=True)

@@ -3,7 +3,7 @@
 A shape is the roles of the new messages. Its plan comes from one render of a short dummy conversation, with sentinels
 in all that varies: the tail begins at the first closing after the last argument, and a slot is a sentinel in it. A
 difference of two renders would fail on templates that look at the last message, such as Qwen3's. Control ids come from
-the plan alone. A text in a slot is encoded together with the constant text beside it, so that merges are the
+the plan alone. A text in a slot is encoded together with the constant text around it, so that merges are the
 tokenizer's own.
 
 How the template changes a content before it prints it is found by probing: a transform depends on the content alone. If
@@ -86,7 +86,7 @@ def probe(render: Callable[[str], str], before: str, after: str, *, prefix: str,
 
 
 def asked(render: Callable[[str], str], before: str, after: str) -> Callable[[str], str]:
-    """Return a content as the template prints it; raise RenderError if it prints something else beside it."""
+    """Return a content as the template prints it; raise RenderError if it prints something else too."""
 
     def of(content: str) -> str:
         text = render(content)
@@ -162,27 +162,15 @@ class Plans:
         self._transforms: dict[Role, Transform] = {}
 
     def plan(self, roles: Roles, calls_before: int = 0) -> TailPlan:
-        """Return the plan for new messages of these roles.
-
-        Raises:
-            RenderError: the template cannot express them, or prints something that a plan cannot hold.
-        """
+        """Return the plan for new messages of these roles."""
         return self._planned(roles, calls_before)[0]
 
     def form(self, roles: Roles) -> Form:
-        """Return how the dummy looked that the plan for these roles was made from.
-
-        Raises:
-            RenderError: as `plan`.
-        """
+        """Return how the dummy looked that the plan for these roles was made from."""
         return self._planned(roles, 0)[1]
 
     def transform(self, role: Role) -> Transform:
-        """Return how the template changes a content of this role.
-
-        Raises:
-            RenderError: something that is not supported.
-        """
+        """Return how the template changes a content of this role."""
         known = self._transforms.get(role)
         if known is None:
             known = self._transforms[role] = self._probed(role)
@@ -207,9 +195,6 @@ class Plans:
         """Return the tail as text, with its sentinels, of a dummy conversation that begins with `before`.
 
         `tools` are what the template is given; None and no `form` mean: as the plan was made.
-
-        Raises:
-            RenderError: the template raises, or the dummy cannot be found again in what it prints.
         """
         form = form or self.form(roles)
         given = ((DUMMY_TOOL,) if form.tools else ()) if tools is None else tools

@@ -74,12 +74,7 @@ class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def choose_format(
     written: CallCheck, tool_format: ToolFormat | Literal["auto"], system_prompt_template: str | None
 ) -> CallFormat:
-    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own.
-
-    Raises:
-        RenderError: the stated one is not supported; or none is stated or taught, and no parser reads what the chat
-            template writes.
-    """
+    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own."""
     stated = None if tool_format == "auto" else tool_format
     if stated is not None:
         delimiters(stated)
@@ -103,9 +98,6 @@ def check_taught(controls: Controls, calls: CallReader) -> Check:
     """Check that calls written as a system prompt teaches them are read back, in ids.
 
     It fails, and stops nothing, for a format that orl does not write.
-
-    Raises:
-        RenderError: the parser reads something else.
     """
     name = "taught calls"
     if calls.format not in WRITTEN:

@@ -118,21 +118,13 @@ def parse_marked(
 
 
 def wire_format(format: ToolFormat, frame: ToolFormat) -> WireFormat:  # noqa: A002
-    """Return the wire format of calls in `format` by a model whose own format is `frame`.
-
-    Raises:
-        RenderError: `format` is not supported, or is the form of a whole action and not `frame`.
-    """
+    """Return the wire format of calls in `format` by a model whose own format is `frame`."""
     delimiters(format)
     return _FORMATS[format] if format == frame else _FORMATS[format].within(_FORMATS[frame])
 
 
 def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
-    """Return the delimiters of a wire format, reasoning tags included.
-
-    Raises:
-        RenderError: `format` is not supported.
-    """
+    """Return the delimiters of a wire format, reasoning tags included."""
     return _FORMATS[tool_format(format)].delimiters
 
 

@@ -8,10 +8,10 @@ It must not know tools, schemas or tokens. What it decides:
 - `<｜tool▁calls▁begin｜>` and `…end｜>` frame calls and are not asked for; a fence after the separator makes a call V3.
 - A call is complete with its JSON, closed or not. A delimiter inside a JSON string is part of the string; where the
   JSON is broken the call ends at the next delimiter of a call. `json_calls` says what arguments may be.
-- In DSML `string="true"` takes a value as it is written, anything else takes it as strict JSON. All arguments may stand
-  as one JSON object instead, and a call without any may close itself: `<｜DSML｜invoke name="NAME"/>`. `tagged` has the
+- In DSML `string="true"` takes a value as it is written, anything else takes it as strict JSON. All arguments may be
+  one JSON object instead, and a call without any may close itself: `<｜DSML｜invoke name="NAME"/>`. `tagged` has the
   rest.
-- Reasoning stands between `<think>` and `</think>`, or the end.
+- Reasoning is between `<think>` and `</think>`, or the end.
 """  # noqa: RUF002
 
 from __future__ import annotations

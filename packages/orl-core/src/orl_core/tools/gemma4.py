@@ -71,11 +71,7 @@ def _call(scan: Scan) -> None:
 
 
 def _arguments(scan: Scan, place: int) -> tuple[dict[str, Any], int]:
-    """Return the object at `place`, and the index after it.
-
-    Raises:
-        NotJson: it cannot be read.
-    """
+    """Return the object at `place`, and the index after it."""
     text, pieces, depth = scan.text, list[str](), 0
     quotes = iter([mark for mark in scan.marks[scan.index :] if mark.delimiter == _QUOTE])
     quote = next(quotes, None)

@@ -5,10 +5,10 @@ types. White space between tags is free, which makes the line form of 4.5 and th
 decides where the format is silent:
 
 - A name is one word. A call without arguments is a name alone.
-- Values cannot be escaped: where another tag of the format comes before `</arg_value>`, a tag is missing, text stands
+- Values cannot be escaped: if another tag of the format comes before `</arg_value>`, a tag is missing, text is
   between tags or a key appears twice, the call is MALFORMED, and ends at the next `<tool_call>` or `</tool_call>`.
 - A call needs its `</tool_call>`; one that ends with the text, or where the next begins, is UNCLOSED.
-- Reasoning stands between `<think>` and `</think>`, or the end; a call inside it does not count and does not end it.
+- Reasoning is between `<think>` and `</think>`, or the end; a call inside it does not count and does not end it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ which the prompt holds. What it decides where the format is silent:
   the recipient without `functions.`. Without a recipient, `analysis` is reasoning and every other channel is text.
 - A call is complete with its JSON, closed or not: the renderer takes a final `<|call|>` off. It is UNCLOSED where the
   text ends inside the JSON. A delimiter inside a JSON string is part of the string.
-- A header without a `<|message|>`, and what stands between messages or before a header, is text.
+- A header without a `<|message|>`, and text between messages or before a header, is text.
 - `json_calls` says what arguments may be.
 """
 
@@ -56,7 +56,7 @@ def _message(scan: Scan) -> None:
     if index == len(scan.marks):
         scan.index = index
         return
-    if scan.marks[begin].delimiter in _STOPS:  # what stands before the header's own beginning
+    if scan.marks[begin].delimiter in _STOPS:  # text before the header
         scan.say(scan.marks[begin].start)
         scan.jump(scan.marks[begin].end)
     recipient: str | None = None

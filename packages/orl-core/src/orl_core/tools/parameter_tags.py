@@ -7,7 +7,7 @@
     Hy3               <tool_calls>⏎<tool_call>NAME<tool_sep>⏎<arg_key>x</arg_key>⏎<arg_value>…</arg_value>⏎…
 
 They must not know tools, schemas or tokens: arguments are texts, exactly as written, and `typed` gives them their
-types. `tagged` reads the tags and decides if the formats are silent; outside its block a tag is text.
+types. `tagged` reads the tags and decides what the formats leave open; outside its block a tag is text.
 
 - Qwen3-Coder: one newline at either end of a value belongs to the format.
 - Seed-OSS: the template writes lists, objects and booleans as Python does. Notes on the budget of reasoning, inside
@@ -59,7 +59,7 @@ def _format(
     python: bool = False,
     strips_newline: bool = False,
 ) -> WireFormat:
-    """Return the format whose calls stand in `<block>`; `quote` stands around the names in its tags."""
+    """Return the format whose calls are in `<block>`; `quote` is around the names in its tags."""
     kinds: dict[str, Kind] = {f"<{block}>": "open", f"</{block}>": "close", **tags}
     call, called, key, value_end = tags
     syntax = TagSyntax(
@@ -93,7 +93,7 @@ def _hy3(suffix: str) -> WireFormat:
     headers = {call[0]: (separator,), key[0]: (key[1], value[0])}
 
     def tag(scan: Scan, mark: Mark) -> Tag | None:
-        """Return the tag at the next mark, which for a call and a key goes on up to the last mark of its header."""
+        """Return the tag at the next mark, which for a call and a key ends at the last mark of its header."""
         kind = kinds.get(mark.delimiter)
         header = headers.get(mark.delimiter, ())
         following = scan.marks[scan.index + 1 : scan.index + 1 + len(header)]

@@ -44,11 +44,7 @@ def after_space(text: str, place: int) -> int:
 
 
 def read_literal(text: str, start: int) -> tuple[Any, int]:
-    """Return the literal at `start` of `text`, leading white space skipped, and the index after it.
-
-    Raises:
-        NotJson: there is no such value.
-    """
+    """Return the literal at `start` of `text`, leading white space skipped, and the index after it."""
     pieces: list[str] = []
     opened: list[tuple[str, int, int]] = []  # the open brackets: the closing one, and the numbers of pieces and commas
     place, commas = start, 0

@@ -101,11 +101,7 @@ def _read_list(scan: Scan, value: _ReadValue = read_literal) -> None:
 
 
 def _read_call(text: str, place: int, value: _ReadValue = read_literal) -> tuple[ToolCall, int]:
-    """Return the call at `place`, and the index after it. `value` reads one value at a place of the text.
-
-    Raises:
-        NotJson: there is none, or its arguments cannot be read.
-    """
+    """Return the call at `place`, and the index after it. `value` reads one value at a place of the text."""
     found = _CALL.match(text, place)
     if found is None:
         raise unread("a call does not begin with a name and (", text, after_space(text, place))

@@ -43,7 +43,7 @@ def spellings(text: str, delimiters: Collection[str], offset: int) -> Iterable[M
         yield Mark(start=found.start() + offset, end=found.end() + offset, delimiter=found.group())
 
 
-Parsed = tuple[Action, tuple[Span, ...]]  # and where its parts stand, in characters
+Parsed = tuple[Action, tuple[Span, ...]]  # and the ranges of its parts, in characters
 
 
 class Scan:

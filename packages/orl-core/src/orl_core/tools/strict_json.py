@@ -30,11 +30,7 @@ class NotJson(ValueError):
 
 
 def read_value(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value at `start` of `text`, leading white space skipped, and the index after it.
-
-    Raises:
-        NotJson: there is no such value; positions in the message count characters from `start`.
-    """
+    """Return the JSON value at `start` of `text`, leading white space skipped, and the index after it."""
     begin = skip_space(text, start)
     if text[begin : begin + 1] not in _FIRST:
         raise NotJson(f"Expecting value at character {begin - start}", cut=begin == len(text))
@@ -53,11 +49,7 @@ def read_value(text: str, start: int) -> tuple[Any, int]:
 
 
 def read_all(text: str) -> Any:
-    """Return the JSON value that is the whole of `text`, white space around it aside.
-
-    Raises:
-        NotJson: it is none, or there is more.
-    """
+    """Return the JSON value that is the whole of `text`, white space around it aside."""
     value, end = read_value(text, 0)
     rest = skip_space(text, end)
     if rest < len(text):
@@ -66,11 +58,7 @@ def read_all(text: str) -> Any:
 
 
 def read_rewritten(text: str) -> Any:
-    """Return the value of another notation that was rewritten as JSON.
-
-    Raises:
-        NotJson: it is none. The message gives no place, because places in the rewritten text help nobody.
-    """
+    """Return the value of another notation that was rewritten as JSON."""
     try:
         return read_value(text, 0)[0]
     except NotJson as exc:

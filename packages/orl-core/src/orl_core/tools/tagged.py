@@ -1,10 +1,10 @@
 """Calls in tags, a value in a tag of its own: Qwen3-Coder, Seed-OSS, MiniMax, DeepSeek V3.2, Hy3 and Kimi K3.
 
-A syntax says which tag stands at a mark. The order of tags is read here, once for all of them:
+A syntax says which tag a mark is. The order of tags is read here, once for all of them:
 
     open, then calls, then close;    a call: call, then values, then called;    a value: key, text, value end
 
-Values cannot be escaped in these formats, so a value is what stands between its two tags, and where another tag of the
+Values cannot be escaped in these formats, so a value is the text between its two tags, and if another tag of the
 format comes before the value's end the call is MALFORMED, never cut silently. The same goes for text between tags, a
 parameter twice, and a missing `called` tag. What ends with the text, or where a new block opens, is UNCLOSED; a block's
 own closing tag may be missing after its last call. Reasoning tags inside a block are text. After a failure reading goes
@@ -49,7 +49,7 @@ class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to write the tags. `tag` reads the tag at a mark; four others spell tags for messages.
 
     `strips_newline`: the format writes a value on lines of its own, so that one newline at either end is not its.
-    `json_body`: all arguments may stand as one JSON object where the first value would. `item`: values may hold
+    `json_body`: all arguments may be one JSON object in place of the first value. `item`: values may hold
     values, each ends with a tag of its own name, and `item` is the name of a list's elements.
     """
 
@@ -200,7 +200,7 @@ def _unfinished(key: Tag, syntax: TagSyntax) -> str:
 
 
 def _body(scan: Scan) -> dict[str, Any]:
-    """Return the JSON object that stands here, passed; none where something else does."""
+    """Return the next JSON object, passed; an empty one if something else comes next."""
     if not scan.text.startswith("{", skip_space(scan.text, scan.at)):
         return {}
     try:
@@ -213,11 +213,7 @@ def _body(scan: Scan) -> dict[str, Any]:
 
 
 def _next(scan: Scan, syntax: TagSyntax, complaint: str) -> Tag:
-    """Return the next tag of a call, passed.
-
-    Raises:
-        _Malformed: there is none before the call or the block ends; the tag that ends it is not passed.
-    """
+    """Return the next tag of a call, passed."""
     tag = _to(scan, syntax, _ALL_TAGS)
     if tag is None or tag.kind == "open":
         raise _Unclosed(complaint)

@@ -47,7 +47,7 @@ def typed(action: Action, tools: Sequence[ToolSpec], *, nested: bool = False, py
 
     `nested`: a format that writes objects and lists as such, and no null. Their members are texts, each is typed by its
     own schema. Where no string is allowed, an empty text is an empty list, an empty object or null; where one is
-    allowed, `null` is that text. `python`: a format whose template prints null as `None`, also beside strings.
+    allowed, `null` is that text. `python`: a format whose template prints null as `None`, also if strings are allowed.
     """
     schemas = {tool.name: tool.parameters for tool in tools}
     calls = tuple(

@@ -1,6 +1,6 @@
 """A wire format: its delimiters, and the readers of what they open.
 
-It knows marks, text, reasoning and order, and nothing of what stands inside a block.
+It knows marks, text, reasoning and order, and nothing of the inside of a block.
 """
 
 from __future__ import annotations
@@ -42,11 +42,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     python: bool = False
 
     def within(self, frame: WireFormat) -> WireFormat:
-        """Return a format of these calls, among the reasoning and the text frames of a model's own format `frame`.
-
-        Raises:
-            RenderError: calls of this format cannot stand in another one.
-        """
+        """Return a format of these calls, among the reasoning and the text frames of a model's own format `frame`."""
         calls = [text for text in self.delimiters if text not in {*self.thinking, *self.text_frames}]
 
         def prepared(marked: Marked) -> Marked:
@@ -118,10 +114,10 @@ def bare(reader: Reader, opening: re.Pattern[str]) -> Reader:
 
 
 def frame(_: Scan) -> None:
-    """Read nothing: the delimiter stands around calls."""
+    """Read nothing: the delimiter is around calls."""
 
 
 def _begins_with(scan: Scan, delimiter: str) -> bool:
-    """Return whether nothing but white space stands before the first mark, and it is `delimiter`."""
+    """Return whether the first mark is `delimiter`, with nothing but white space before it."""
     first = scan.marks[0] if scan.marks else None
     return first is not None and first.delimiter == delimiter and not scan.text[: first.start].strip()
