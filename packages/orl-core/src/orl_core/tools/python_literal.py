@@ -28,7 +28,7 @@ _WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "fal
 _ESCAPE = re.compile(
     r"\\(?:[0-3]?[0-7]{1,2}|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U00(?:0[\da-fA-F]|10)[\da-fA-F]{4}|[abfnrtv\\'\"\n])|[\\\n\r\0]"
 )
-_CUT = re.compile(r"[\w.+-]*+|['\"].*+", re.DOTALL)  # what may be left of a text that ends inside a value
+_CUT = re.compile(r"[\w.+-]*+")  # what may be left of a text that ends inside a value
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -53,9 +53,9 @@ def read_literal(text: str, start: int) -> tuple[Any, int]:
         written = _written(found) if found else ""
         if found is None or not written:
             at = after_space(text, place)
-            unended = text[at : at + 1] in {"'", '"'}
-            wrong = "a string does not end" if unended else "a value is not a string, a number, a list or a dict"
-            raise unread(wrong, text, at)
+            if text[at : at + 1] in {"'", '"'}:
+                raise NotJson("a string does not end", cut=True)
+            raise unread("a value is not a string, a number, a list or a dict", text, at)
         place = found.end()
         if written in _PAIRS:
             opened.append((_PAIRS[written], len(pieces), commas))
