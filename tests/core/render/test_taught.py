@@ -17,7 +17,7 @@ from orl_core.tools import TOOL_FORMATS
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.tools.wire import WIRES
-from tests.kit.families import FAMILIES, MOVE_TEXT, tokenizer
+from tests.kit.families import FAMILIES, tokenizer
 from tests.kit.quick import every_fifth
 from tests.kit.tokenizers import QWEN3_ADDED, build, template
 
@@ -41,12 +41,12 @@ def qwen(source: str) -> HFTokenizer:
     return HFTokenizer(hf)
 
 
-@pytest.mark.parametrize("name", every_fifth(sorted((FAMILIES | MOVE_TEXT).keys() - set(NO_SYSTEM_MESSAGE))))
+@pytest.mark.parametrize("name", every_fifth(sorted(FAMILIES.keys() - set(NO_SYSTEM_MESSAGE))))
 def test_taught_hermes_is_read_by_every_family(name: str) -> None:
     made, tok = taught(name), tokenizer(name)
     assert made.tool_format == "hermes"
     assert made.certificate.passed
-    assert any("`hermes`" in note and f"`{(FAMILIES | MOVE_TEXT)[name].tool_format}`" in note for note in notes(made))
+    assert any("`hermes`" in note and f"`{FAMILIES[name].tool_format}`" in note for note in notes(made))
     opening, closing = made.thinking
     thought = f"{'' if made.opens_reasoning else opening}Hm, <tool_call>.{closing}"
     action = made.parse(tok.encode_joint(thought + SAID))
