@@ -138,9 +138,22 @@ def test_every_package_with_public_names_is_listed() -> None:
     assert packages == {*PUBLIC}
 
 
-def test_package_root_loads_no_part_of_it() -> None:
-    code = "import sys, orl_rollout; print([name for name in sys.modules if name.startswith(('orl_', 'aiohttp'))])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "['orl_rollout']\n"
+def loaded_by(statement: str) -> set[str]:
+    """Return the modules of ours that a statement imports, and those that no light part may import."""
+    code = f"import sys; {statement}; print(*[name for name in sys.modules if name.startswith(('orl_', 'aiohttp'))])"
+    return {*subprocess.check_output([sys.executable, "-c", code], text=True).split()}
+
+
+@pytest.mark.parametrize("package", ["orl_core", "orl_rollout"])
+def test_package_root_loads_no_part_of_it(package: str) -> None:
+    assert loaded_by(f"import {package}") == {package}
+
+
+@pytest.mark.parametrize("name", ["load_config", "Trajectory", "to_data", "reduce_reward"])
+def test_part_of_core_loads_no_tools_and_no_renderer(name: str) -> None:
+    """A dry run and a trainer's worker read configuration and records: the parsers would double their import."""
+    found = loaded_by(f"from orl_core import {name}")
+    assert [one for one in found if one.startswith(("orl_core.tools", "orl_core.render", "orl_core.memory"))] == []
 
 
 DOCUMENTS = sorted(

@@ -231,7 +231,10 @@ LFM2 = Vocabulary(
 
 
 class Family(NamedTuple):
-    """A published template with its vocabulary. `append_only`: the template itself keeps history as it was."""
+    """A published template with its vocabulary.
+
+    `append_only`: the template itself keeps history as it was. `text_with_calls`: it prints text before calls in place.
+    """
 
     template: str
     vocabulary: Vocabulary
@@ -241,6 +244,7 @@ class Family(NamedTuple):
     calls_per_action: int | None = None
     shows_tools: bool = True
     append_only: bool = True
+    text_with_calls: bool = True
 
 
 FAMILIES = {
@@ -282,19 +286,15 @@ FAMILIES = {
     "seed_oss": Family("seed_oss", SEED_OSS, "seed_oss"),
     "lfm2": Family("lfm2_v2", LFM2, "pythonic"),
     "lfm2_5": Family("lfm2_2_5_v2", LFM2, "lfm2_5", append_only=False),
-}
-
-# Their templates move text that stands beside calls, so that not every conversation can be compared.
-MOVE_TEXT = {
-    "gemma4": Family("gemma4_v5", GEMMA4, "gemma4", append_only=False),
-    "gemma4_think": Family("gemma4_v5", GEMMA4, "gemma4", thinking=True, append_only=False),
+    "gemma4": Family("gemma4_v5", GEMMA4, "gemma4", append_only=False, text_with_calls=False),
+    "gemma4_think": Family("gemma4_v5", GEMMA4, "gemma4", thinking=True, append_only=False, text_with_calls=False),
 }
 
 
 @cache
 def tokenizer(name: str) -> HFTokenizer:
     """The renderer's tokenizer for a family."""
-    family = (FAMILIES | MOVE_TEXT)[name]
+    family = FAMILIES[name]
     hf = build(template(family.template), vocabulary=family.vocabulary)
     ids = hf.get_vocab()
     return HFTokenizer(hf, thinking=family.thinking, stop_ids=[ids[text] for text in family.vocabulary.stops])
@@ -303,6 +303,6 @@ def tokenizer(name: str) -> HFTokenizer:
 @cache
 def renderer(name: str) -> Renderer:
     """Return the family's renderer, which finds the tool format; a system prompt shows tools where no template does."""
-    family = (FAMILIES | MOVE_TEXT)[name]
+    family = FAMILIES[name]
     system = None if family.shows_tools else "The tools:\n{tools}"
     return Renderer(tokenizer(name), system_prompt_template=system)

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
 from orl_core.render import Renderer
 from orl_rollout.tokenizer import rendering
 from orl_rollout.tokenizer.chat_template import ChatTemplate
@@ -49,8 +50,8 @@ def template(name: str) -> str:
     if ours.exists():
         return ours.read_text(encoding="utf-8")
     spec = find_spec("trl")
-    assert spec is not None
-    assert spec.origin is not None
+    if spec is None or spec.origin is None:
+        pytest.skip(f"the published template `{name}` comes with TRL", allow_module_level=True)
     return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 

@@ -29,20 +29,9 @@ PIECES = (
         "42",
         "3.5",
     ),
+    *('{"a": [1, null]}', "é", "漢字", "😀", "Привет", "def f():\n    return 1\n", "true", "null", "a,b;c", "C:\\temp"),
     *(
-        '{"a": [1, null]}',
-        "é",
-        "漢字",
-        "😀",
-        "Привет",
-        "def f():\n    return 1\n",
-        "true",
-        "null",
-        "a,b;c",
-        "C:\\temp",
         "100 %",
-    ),
-    *(
         "\t",
         "line\r\nline",
         "   ",
@@ -52,8 +41,8 @@ PIECES = (
         "...",
         "No.",
         '"quoted"',
-        "o'clock",
     ),
+    "o'clock",
 )
 SCHEMAS: tuple[dict[str, Any], ...] = (
     {"type": "string", "description": "A text."},

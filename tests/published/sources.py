@@ -36,8 +36,8 @@ class Published(NamedTuple):
 def from_trl() -> list[Published]:
     """Return the templates of the installed TRL, without its own variants for training."""
     spec = find_spec("trl")
-    assert spec is not None
-    assert spec.origin is not None
+    if spec is None or spec.origin is None:
+        return []
     files = sorted((Path(spec.origin).parent / "chat_templates").glob("*.jinja"))
     return [_read(file, "trl") for file in files if not file.stem.endswith("_training")]
 

@@ -47,11 +47,11 @@ calls = st.builds(
 
 @st.composite
 def rounds(
-    draw: st.DrawFn, *, most: int = 3, user: bool = True, both: bool = True
+    draw: st.DrawFn, *, most: int = 3, user: bool = True, both: bool = True, text: bool = True
 ) -> tuple[Message, tuple[Message, ...]]:
     """An action and what answers it: one result for each call, else a user message; sometimes both."""
     made = tuple(draw(st.lists(calls, min_size=0 if user else 1, max_size=most)))
-    said = draw(st.sampled_from(["", "Let me see.", "Hm…\n\nwell"])) if made else "I think so."
+    said = draw(st.sampled_from(["", "Let me see.", "Hm…\n\nwell"] if text else [""])) if made else "I think so."
     action = Message(role="assistant", content=(TextBlock(text=said),), calls=made)
     answers = [text_message("tool", draw(harmless), name=call.name) for call in made]
     if not made or (both and draw(st.integers(0, 4)) == 0):

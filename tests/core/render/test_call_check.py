@@ -129,15 +129,6 @@ def test_arguments_are_text_if_template_prints_python_objects() -> None:
     assert check(source).passed
 
 
-@pytest.mark.parametrize(
-    ("opening", "family"), [("<start_function_call>", "FunctionGemma"), ("<|tools_prefix|>", "Apertus")]
-)
-def test_a_refusal_names_the_family_of_a_format_without_a_parser(opening: str, family: str) -> None:
-    source = changed('{{- \'<tool_call>\\n{"name": "\' }}', "{{- '" + opening + '{"name": "\' }}')
-    with pytest.raises(RenderError, match=f"the format of {family}"):
-        check(source)
-
-
 @pytest.mark.parametrize("name", ["llama3_1", "gptoss"])
 def test_arguments_of_every_type_are_read_back_with_their_types(name: str) -> None:
     """Published templates that write one call only: the other cases are recorded, and all types are read."""

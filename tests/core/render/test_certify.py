@@ -7,16 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec import structs
 from orl_core.errors import RenderError
 from orl_core.messages import text_message
 from orl_core.render import Renderer
-from orl_core.render.certify import Extent
-from orl_core.render.controls import Controls
-from orl_core.render.conversation import Dialect
-from orl_core.render.dummy import Roles
-from orl_core.render.plan import Plans, TailPlan
-from orl_core.render.report import unlike_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import TEMPLATES
@@ -54,36 +47,6 @@ def test_a_stop_that_closes_nothing_is_named() -> None:
     assert closing.endswith(
         "by <|im_end|> before a tool message, <|im_end|> before a user message; in full behind <|endoftext|>"
     )
-
-
-class _Broken(Plans):
-    """Plans that leave out the newline after the closing, in text, in ids, or in both."""
-
-    def __init__(self, tok: HFTokenizer, *, text: bool, ids: bool) -> None:
-        super().__init__(tok, Controls(tok))
-        self._text, self._ids = text, ids
-
-    def plan(self, roles: Roles, calls_before: int = 0) -> TailPlan:
-        plan = super().plan(roles, calls_before)
-        if self._text:
-            plan = structs.replace(plan, parts=(str(plan.parts[0]).replace("\n", "", 1), *plan.parts[1:]))
-        if self._ids:
-            first = plan.fixed[0]
-            plan = structs.replace(plan, fixed=((first[0], *first[2:]), *plan.fixed[1:]))
-        return plan
-
-
-def compared(plans: Plans) -> str:
-    end = plans.plan(("tool",)).closing
-    return unlike_template(plans, Extent(closing={"tool": end, "user": end}), Dialect())
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_negative_control_plan_without_newline_differs(name: str) -> None:
-    tok = tokenizer(name)
-    assert compared(_Broken(tok, text=False, ids=False)) == ""
-    assert "does not end in" in compared(_Broken(tok, text=True, ids=True))
-    assert "is not encoded jointly" in compared(_Broken(tok, text=False, ids=True))
 
 
 class _Leaky(HFTokenizer):
@@ -141,7 +104,7 @@ def test_stop_ids_must_be_control_ids() -> None:
 def test_templates_beyond_the_plans_are_refused_with_the_reason() -> None:
     refused(
         QWEN3.replace('{"name": "', '{"nom": "'),
-        'none of the parsers .*"nom": "look"',
+        '"nom": "look".* none of the parsers',
     )
     refused(QWEN3.replace("<|im_end|>", "<|box_end|>"), "none of the stop tokens <.im_end.> follows the assistant")
     refused(

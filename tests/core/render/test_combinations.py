@@ -135,17 +135,17 @@ def test_runs_of_white_space_among_the_added_tokens_are_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "family"),
+    ("call", "why"),
     [
-        ("[look({{ c }})]", "Llama 4"),
+        ("[look({{ c }})]", "none of the parsers"),
         ("", "not made for tools"),
     ],
 )
-def test_a_refusal_names_the_format_and_its_family(call: str, family: str) -> None:
+def test_refusal_says_why(call: str, why: str) -> None:
     source = (
         "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{%- for t in m.tool_calls or [] %}"
         "{%- set c = t.function.arguments %}" + call + "{%- endfor %}<|im_end|>\n{%- endfor %}"
         "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
     )
-    with pytest.raises(RenderError, match=family):
+    with pytest.raises(RenderError, match=why):
         Renderer(HFTokenizer(build(source)))

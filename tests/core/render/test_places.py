@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.render.places import Places
+from orl_core.render.calls import Places
 
 from tests.kit import families
 from tests.kit.tokenizers import renderer_of, tokenizer

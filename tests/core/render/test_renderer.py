@@ -15,7 +15,7 @@ from orl_core.render import Renderer
 from orl_core.render.conversation import for_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, harmless, rounds
+from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, harmless
 from tests.kit.tokenizers import build, renderer_of, tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -48,37 +48,6 @@ def test_golden_opening_and_extensions(name: str) -> None:
     }
     expected = json.loads((GOLDEN / f"render_{name}.json").read_text(encoding="utf-8"))
     assert {what: tok.decode(ids) for what, ids in shown.items()} == expected
-
-
-@pytest.mark.parametrize("name", ["qwen2_5", "qwen3_instruct_2507"])
-@given(first=harmless, system=st.none() | harmless, played=st.lists(rounds(), min_size=1, max_size=4))
-def test_appended_conversation_equals_the_whole_one(
-    name: str, first: str, system: str | None, played: list[tuple[Message, tuple[Message, ...]]]
-) -> None:
-    """These templates keep history as it is, so every id of opening, actions and extensions can be compared."""
-    renderer, tok = renderer_of(name), tokenizer(name)
-    history = [*([text_message("system", system)] if system is not None else []), text_message("user", first)]
-    ids = list(renderer.open(tuple(history), ()))
-    for action, answers in played:
-        said = text(tok, [*history, action], prompt=False).removeprefix(text(tok, history, prompt=True))
-        action_ids = tok.encode_joint(said.removesuffix("\n"))
-        ids += [*action_ids, *renderer.extend(action_ids, answers, calls_before=0)]
-        history += [action, *answers]
-    assert ids == tok.encode_joint(text(tok, history, prompt=True))
-
-
-@pytest.mark.parametrize("thinking", [False, True])
-@given(played=st.lists(rounds(), min_size=1, max_size=4))
-def test_extension_is_suffix_of_rendering_with_rewritten_history(
-    thinking: bool, played: list[tuple[Message, tuple[Message, ...]]]
-) -> None:
-    tok = tokenizer("qwen3", thinking=thinking)
-    renderer = renderer_of("qwen3", thinking=True) if thinking else renderer_of("qwen3")
-    history = [USER]
-    for action, answers in played:
-        history += [action, *answers]
-        ids = renderer.extend((), answers, calls_before=0)
-        assert tok.encode_joint(text(tok, history, prompt=True))[-len(ids) :] == list(ids)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -25,7 +25,8 @@ from orl_core.tools import (
     thinking,
     wire_format,
 )
-from orl_core.tools.marked import mark
+from orl_core.tools.scan import mark
+from orl_core.tools.strict_json import MAX_DEPTH
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.tools.wire import WIRES, Wire, any_calls, quiet_calls, tools_for
@@ -112,19 +113,8 @@ def _check_total(tool_format: ToolFormat, text: str, opened: bool) -> None:
 def test_any_marks_give_an_action(text: str, random: Any) -> None:
     """As a renderer marks them: some spellings are delimiters, others are text."""
     for tool_format in TOOL_FORMATS:
-        kept = tuple(mark for mark in _marks(text, tool_format) if random.random() < 0.7)
+        kept = tuple(mark for mark in spelled(text, tool_format) if random.random() < 0.7)
         msgspec.json.encode(parse_marked(Marked(text=text, marks=kept), tool_format))
-
-
-def _marks(text: str, tool_format: ToolFormat) -> list[Mark]:
-    found: list[Mark] = []
-    place = 0
-    while place < len(text):
-        here = next((d for d in sorted(delimiters(tool_format), key=len)[::-1] if text.startswith(d, place)), None)
-        if here:
-            found.append(Mark(start=place, end=place + len(here), delimiter=here))
-        place += len(here or " ")
-    return found
 
 
 # Calls are drawn once for all the ways to write them: every format sees every example.
@@ -225,7 +215,7 @@ def _check_value(wire: Wire, value: str) -> None:
     start = frame.index(VALUE_ENDS[wire.format])
     marks = tuple(
         Mark(start=mark.start + moved, end=mark.end + moved, delimiter=mark.delimiter)
-        for mark in _marks(frame, wire.format)
+        for mark in spelled(frame, wire.format)
         for moved in [len(value) if mark.start >= start else 0]
     )
     text = wire.text([call])
@@ -296,3 +286,49 @@ def test_a_list_of_lfm2_5_that_text_follows_is_cut_too_early(rest: str) -> None:
         assert [call.name for call in calls] == ["look0", "look1"][-number:]
         assert isinstance(calls[-1], ParseFailure)
         assert (calls[-1].kind == FailureKind.MALFORMED) == rest.endswith("end|>")
+
+
+@given(SOUP, st.booleans())
+def test_every_opening_tag_outside_reasoning_counts_once_at_most(text: str, opened: bool) -> None:
+    assert len(parse(text, reasoning_opened=opened).calls) <= text.count("<tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "opening", "closing"),
+    [
+        ("hermes", '<tool_call>{"name": "a", "arguments": {"x": ', "}}</tool_call>"),
+        ("pythonic", "[a(x={'x': ", "})]"),
+        ("gemma4", "<|tool_call>call:a{x:", "}<tool_call|>"),
+    ],
+)
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 2, 500, 50_000])
+def test_deep_nesting_is_a_mistake(tool_format: ToolFormat, opening: str, closing: str, depth: int) -> None:
+    """A model's mistake never ends the process, however deep a value is."""
+    (call,) = parse(opening + "[" * depth + "]" * depth + closing, tool_format).calls
+    assert isinstance(call, ToolCall) == (depth == MAX_DEPTH - 2)
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        (r"'\d\x41\u00e9\101\''", "\\dAéA'"),
+        ("'a\r\nb\0'", "a\r\nb\0"),
+        (r"'\U00110000\ud800'", "\\U00110000\ufffd"),
+        ("(1, ('a'), ())", [1, "a", []]),
+        ("[+1, -2.5e3, null, True, ]", [1, -2500.0, None, True]),
+        ('"""it\'s "so\\""""', 'it\'s "so"'),
+    ],
+)
+def test_python_literal_is_read(literal: str, value: Any) -> None:
+    (call,) = parse(f"[a(x={literal})]", "pythonic").calls
+    assert isinstance(call, ToolCall)
+    assert repr(call.arguments["x"]) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "literal", ["b'a'", "f''", "{1}", "{1: 2}", "1+2", "x", "1_0", "0x10", "(1]", "[,]", "1e999", "'a' 'b'"]
+)
+def test_other_python_is_refused(literal: str) -> None:
+    (call,) = parse(f"[a(x={literal})]", "pythonic").calls
+    assert isinstance(call, ParseFailure)
+    assert call.kind == FailureKind.MALFORMED

@@ -1,19 +1,17 @@
 """Every parser is linear: twice the text, twice the work. Work is counted, not timed.
 
-Counted are the calls of functions, ours and the interpreter's, and the characters that are copied out of the text. What
-a regular expression reads without copying is bounded by a generous deadline on long texts.
+Counted are the calls of functions, ours and the interpreter's, and the characters that are copied out of the text.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any, SupportsIndex
 
 import pytest
 from orl_core.messages import ToolSpec
 from orl_core.tools import TOOL_FORMATS, Marked, ToolFormat, delimiters, parse, parse_marked
-from orl_core.tools.marked import mark
+from orl_core.tools.scan import mark
 
 TOOLS = (ToolSpec(name="a", parameters={"type": "object", "properties": {"x": {"type": "integer"}}}),)
 
@@ -83,17 +81,14 @@ def test_negative_control_looking_back_is_seen() -> None:
 
 
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
-def test_a_long_turn_of_nothing_but_delimiters_is_read_in_time(tool_format: ToolFormat) -> None:
+def test_long_turn_of_nothing_but_delimiters_is_read(tool_format: ToolFormat) -> None:
+    """A regular expression that looks back would take longer than the limit of a test."""
     texts = delimiters(tool_format)
     for unit in ("".join(texts), texts[0], texts[0] + '{"a": "', texts[-1] + "[a(x='"):
-        started = time.monotonic()
         parse(unit * 5_000, tool_format, tools=TOOLS)
-        assert time.monotonic() - started < 10, unit
 
 
 @pytest.mark.parametrize("element", ["call", "argument"])
-def test_a_long_word_in_an_attribute_of_kimi_k3_is_read_once(element: str) -> None:
+def test_long_word_in_an_attribute_of_kimi_k3_is_read(element: str) -> None:
     before = '<|open|>tools<|sep|><|open|>call tool="f"<|sep|>' if element == "argument" else "<|open|>tools<|sep|>"
-    started = time.monotonic()
-    parse(f"{before}<|open|>{element} {'a' * 200_000}<|sep|>", "kimi_k3")
-    assert time.monotonic() - started < 10
+    assert parse(f"{before}<|open|>{element} {'a' * 200_000}<|sep|>", "kimi_k3").calls

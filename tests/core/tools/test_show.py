@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core import ToolSpec, format_tools, parse, system_prompt
+from orl_core.render.taught import taught_format
 from orl_core.tools import TOOL_FORMATS, ToolFormat
-from orl_core.tools.format import for_chat_template
-from orl_core.tools.taught import taught_format
+from orl_core.tools.format import for_chat_template, for_system_prompt
 from transformers.utils.chat_template_utils import _compile_jinja_template  # pyright: ignore[reportPrivateUsage]
+
+from tests.kit.tokenizers import template as template_text
 
 TOOLS = (
     ToolSpec(
@@ -30,12 +31,13 @@ TOOLS = (
 )
 
 
-def published(name: str) -> str:
-    """Return the text of a chat template that TRL ships."""
-    spec = importlib.util.find_spec("trl")
-    assert spec is not None
-    assert spec.origin is not None
-    return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+compiled = cache(lambda name: _compile_jinja_template(template_text(name)))
+
+
+def rendered(name: str, tools: Sequence[ToolSpec]) -> str:
+    """Return what a published chat template prints for these tools."""
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    return compiled(name).render(messages=messages, tools=for_chat_template(tools), bos_token="", eos_token="")
 
 
 @pytest.mark.parametrize(
@@ -50,10 +52,7 @@ def published(name: str) -> str:
     ],
 )
 def test_form_is_that_of_the_published_template(tool_format: ToolFormat, template: str) -> None:
-    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
-    compiled = _compile_jinja_template(published(template))
-    rendered = compiled.render(messages=messages, tools=for_chat_template(TOOLS), bos_token="", eos_token="")
-    assert format_tools(TOOLS, tool_format) in rendered
+    assert format_tools(TOOLS, tool_format) in rendered(template, TOOLS)
 
 
 @pytest.mark.parametrize("tool_format", TOOL_FORMATS)
@@ -101,13 +100,27 @@ PARAMETERS = st.dictionaries(st.sampled_from(["where", "Count", "deep"]), schema
 @given(parameters=PARAMETERS)
 def test_declarations_are_those_of_the_template(tool_format: ToolFormat, template: str, parameters: Any) -> None:
     tools = (ToolSpec(name="look", description="Look at a place.", parameters=parameters), TOOLS[1])
-    compiled = compiled_template(template)
-    messages = [{"role": "user", "content": "U"}]
-    rendered = compiled.render(messages=messages, tools=for_chat_template(tools), bos_token="", eos_token="")
-    assert format_tools(tools, tool_format) in rendered
+    assert format_tools(tools, tool_format) in rendered(template, tools)
 
 
-@cache
-def compiled_template(name: str) -> Any:
-    """Return a chat template that TRL ships, compiled once."""
-    return _compile_jinja_template(published(name))
+ASK = {"type": "object", "properties": {"z": {"type": "string"}, "a": {"type": "integer"}}, "required": ["z"]}
+ASKED = (ToolSpec(name="ask", description="Ask, “politely”.", parameters=ASK), ToolSpec(name="wait"))
+
+
+def test_for_a_chat_template() -> None:
+    first, second = for_chat_template(ASKED)
+    assert first == {
+        "type": "function",
+        "function": {"name": "ask", "description": "Ask, “politely”.", "parameters": ASK},
+    }
+    assert list(first["function"]) == ["name", "description", "parameters"]
+    assert second["function"]["parameters"] == {"type": "object", "properties": {}}
+
+
+def test_for_a_system_prompt_one_json_a_line_in_the_given_order() -> None:
+    assert for_system_prompt(ASKED) == (
+        '{"name": "ask", "arguments_schema": {"type": "object", "properties": {"z": {"type": "string"}, '
+        '"a": {"type": "integer"}}, "required": ["z"]}, "description": "Ask, “politely”."}\n'
+        '{"name": "wait", "arguments_schema": {"type": "object", "properties": {}}, "description": ""}'
+    )
+    assert for_system_prompt(()) == ""

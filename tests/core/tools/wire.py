@@ -16,7 +16,7 @@ from orl_core.tools import ToolFormat
 from tests.kit.strategies import json_values
 
 
-class Wire(Struct, frozen=True, kw_only=True):
+class Wire(Struct, frozen=True):
     """One way to write calls: `call(call, number)` between `before` and `after`, joined by `between`.
 
     `hostile`: the format escapes, so that a string in the arguments may hold anything.
@@ -50,266 +50,181 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else _json(value)
 
 
-def _named(key: str) -> Callable[[ToolCall, int], str]:
-    return lambda call, _: f'{{"name": {_json(call.name)}, "{key}": {_json(call.arguments)}}}'
+def _written(form: str) -> Callable[[ToolCall, int], str]:
+    """Write NAME, JSON and INDEX of a call into `form`."""
+    return lambda call, number: (
+        form.replace("NAME", call.name).replace("INDEX", str(number)).replace("JSON", _json(call.arguments))
+    )
 
 
-def _around(opening: str, inner: Callable[[ToolCall, int], str], closing: str) -> Callable[[ToolCall, int], str]:
-    return lambda call, number: f"{opening}{inner(call, number)}{closing}"
+def _tags(
+    opening: str, value: str, closing: str, spell: Callable[[Any], str] = _text
+) -> Callable[[ToolCall, int], str]:
+    """Write each argument as `value`, with its KEY, its TYPE for Kimi K3, whether it is a STRING, and its TEXT."""
 
-
-def _tags(call: ToolCall, opening: str, parameter: str, value_end: str, closing: str) -> str:
-    values = [f"{parameter % name}{_text(value)}{value_end}\n" for name, value in call.arguments.items()]
-    return f"{opening}\n{''.join(values)}{closing}\n"
-
-
-def _dsml(call: ToolCall, number: int) -> str:
-    values: list[str] = []
-    for name, value in call.arguments.items():
-        tag = f'<｜DSML｜parameter name="{name}" string="{"true" if isinstance(value, str) else "false"}">'
-        values.append(f"{tag}{_text(value)}</｜DSML｜parameter>\n")
-    return f'<｜DSML｜invoke name="{call.name}">\n{"".join(values)}</｜DSML｜invoke>\n'
-
-
-def _glm(line: str) -> Callable[[ToolCall, int], str]:
     def write(call: ToolCall, number: int) -> str:
-        pairs = [
-            f"<arg_key>{name}</arg_key>{line}<arg_value>{_text(value)}</arg_value>{line}"
-            for name, value in call.arguments.items()
+        values = [
+            value.replace("KEY", name)
+            .replace("TYPE", _XTML.get(type(of), "null"))
+            .replace("STRING", "true" if isinstance(of, str) else "false")
+            .replace("TEXT", spell(of))
+            for name, of in call.arguments.items()
         ]
-        return f"<tool_call>{call.name}{line}{''.join(pairs)}</tool_call>"
+        return f"{opening.replace('NAME', call.name)}{''.join(values)}{closing}"
 
     return write
 
 
-def _harmony(call: ToolCall, number: int) -> str:
-    header = f"<|channel|>commentary to=functions.{call.name} <|constrain|>json<|message|>"
-    return f"{header}{_json(call.arguments)}<|call|>"
+def _python(spell: Callable[[Any], str]) -> Callable[[ToolCall, int], str]:
+    return lambda call, _: (
+        f"{call.name}({', '.join(f'{name}={spell(value)}' for name, value in call.arguments.items())})"
+    )
 
 
-def _python(call: ToolCall, number: int) -> str:
-    return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
+def _v4(call: ToolCall, number: int) -> str:
+    return _DSML(call, number) if call.arguments else f'<｜DSML｜invoke name="{call.name}"/>\n'
 
 
-def _qwen3_coder(call: ToolCall, number: int) -> str:
-    return _tags(call, f"<function={call.name}>", "<parameter=%s>\n", "\n</parameter>", "</function>")
-
-
-def _minimax(call: ToolCall, number: int) -> str:
-    return _tags(call, f'<invoke name="{call.name}">', '<parameter name="%s">', "</parameter>", "</invoke>")
-
-
-def _minimax_m3(call: ToolCall, number: int) -> str:
-    """Objects and lists as JSON, which the parser takes too; how the template writes them has a test of its own."""
-    values = "".join(f"{_NS}<{name}>{_text(value)}{_NS}</{name}>" for name, value in call.arguments.items())
-    return f'{_NS}<invoke name="{call.name}">{values}{_NS}</invoke>\n'
-
-
-def _hy3(suffix: str) -> Callable[[ToolCall, int], str]:
-    def write(call: ToolCall, number: int) -> str:
-        pairs = [
-            f"<arg_key{suffix}>{name}</arg_key{suffix}>\n<arg_value{suffix}>{_text(value)}</arg_value{suffix}>\n"
-            for name, value in call.arguments.items()
-        ]
-        return f"<tool_call{suffix}>{call.name}<tool_sep{suffix}>\n{''.join(pairs)}</tool_call{suffix}>\n"
-
-    return write
-
-
-def _lfm2_5(call: ToolCall, number: int) -> str:
-    values = (f"'{value}'" if isinstance(value, str) else repr(value) for value in call.arguments.values())
-    return f"{call.name}({', '.join(map('='.join, zip(call.arguments, values, strict=True)))})"
-
-
-def _olmo3(call: ToolCall, number: int) -> str:
-    return f"{call.name}({', '.join(f'{name}={_json(value)}' for name, value in call.arguments.items())})"
-
-
-def _seed_oss(text: Callable[[Any], str]) -> Callable[[ToolCall, int], str]:
-    def write(call: ToolCall, number: int) -> str:
-        values = [f"<parameter={name}>{text(value)}</parameter>\n" for name, value in call.arguments.items()]
-        return f"<seed:tool_call>\n<function={call.name}>\n{''.join(values)}</function>\n</seed:tool_call>"
-
-    return write
-
-
-def _kimi_k3(call: ToolCall, number: int) -> str:
-    values: list[str] = []
-    for name, value in call.arguments.items():
-        header = f'<|open|>argument key="{name}" type="{_XTML.get(type(value), "null")}"<|sep|>'
-        values.append(f"{header}{_text(value)}<|close|>argument<|sep|>")
-    opening = f'<|open|>call tool="{call.name}" index="{number + 1}"<|sep|>'
-    return f"{opening}{''.join(values)}<|close|>call<|sep|>"
-
-
-_NS = "]<]minimax[>["
-_XTML = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-
-
-def _gemma4(call: ToolCall, number: int) -> str:
-    return f"<|tool_call>call:{call.name}{_gemma4_value(call.arguments)}<tool_call|>"
-
-
-def _gemma4_value(value: Any) -> str:
+def _gemma4(value: Any) -> str:
     match value:
         case str():
             return f'<|"|>{value}<|"|>'
         case dict():
-            keys = [key if re.fullmatch(r"[\w-]+", key) else _gemma4_value(key) for key in value]
-            return f"{{{','.join(f'{key}:{_gemma4_value(of)}' for key, of in zip(keys, value.values(), strict=True))}}}"
+            keys = [key if re.fullmatch(r"[\w-]+", key) else _gemma4(key) for key in value]
+            return f"{{{','.join(f'{key}:{_gemma4(of)}' for key, of in zip(keys, value.values(), strict=True))}}}"
         case list():
-            return f"[{','.join(map(_gemma4_value, value))}]"
+            return f"[{','.join(map(_gemma4, value))}]"
         case _:
             return _json(value)
 
 
+def _hy3(tool_format: ToolFormat, end: str) -> Wire:
+    value = f"<arg_key{end}>KEY</arg_key{end}>\n<arg_value{end}>TEXT</arg_value{end}>\n"
+    call = _tags(f"<tool_call{end}>NAME<tool_sep{end}>\n", value, f"</tool_call{end}>\n")
+    return Wire(tool_format, call, f"<tool_calls{end}>\n", "", f"</tool_calls{end}>", hostile=False)
+
+
+_XTML = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+_NS = "]<]minimax[>["
 _CALLS, _CALL, _SEP = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _CALL_END, _CALLS_END = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
+_ARGUMENTS, _PARAMETERS = '{"name": "NAME", "arguments": JSON}', '{"name": "NAME", "parameters": JSON}'
+_FUNCTION = _tags("<function=NAME>\n", "<parameter=KEY>\nTEXT\n</parameter>\n", "</function>\n")
+_SEED = ("<seed:tool_call>\n<function=NAME>\n", "<parameter=KEY>TEXT</parameter>\n", "</function>\n</seed:tool_call>")
+_INVOKE = _tags('<invoke name="NAME">\n', '<parameter name="KEY">TEXT</parameter>\n', "</invoke>\n")
+_DSML = _tags(
+    '<｜DSML｜invoke name="NAME">\n',
+    '<｜DSML｜parameter name="KEY" string="STRING">TEXT</｜DSML｜parameter>\n',
+    "</｜DSML｜invoke>\n",
+)
+_K3 = '<|open|>call tool="NAME" index="INDEX"<|sep|>'
+_K3_VALUE = '<|open|>argument key="KEY" type="TYPE"<|sep|>TEXT<|close|>argument<|sep|>'
+_LFM = ("<|tool_call_start|>[", ", ", "]<|tool_call_end|>")
 WIRES = {
-    "hermes": Wire(format="hermes", call=_around("<tool_call>\n", _named("arguments"), "\n</tool_call>"), between="\n"),
+    "hermes": Wire("hermes", _written(f"<tool_call>\n{_ARGUMENTS}\n</tool_call>"), between="\n"),
     "qwen3_coder": Wire(
-        format="qwen3_coder", call=_around("<tool_call>\n", _qwen3_coder, "</tool_call>"), between="\n", hostile=False
+        "qwen3_coder", lambda c, n: f"<tool_call>\n{_FUNCTION(c, n)}</tool_call>", between="\n", hostile=False
     ),
-    "qwen3_coder, one block": Wire(
-        format="qwen3_coder", before="<tool_call>\n", call=_qwen3_coder, after="</tool_call>", hostile=False
-    ),
-    "glm45": Wire(format="glm45", call=_glm("\n"), between="\n", hostile=False),
-    "glm45, compact": Wire(format="glm45", call=_glm(""), hostile=False),
-    "llama3": Wire(format="llama3", call=_named("parameters"), between="; "),
-    "llama3, tag": Wire(format="llama3", before="<|python_tag|>", call=_named("parameters"), between=";"),
-    "mistral": Wire(format="mistral", before="[TOOL_CALLS] [", call=_named("arguments"), between=", ", after="]"),
-    "mistral, compact": Wire(
-        format="mistral", call=lambda call, _: f"[TOOL_CALLS]{call.name}[ARGS]{_json(call.arguments)}"
-    ),
-    "deepseek, V3": Wire(
-        format="deepseek",
-        before=_CALLS,
-        call=lambda c, _: f"{_CALL}function{_SEP}{c.name}\n```json\n{_json(c.arguments)}\n```{_CALL_END}",
+    "qwen3_coder, one block": Wire("qwen3_coder", _FUNCTION, "<tool_call>\n", "", "</tool_call>", hostile=False),
+    "glm45": Wire(
+        "glm45",
+        _tags("<tool_call>NAME\n", "<arg_key>KEY</arg_key>\n<arg_value>TEXT</arg_value>\n", "</tool_call>"),
         between="\n",
-        after=_CALLS_END,
-    ),
-    "deepseek, V3.1": Wire(
-        format="deepseek",
-        before=_CALLS,
-        call=lambda c, _: f"{_CALL}{c.name}{_SEP}{_json(c.arguments)}{_CALL_END}",
-        after=_CALLS_END,
-    ),
-    "deepseek, V3.2": Wire(
-        format="deepseek",
-        before="<｜DSML｜function_calls>\n",
-        call=_dsml,
-        after="</｜DSML｜function_calls>",
         hostile=False,
+    ),
+    "glm45, compact": Wire(
+        "glm45",
+        _tags("<tool_call>NAME", "<arg_key>KEY</arg_key><arg_value>TEXT</arg_value>", "</tool_call>"),
+        hostile=False,
+    ),
+    "llama3": Wire("llama3", _written(_PARAMETERS), between="; "),
+    "llama3, tag": Wire("llama3", _written(_PARAMETERS), "<|python_tag|>", ";"),
+    "mistral": Wire("mistral", _written(_ARGUMENTS), "[TOOL_CALLS] [", ", ", "]"),
+    "mistral, compact": Wire("mistral", _written("[TOOL_CALLS]NAME[ARGS]JSON")),
+    "deepseek, V3": Wire(
+        "deepseek",
+        _written(f"{_CALL}function{_SEP}NAME\n```json\nJSON\n```{_CALL_END}"),
+        _CALLS,
+        "\n",
+        _CALLS_END,
+    ),
+    "deepseek, V3.1": Wire("deepseek", _written(f"{_CALL}NAME{_SEP}JSON{_CALL_END}"), _CALLS, "", _CALLS_END),
+    "deepseek, V3.2": Wire(
+        "deepseek", _DSML, "<｜DSML｜function_calls>\n", "", "</｜DSML｜function_calls>", hostile=False
     ),
     "deepseek, V3.2 with JSON": Wire(
-        format="deepseek",
-        before="<｜DSML｜function_calls>\n",
-        call=lambda c, _: f'<｜DSML｜invoke name="{c.name}">{_json(c.arguments)}</｜DSML｜invoke>',
-        after="</｜DSML｜function_calls>",
+        "deepseek",
+        _written('<｜DSML｜invoke name="NAME">JSON</｜DSML｜invoke>'),
+        "<｜DSML｜function_calls>\n",
+        "",
+        "</｜DSML｜function_calls>",
     ),
-    "deepseek, V4": Wire(
-        format="deepseek",
-        before="<｜DSML｜tool_calls>\n",
-        call=lambda c, n: _dsml(c, n) if c.arguments else f'<｜DSML｜invoke name="{c.name}"/>\n',
-        after="</｜DSML｜tool_calls>",
-        hostile=False,
-    ),
+    "deepseek, V4": Wire("deepseek", _v4, "<｜DSML｜tool_calls>\n", "", "</｜DSML｜tool_calls>", hostile=False),
     "kimi_k2": Wire(
-        format="kimi_k2",
-        before="<|tool_calls_section_begin|>",
-        call=lambda c, n: (
-            f"<|tool_call_begin|>functions.{c.name}:{n}<|tool_call_argument_begin|>{_json(c.arguments)}<|tool_call_end|>"
-        ),
-        after="<|tool_calls_section_end|>",
+        "kimi_k2",
+        _written("<|tool_call_begin|>functions.NAME:INDEX<|tool_call_argument_begin|>JSON<|tool_call_end|>"),
+        "<|tool_calls_section_begin|>",
+        "",
+        "<|tool_calls_section_end|>",
     ),
-    "gpt_oss": Wire(format="gpt_oss", call=_harmony, between="<|start|>assistant"),
-    "minimax": Wire(
-        format="minimax",
-        before="<minimax:tool_call>\n",
-        call=_minimax,
-        after="</minimax:tool_call>",
-        hostile=False,
+    "gpt_oss": Wire(
+        "gpt_oss",
+        _written("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>JSON<|call|>"),
+        between="<|start|>assistant",
     ),
-    "pythonic": Wire(format="pythonic", before="[", call=_python, between=", ", after="]"),
-    "pythonic, Llama 4": Wire(
-        format="pythonic", before="<|python_start|>[", call=_python, between=", ", after="]<|python_end|>"
-    ),
-    "pythonic, LFM2": Wire(
-        format="pythonic", before="<|tool_call_start|>[", call=_python, between=", ", after="]<|tool_call_end|>"
-    ),
-    "pythonic, LFM2 in JSON": Wire(
-        format="pythonic",
-        before="<|tool_call_start|>[",
-        call=_named("arguments"),
-        between=", ",
-        after="]<|tool_call_end|>",
-    ),
+    "minimax": Wire("minimax", _INVOKE, "<minimax:tool_call>\n", "", "</minimax:tool_call>", hostile=False),
+    "pythonic": Wire("pythonic", _python(repr), "[", ", ", "]"),
+    "pythonic, Llama 4": Wire("pythonic", _python(repr), "<|python_start|>[", ", ", "]<|python_end|>"),
+    "pythonic, LFM2": Wire("pythonic", _python(repr), *_LFM),
+    "pythonic, LFM2 in JSON": Wire("pythonic", _written(_ARGUMENTS), *_LFM),
     "kimi_k3": Wire(
-        format="kimi_k3",
-        before="<|open|>tools<|sep|>",
-        call=_kimi_k3,
-        after="<|close|>tools<|sep|><|close|>message<|sep|>",
+        "kimi_k3",
+        _tags(_K3.replace("INDEX", "1"), _K3_VALUE, "<|close|>call<|sep|>"),
+        "<|open|>tools<|sep|>",
+        "",
+        "<|close|>tools<|sep|><|close|>message<|sep|>",
         hostile=False,
     ),
     "kimi_k3, JSON": Wire(
-        format="kimi_k3",
-        before="<|open|>tools<|sep|>",
-        call=lambda c, n: (
-            f'<|open|>call tool="{c.name}" index="{n + 1}"<|sep|><|open|>json type="object"<|sep|>'
-            f"{_json(c.arguments)}<|close|>json<|sep|><|close|>call<|sep|>"
-        ),
-        after="<|close|>tools<|sep|>",
+        "kimi_k3",
+        _written(f'{_K3}<|open|>json type="object"<|sep|>JSON<|close|>json<|sep|><|close|>call<|sep|>'),
+        "<|open|>tools<|sep|>",
+        "",
+        "<|close|>tools<|sep|>",
         hostile=False,
     ),
+    # Objects and lists as JSON, which the parser takes too; how the template writes them has a test of its own.
     "minimax_m3": Wire(
-        format="minimax_m3",
-        before=f"{_NS}<tool_call>\n",
-        call=_minimax_m3,
-        after=f"{_NS}</tool_call>",
+        "minimax_m3",
+        _tags(f'{_NS}<invoke name="NAME">', f"{_NS}<KEY>TEXT{_NS}</KEY>", f"{_NS}</invoke>\n"),
+        f"{_NS}<tool_call>\n",
+        "",
+        f"{_NS}</tool_call>",
         hostile=False,
     ),
-    "minimax_m1": Wire(
-        format="minimax_m1", before="<tool_calls>\n", call=_named("arguments"), between="\n", after="\n</tool_calls>"
-    ),
-    "minimax_m1, Hunyuan": Wire(
-        format="minimax_m1", before="<tool_calls>[", call=_named("arguments"), between=", ", after="]</tool_calls>"
-    ),
-    "hy3": Wire(
-        format="hy3",
-        before="<tool_calls:opensource>\n",
-        call=_hy3(":opensource"),
-        after="</tool_calls:opensource>",
-        hostile=False,
-    ),
-    "hy3_preview": Wire(
-        format="hy3_preview", before="<tool_calls>\n", call=_hy3(""), after="</tool_calls>", hostile=False
-    ),
-    "json_array": Wire(format="json_array", before="[", call=_named("arguments"), between=", ", after="]"),
+    "minimax_m1": Wire("minimax_m1", _written(_ARGUMENTS), "<tool_calls>\n", "\n", "\n</tool_calls>"),
+    "minimax_m1, Hunyuan": Wire("minimax_m1", _written(_ARGUMENTS), "<tool_calls>[", ", ", "]</tool_calls>"),
+    "hy3": _hy3("hy3", ":opensource"),
+    "hy3_preview": _hy3("hy3_preview", ""),
+    "json_array": Wire("json_array", _written(_ARGUMENTS), "[", ", ", "]"),
     "cohere": Wire(
-        format="cohere",
-        before="<|START_ACTION|>[\n    ",
-        call=lambda c, n: f'{{"tool_call_id": "{n}", "tool_name": "{c.name}", "parameters": {_json(c.arguments)}}}',
-        between=",\n    ",
-        after="\n]<|END_ACTION|>",
+        "cohere",
+        _written('{"tool_call_id": "INDEX", "tool_name": "NAME", "parameters": JSON}'),
+        "<|START_ACTION|>[\n    ",
+        ",\n    ",
+        "\n]<|END_ACTION|>",
     ),
-    "gemma4": Wire(format="gemma4", call=_gemma4, hostile=False),
-    "olmo3": Wire(format="olmo3", before="<function_calls>", call=_olmo3, between="\n", after="</function_calls>"),
-    "seed_oss": Wire(format="seed_oss", call=_seed_oss(_text), between="\n", hostile=False),
-    "seed_oss, as Python": Wire(format="seed_oss", call=_seed_oss(str), between="\n", hostile=False),
+    "gemma4": Wire(
+        "gemma4", lambda c, _: f"<|tool_call>call:{c.name}{_gemma4(c.arguments)}<tool_call|>", hostile=False
+    ),
+    "olmo3": Wire("olmo3", _python(_json), "<function_calls>", "\n", "</function_calls>"),
+    "seed_oss": Wire("seed_oss", _tags(*_SEED), between="\n", hostile=False),
+    "seed_oss, as Python": Wire("seed_oss", _tags(*_SEED, str), between="\n", hostile=False),
     "lfm2_5": Wire(
-        format="lfm2_5",
-        before="<|tool_call_start|>[",
-        call=_lfm2_5,
-        between=", ",
-        after="]<|tool_call_end|>",
-        hostile=False,
+        "lfm2_5", _python(lambda value: f"'{value}'" if isinstance(value, str) else repr(value)), *_LFM, hostile=False
     ),
-    "opened_array, Granite 3": Wire(
-        format="opened_array", before="<|tool_call|>[", call=_named("arguments"), between=", ", after="]"
-    ),
-    "opened_array, Nemotron Nano v2": Wire(
-        format="opened_array", before="<TOOLCALL>[", call=_named("arguments"), between=", ", after="]</TOOLCALL>"
-    ),
+    "opened_array, Granite 3": Wire("opened_array", _written(_ARGUMENTS), "<|tool_call|>[", ", ", "]"),
+    "opened_array, Nemotron Nano v2": Wire("opened_array", _written(_ARGUMENTS), "<TOOLCALL>[", ", ", "]</TOOLCALL>"),
 }
 
 _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}

@@ -11,47 +11,59 @@
     reward      reduce_rewards, reduce_reward, group_rewards, group_advantages
     errors      the tree of OrlError, and boundary
 
-`orl_core.__version__` is the version of the installed package.
+The package loads none of its parts before a name is asked for. `orl_core.__version__` is the version of the installed
+package.
 
 Internal: credentials, names, numbers and text, and the modules inside config, render and tools.
 """
 
-from orl_core.config import EnvironmentConfig, GroupRewardConfig, RunConfig, TrainerConfig, decode_config, load_config
-from orl_core.datum import Datum, to_data
-from orl_core.errors import ConfigError, EngineError, OrlError, RenderError, RunAborted, SessionError, boundary
-from orl_core.limits import Limits, TrainOn
-from orl_core.messages import (
-    Action,
-    Block,
-    FailureKind,
-    ImageBlock,
-    Message,
-    ParseFailure,
-    Role,
-    Span,
-    TextBlock,
-    ToolCall,
-    ToolResult,
-    ToolSpec,
-    text_message,
-    text_of,
-)
-from orl_core.render import Certificate, Renderer, Tokenizer
-from orl_core.reward import group_advantages, group_rewards, reduce_reward, reduce_rewards
-from orl_core.task import Task, TaskRow, row_of
-from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
-from orl_core.tools.show import format_tools, system_prompt
-from orl_core.tools.write import render_call
-from orl_core.trajectory import (
-    BranchCause,
-    FinishReason,
-    Generation,
-    RolloutSpec,
-    StopDetail,
-    StopReason,
-    Trajectory,
-    Turn,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orl_core.config import (
+        EnvironmentConfig,
+        GroupRewardConfig,
+        RunConfig,
+        TrainerConfig,
+        decode_config,
+        load_config,
+    )
+    from orl_core.datum import Datum, to_data
+    from orl_core.errors import ConfigError, EngineError, OrlError, RenderError, RunAborted, SessionError, boundary
+    from orl_core.limits import Limits, TrainOn
+    from orl_core.messages import (
+        Action,
+        Block,
+        FailureKind,
+        ImageBlock,
+        Message,
+        ParseFailure,
+        Role,
+        Span,
+        TextBlock,
+        ToolCall,
+        ToolResult,
+        ToolSpec,
+        text_message,
+        text_of,
+    )
+    from orl_core.render import Certificate, Renderer, Tokenizer
+    from orl_core.reward import group_advantages, group_rewards, reduce_reward, reduce_rewards
+    from orl_core.task import Task, TaskRow, row_of
+    from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
+    from orl_core.tools.show import format_tools, system_prompt
+    from orl_core.tools.write import render_call
+    from orl_core.trajectory import (
+        BranchCause,
+        FinishReason,
+        Generation,
+        RolloutSpec,
+        StopDetail,
+        StopReason,
+        Trajectory,
+        Turn,
+    )
 
 __all__ = [
     "TOOL_FORMATS",
@@ -111,11 +123,29 @@ __all__ = [
     "to_data",
 ]
 
+_NAMES = {
+    "config": "EnvironmentConfig GroupRewardConfig RunConfig TrainerConfig decode_config load_config",
+    "datum": "Datum to_data",
+    "errors": "ConfigError EngineError OrlError RenderError RunAborted SessionError boundary",
+    "limits": "Limits TrainOn",
+    "messages": "Action Block FailureKind ImageBlock Message ParseFailure Role Span TextBlock ToolCall ToolResult "
+    "ToolSpec text_message text_of",
+    "render": "Certificate Renderer Tokenizer",
+    "reward": "group_advantages group_rewards reduce_reward reduce_rewards",
+    "task": "Task TaskRow row_of",
+    "tools": "TOOL_FORMATS ToolFormat parse",
+    "tools.show": "format_tools system_prompt",
+    "tools.write": "render_call",
+    "trajectory": "BranchCause FinishReason Generation RolloutSpec StopDetail StopReason Trajectory Turn",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-def __getattr__(name: str) -> str:
-    """Return `__version__`. It is read when it is asked for: importlib.metadata would double the time of the import."""
-    if name != "__version__":
-        raise AttributeError(f"module `orl_core` has no attribute `{name}`")
-    from importlib.metadata import version
 
-    return version("orl-core")
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("orl-core")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

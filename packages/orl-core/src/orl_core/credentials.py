@@ -1,4 +1,4 @@
-"""Tell credentials by where they stand: options and variables that take a secret, addresses with a login. Pure.
+"""Tell credentials by their place: options and variables that take a secret, addresses with a login. Pure.
 
 The values themselves are not known here, and no message holds one.
 """
@@ -12,7 +12,7 @@ from orl_core.errors import ConfigError
 
 _LOGIN = re.compile(r"://[^/?#\s@]*:[^/?#\s@]+@")
 _SCHEME = re.compile(r"\s*(bearer|basic)\s+\S{8}", re.IGNORECASE)  # the value of an Authorization header
-_USER = re.compile(r"https?://[^/?#\s@]+@", re.IGNORECASE)  # a token alone may stand before the `@`
+_USER = re.compile(r"https?://[^/?#\s@]+@", re.IGNORECASE)  # a token alone may precede the `@`
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SECRET = re.compile(
     r".*(secret|password|passwd|passphrase|passcode)s?|(db|user)pass|pwd|cred(ential)?s?|jwt|cookies?|dsn|otp|pw|webhook|connstr|(gh|github|gitlab|azure)?pat"
@@ -58,7 +58,7 @@ def _holds_secret(text: str) -> bool:
 
 
 def has_login(text: str) -> bool:
-    """Return whether an address with a password stands in `text`: `http://user:pass@host`."""
+    """Return whether `text` holds an address with a password: `http://user:pass@host`."""
     return _LOGIN.search(text) is not None
 
 

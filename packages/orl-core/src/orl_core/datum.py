@@ -3,7 +3,7 @@
 Law L1 holds by construction: `prompt + response` is what the engine was shown and what it returned, in order, up to the
 last id that it returned; `sampled` marks the engine's ids, each with its own logprob. A turn that was shown less than
 the whole history (stripped reasoning) begins a datum of its own, and so does one that branches off. Each turn belongs
-to one datum, so that each sampled id trains at most once; what a branch shares with others stands in its prompt.
+to one datum, so that each sampled id trains at most once; what a branch shares with others is in its prompt.
 Nothing is tokenized or rendered here.
 """
 
@@ -28,9 +28,8 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `response`, `sampled`, `loss_mask` and `logprobs` have length R; `sampled` and `loss_mask` hold 0 or 1 with
     `loss_mask <= sampled`; `logprobs` are the engine's at the sampled places and 0.0 elsewhere. `rewards` are what the
     environment paid, turn by turn: the place in `response` of the action's last id, and the reward; `ends` are these
-    places of all actions. `generations` are
-    the engine's answers that the datum is made of, in order. `reward` is that of the whole rollout: data of one rollout
-    share `rollout_id` and `reward`.
+    places of all actions. `generations` are the engine's answers that the datum is made of, in order. `reward` is that
+    of the whole rollout: data of one rollout share `rollout_id` and `reward`.
     """
 
     task_key: str
@@ -53,7 +52,7 @@ class Datum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def to_data(trajectory: Trajectory, *, reward: float) -> tuple[Datum, ...]:
-    """Return the data of `trajectory`, in the order of its turns; none where the engine never returned an id.
+    """Return the data of `trajectory`, in the order of its turns; none if the engine never returned an id.
 
     One datum, or one for each row of turns: a row ends where reasoning was stripped, and a branch is a row of its own.
     A trajectory that does not train gives well-formed data whose `loss_mask` is all 0.
@@ -93,7 +92,7 @@ def _history(turns: Sequence[Turn], parents: Sequence[int], index: int) -> list[
 
 def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn], reward: float) -> Datum:
     """Return the datum of `turns`, each of which was shown all that came since the first of them."""
-    response: list[int] = []
+    response: list[int] = []  # (R,), and so are the next three
     sampled: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
@@ -102,22 +101,26 @@ def _datum(trajectory: Trajectory, history: Sequence[int], turns: Sequence[Turn]
     trains, train_on = trajectory.trainable, trajectory.job.limits.train_on
     end = 0
     for position, turn in enumerate(turns):
+        # 1. What the engine was shown since its last answer: never trains. The first observation is the prompt.
         if position:
             zeros = [0] * len(turn.observation)
             response.extend(turn.observation)
             sampled.extend(zeros)
             mask.extend(zeros)
             logprobs.extend([0.0] * len(zeros))
+        # 2. The action: the engine's own ids, each with its own logprob (law L1).
         ids = turn.action_ids
         response.extend(ids)
         sampled.extend([1] * len(ids))
         mask.extend(loss_mask_of(turn, train_on) if trains else [0] * len(ids))
         logprobs.extend(logprob for generation in turn.generations for logprob in generation.logprobs)
+        # 3. The reward of the turn is paid at the action's last id.
         if ids:
             end = len(response)
             ends.append(end - 1)
             if turn.reward is not None and math.isfinite(turn.reward):
                 rewards.append((end - 1, turn.reward))
+    # 4. The row ends with the last id that the engine returned: what it was shown after that is left out.
     return Datum(
         task_key=trajectory.job.task.key,
         rollout_id=trajectory.job.rollout_id,

@@ -1,6 +1,6 @@
 """Limits of a rollout, and which of its tokens may train.
 
-Defaults and descriptions of the budgets stand here alone: the section `rollout` of the configuration is made of them.
+The only place that defines budget defaults and descriptions: the section `rollout` of the configuration uses them.
 """
 
 from __future__ import annotations

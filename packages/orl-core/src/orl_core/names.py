@@ -1,4 +1,4 @@
-"""Names from outside that become part of a URL or a header: the characters that they may hold.
+"""Names: those of tool formats, and the characters of names from outside that become part of a URL or a header.
 
 A name that could hold `/` would choose the host that a request goes to, and with it who receives the key (law L6).
 """
@@ -6,11 +6,37 @@ A name that could hold `/` would choose the host that a request goes to, and wit
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
-_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,200}"  # `.` and `..` would leave the path that they stand in
+ToolFormat = Literal[
+    "hermes",
+    "qwen3_coder",
+    "glm45",
+    "llama3",
+    "mistral",
+    "deepseek",
+    "kimi_k2",
+    "gpt_oss",
+    "minimax",
+    "pythonic",
+    "cohere",
+    "gemma4",
+    "olmo3",
+    "seed_oss",
+    "kimi_k3",
+    "minimax_m3",
+    "minimax_m1",
+    "hy3",
+    "hy3_preview",
+    "json_array",
+    "lfm2_5",
+    "opened_array",
+]
+TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
+
+_SEGMENT = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.-]{1,200}"  # `.` and `..` would leave the path
 _MATCH = re.compile(rf"^{_SEGMENT}\Z").match
 
 PathName = Annotated[str, Meta(pattern=rf"^{_SEGMENT}\Z", title="name in A-Za-z0-9_.-")]

@@ -150,7 +150,7 @@ def turn_advantages(
     """Return advantages of the turns of N rollouts; `returns[n][t]` is the return-to-go of rollout n from turn t on.
 
     If `center`, the mean return-to-go of the other trainable rollouts of the group that reached turn t is subtracted;
-    nothing where there is none. A rollout has no part in its own baseline, so that the policy gradient has no bias.
+    nothing if there are none. A rollout has no part in its own baseline, so that the policy gradient has no bias.
     `scale` divides by the deviation of the group's rewards, as `group_advantages` does, which adds one. Rollouts that
     do not train get 0.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from string import Formatter
 from typing import Any, cast
 
 import msgspec
@@ -47,6 +48,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean X?` for the member of `known` that is most like `word`; empty if none is."""
     near = nearest(word, known)
     return f"; did you mean {near}?" if near else ""
+
+
+def check_system_prompt(template: str) -> None:
+    """Refuse a `system_prompt_template` that `str.format(tools=...)` would not accept. `{{` and `}}` are braces.
+
+    Raises:
+        ValueError: it is no format, or does not hold `{tools}` alone.
+    """
+    try:
+        names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+    except ValueError as exc:
+        raise ValueError(f"`system_prompt_template`: {exc}; write {{{{ and }}}} for braces") from exc
+    if names - {"tools"}:
+        raise ValueError(f"`system_prompt_template` has {{{min(names - {'tools'})}}}: only {{tools}} is filled in")
+    if "tools" not in names:
+        raise ValueError("`system_prompt_template` has no {tools}: the model would not know its tools")
 
 
 def plain(value: object) -> Any:

@@ -22,10 +22,9 @@ from orl_core.config.trainer import TrainerConfig, stall_mistakes
 from orl_core.credentials import has_login, takes_secret
 from orl_core.errors import ConfigError
 from orl_core.limits import Limits, Positive, Seconds
-from orl_core.names import EnvironmentName, PathName
+from orl_core.names import EnvironmentName, PathName, ToolFormat
 from orl_core.task import PLAIN
-from orl_core.tools import ToolFormat
-from orl_core.tools.format import check_system_prompt
+from orl_core.text import check_system_prompt
 
 Url = Annotated[str, Meta(pattern=r"^https?://[^@?#\s]*\Z", title="address (http or https, without login and query)")]
 Reduction = Literal["sum", "mean", "max", "min", "last"]

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, structs
 
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Action, Message, TextBlock, ToolCall
-from orl_core.render.call_cases import CASES, PLAIN, Case, one_call, tools_of
+from orl_core.messages import Action, Message, TextBlock, ToolCall, ToolSpec
 from orl_core.render.calls import opens
 from orl_core.render.certify import Check
 from orl_core.render.controls import GUARDS
 from orl_core.render.conversation import Dialect, for_template
 from orl_core.render.dummy import HELLO
-from orl_core.render.unsupported import unsupported
+from orl_core.text import leaves_in
 from orl_core.tools import TOOL_FORMATS, ToolFormat, delimiters, parse, thinking
 from orl_core.tools.format import for_chat_template
+from orl_core.tools.typed import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,51 @@ if TYPE_CHECKING:
     from orl_core.render.calls import CallReader
     from orl_core.render.controls import Controls
     from orl_core.render.plan import Plans
+
+
+class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An action to render. `shows` are words that the rendering holds where the template can express the case."""
+
+    name: str
+    calls: tuple[ToolCall, ...]
+    text: str = ""
+    shows: tuple[str, ...] = ()
+
+
+def one_call(name: str, **arguments: Any) -> Case:
+    """Return the case of one call with these arguments. Two underscores in their names become a dash."""
+    named = {key.replace("__", "-"): value for key, value in arguments.items()}
+    keys = [text for path, text in leaves_in(named) if not path]
+    return Case(name=name, calls=(ToolCall(name="look", arguments=named),), shows=("look", *keys))
+
+
+_TWO = (ToolCall(name="look", arguments={"at": "first"}), ToolCall(name="look-up", arguments={"at": "second"}))
+_CALLS = ("first", "second", "look-up")
+PLAIN = one_call("a call", where="the attic", how=[1, {"deep": False}])
+CASES = (
+    PLAIN,
+    Case(name="no arguments", calls=(ToolCall(name="look"),), shows=("look",)),
+    one_call("integers", small=7, negative=-12, large=2**64),
+    one_call("floats", part=0.25, whole=2.0, tiny=1e-07),
+    one_call("booleans", sure=True, unsure=False),
+    one_call("null", nothing=None),
+    one_call("lists", full=[1, 2.5, "x y", True, None, [[]]], empty=[]),
+    one_call("objects", full={"outer": {"inner": [None, "two words"]}, "user-id": False}, empty={}),
+    one_call("strings", plain="a b", unicode="é 漢 😀 \u00a0", empty="", number="7", word="true", json='{"outer": 1}'),
+    one_call("quotes", single="it's 'so'", double='say "so"', both="'\"'"),
+    one_call("backslashes", path="C:\\new\\table", line="a\\nb"),
+    one_call("lines", two="one\ntwo", padded="\n one\n\n", tabbed="\ta\r\nb "),
+    one_call("tags", html="<b>a</b> &amp; <i>", braces="{{ x }} {% y %}", brackets="[a(b=1)]"),
+    one_call("dashes in names", user__id="a", x__y__z=1),
+    Case(name="text before a call", text="Let me see.", calls=_TWO[:1], shows=("Let me see.", "first")),
+    Case(name="two calls", calls=_TWO, shows=_CALLS),
+    Case(name="text before two calls", text="Let me see.", calls=_TWO, shows=("Let me see.", *_CALLS)),
+)
+
+
+def tools_of(case: Case) -> list[ToolSpec]:
+    """Return tools whose schemas state the types of the case's arguments."""
+    return [ToolSpec(name=call.name, description="Look.", parameters=schema_of(call.arguments)) for call in case.calls]
 
 
 class Rendering(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,11 +106,7 @@ class CallCheck:
         return min(choices, key=lambda choice: len(self._misread(tool_format, choice)))
 
     def detect_format(self) -> ToolFormat:
-        """Return the format whose parser reads back everything that the template writes.
-
-        Raises:
-            RenderError: none does; the message says what the template writes, and which format comes near.
-        """
+        """Return the format whose parser reads back everything that the template writes."""
         near = ""
         for tool_format in TOOL_FORMATS:
             misread = self._misread(tool_format, self.dialect(tool_format))
@@ -83,9 +124,6 @@ class CallCheck:
         """Check that the parser reads back what the template writes, in ids.
 
         It fails, and stops nothing, where the template writes no call at all.
-
-        Raises:
-            RenderError: the parser reads something else.
         """
         missing: list[str] = []
         cases = (*CASES, spelling(self._plans.controls, calls.wire.delimiters))
@@ -216,7 +254,7 @@ def spelling(controls: Controls, delimiters: Sequence[str]) -> Case:
 def difference(case: Case, action: Action, rendering: Rendering) -> str:
     """Return what the action says in place of the case; empty if it says the same, types included.
 
-    Where the rendering does not begin behind a prompt, what is left of one may stand before the text.
+    If the rendering does not begin behind a prompt, the rest of one may precede the text.
     """
     calls = [[call.name, call.arguments] for call in action.calls if isinstance(call, ToolCall)]
     if len(calls) == len(action.calls) and _exact(calls) == _exact(
@@ -226,6 +264,23 @@ def difference(case: Case, action: Action, rendering: Rendering) -> str:
         alike = said == case.text if rendering.prompt else case.text in said
         return "" if alike else f"the text {said!r}"
     return f"{action.calls}"
+
+
+def unsupported(rendered: str, why_no_calls: str, near: str = "") -> str:
+    """Return why a call that the template renders in this way is refused.
+
+    `why_no_calls` as in `Plans`; `near` says which parser comes near, and where it fails.
+    """
+    teach = "teach a format with `system_prompt_template`; `tool_format` names it"
+    if not rendered.strip():
+        return (
+            "the chat template is not made for tools: it prints no tool call that can be followed "
+            f"({why_no_calls}). Use a template that does, or {teach}"
+        )
+    return (
+        f"the chat template renders tool calls as {rendered!r}, which none of the parsers ({', '.join(TOOL_FORMATS)}) "
+        f"reads back with its types. {near}{near and '. '}Instead, {teach}"
+    )
 
 
 def _exact(value: Any) -> str:

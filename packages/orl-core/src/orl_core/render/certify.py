@@ -110,11 +110,7 @@ def hard(check: str, detail: str) -> Check:
 
 
 def before_plans(tokenizer: Tokenizer, controls: Controls) -> list[Check]:
-    """Make checks 2, 3 and 5: the vocabulary alone.
-
-    Raises:
-        RenderError: a check fails.
-    """
+    """Make checks 2, 3 and 5: the vocabulary alone."""
     named = {token: text for text, token in controls.ids.items()}
     stops = tokenizer.stop_ids
     if not stops or any(stop not in named for stop in stops):
@@ -139,11 +135,7 @@ def before_plans(tokenizer: Tokenizer, controls: Controls) -> list[Check]:
 
 
 def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
-    """Make checks 4, 6 to 10 and 12 of what follows an action.
-
-    Raises:
-        RenderError: a check fails. That a user message cannot follow, or several results, is not a failure.
-    """
+    """Make checks 4, 6 to 10 and 12 of what follows an action."""
     notes: list[str] = []
     made.plan(("tool",))
     find_counting(made)
@@ -195,11 +187,7 @@ def _expressible(made: Plans, role: Role, several: bool) -> OpeningLimits:
 
 
 def _notes_on(made: Plans, found: OpeningLimits) -> list[str]:
-    """Return what an opening cannot have, and what the template does to an action's text, as notes.
-
-    Raises:
-        RenderError: every opening of this run has it.
-    """
+    """Return what an opening cannot have, and what the template does to an action's text, as notes."""
     if found.system and not made.shown:
         raise RenderError(
             "`system_prompt_template` needs a system message, which breaks this template: name another file in "
@@ -214,7 +202,7 @@ def _notes_on(made: Plans, found: OpeningLimits) -> list[str]:
 
 
 def _closed(made: Plans, extent: Extent) -> None:
-    """Check 10: one closing stands before each role, the same after one call and after several."""
+    """Check 10: one closing precedes each role, the same after one call and after several."""
     result: Roles = ("tool",)
     shapes: list[Roles] = [(role,) for role in extent.closing]
     shapes += [result * number for number in range(2, 1 + (extent.calls_per_action or 3))]
@@ -225,7 +213,7 @@ def _closed(made: Plans, extent: Extent) -> None:
         lead = "\0".join(part for part in plan.parts[: plan.parts.index(0)] if isinstance(part, str))
         stops = [text for text in made.controls.sequence(lead) if text in made.stops]
         if len(stops) != 1:
-            raise RenderError(f"check 10: {len(stops)} stop tokens stand between an action and the next {roles[0]}")
+            raise RenderError(f"check 10: {len(stops)} stop tokens between an action and the next {roles[0]}")
 
 
 def _spliced(made: Plans, role: Role, dialect: Dialect) -> None:
@@ -268,11 +256,7 @@ def attacks(controls: Controls) -> list[str]:
 
 
 def openings(opening: OpeningRenderer, controls: Controls, encode_joint: Callable[[str], list[int]]) -> list[Check]:
-    """Make checks 4, 11 and 12 of the opening: joint ids, tools that the model sees, and text that stays text.
-
-    Raises:
-        RenderError: the check fails.
-    """
+    """Make checks 4, 11 and 12 of the opening: joint ids, tools that the model sees, and text that stays text."""
     user = text_message("user", "Hi.")
     if "Zqtool" not in opening.text([user], [ToolSpec(name="Zqtool")], str):
         drops = "drops the system message, which shows the tools: name another file in `chat_template`"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orl_core.render.tokenizer import Tokenizer
 
 GUARDS = tuple(map(chr, range(0xE000, 0xE010)))  # private-use characters: a text that holds all sixteen is refused
-_BLANK = "x"  # what stands for a control string in the blank render
+_BLANK = "x"  # replaces a control string in the blank render
 
 
 class Controls:
@@ -96,11 +96,7 @@ def _longest_of(texts: Sequence[str]) -> str:
 
 
 def choose_guard(texts: Iterable[str]) -> str:
-    """Return a private-use character that none of `texts` holds, as it is or as JSON escapes it.
-
-    Raises:
-        RenderError: they hold all of them.
-    """
+    """Return a private-use character that none of `texts` holds, as it is or as JSON escapes it."""
     suspects = [text for text in texts if not text.isascii() or "\\ue00" in text]
     for guard in GUARDS:
         if not any(guard in text or _escaped(guard) in text for text in suspects):

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def text_content(message: Message, place: int) -> str:
-    """Return the text of a message, lone surrogates replaced. `place` is its index, for the error.
-
-    Raises:
-        RenderError: a block is an image.
-    """
+    """Return the text of a message, lone surrogates replaced. `place` is its index, for the error."""
     for number, block in enumerate(message.content):
         if isinstance(block, ImageBlock):
             speaker = f"{message.role} `{message.name}`" if message.name else message.role
@@ -51,9 +47,6 @@ def for_template(
     """Return the messages as a template's `messages`, `change` applied to every string that comes from outside.
 
     Calls get ids in the order of the conversation, and results take them in the same order.
-
-    Raises:
-        RenderError: a block is an image.
     """
     dialect = dialect or Dialect()
     made = answered = 0

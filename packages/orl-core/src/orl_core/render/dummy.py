@@ -26,7 +26,7 @@ _SLOT = re.compile(rf"(Zq[{KINDS}]\d{{6}})")
 
 class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The form of the dummy's action: with calls or with text, tools given or not, arguments as JSON text or as an
-    object, its content beside calls, and with or without reasoning.
+    object, its content if it has calls, and with or without reasoning.
     """
 
     calls: bool
@@ -90,7 +90,7 @@ def split_slots(tail: str) -> list[str | int]:
 def misplaced(roles: Roles, head: str, tail: str) -> str:
     """Return what is wrong with a tail; empty where nothing is.
 
-    Every call stands before the tail; in it every content once, in order, beside its own call's name and id.
+    Every call precedes the tail; the tail has every content once, in order, with its own call's name and id.
     """
     said, followed = _numbers(head), _numbers(tail)
     results = [index for index, role in enumerate(roles) if role == "tool"]

@@ -118,11 +118,7 @@ def _earlier(as_text: bool, several: bool) -> list[tuple[str, Dicts, int]]:
 
 
 def compare(made: Plans, roles: Roles, *, several: bool) -> OpeningLimits:
-    """Check 8 for new messages of these roles.
-
-    Raises:
-        RenderError: what follows the action depends on more than an opening can leave out.
-    """
+    """Check 8 for new messages of these roles."""
     as_text = made.form(("tool",)).as_text
     wanted: dict[int, str] = {}
     found = OpeningLimits()
@@ -189,11 +185,7 @@ def _tail(made: Plans, roles: Roles, situation: Situation) -> str:
 
 
 def find_counting(made: Plans) -> None:
-    """Set `made.counting` where what follows a result depends on the number of calls before.
-
-    Raises:
-        RenderError: the template cannot express two rounds.
-    """
+    """Set `made.counting` where what follows a result depends on the number of calls before."""
     roles: Roles = ("tool",)
     before = rounds([1], as_text=made.form(roles).as_text)
     made.counting = made.tail(roles, before=before) != made.tail(roles)

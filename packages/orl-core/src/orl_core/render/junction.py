@@ -18,7 +18,7 @@ ALIKE = (frozenset({"<|eot_id|>", "<|eom_id|>"}), frozenset({"<|return|>", "<|en
 
 
 def closings(stops: Sequence[str], vocabulary: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the control strings that may stand where an action ends: the stop tokens and those like them."""
+    """Return the control strings that may end an action: the stop tokens and those like them."""
     like = [text for group in ALIKE if group.intersection(stops) for text in sorted(group) if text in vocabulary]
     return tuple(dict.fromkeys((*stops, *like)))
 
@@ -26,7 +26,7 @@ def closings(stops: Sequence[str], vocabulary: Mapping[str, int]) -> tuple[str, 
 class ActionBoundary:
     """Joins actions to what follows. `closing` is the id that the template closes an action with, by the role next.
 
-    The attribute `closing` holds every id that may stand there instead of the template's own, whatever the role.
+    The attribute `closing` holds every id that may be there instead of the template's own, whatever the role.
     """
 
     def __init__(self, closing: Mapping[Role, int], vocabulary: Mapping[str, int]) -> None:

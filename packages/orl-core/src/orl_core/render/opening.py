@@ -34,12 +34,7 @@ class OpeningRenderer:
         self.prompted = system_prompt_template is not None
 
     def ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """Return the ids of the opening, generation prompt included.
-
-        Raises:
-            RenderError: an image, a conversation that the template cannot express, or a control string from outside
-                that cannot be kept apart from the template's own.
-        """
+        """Return the ids of the opening, generation prompt included."""
         if not messages:
             raise RenderError("an opening needs at least one message")
         outside = self._outside(messages, tools)
@@ -68,19 +63,11 @@ class OpeningRenderer:
         return self._controls.encode(text, guard)
 
     def length(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-        """Return how many characters from outside the opening has, and those of its settings.
-
-        Raises:
-            RenderError: an image.
-        """
+        """Return how many characters from outside the opening has, and those of its settings."""
         return sum(map(len, self._outside(messages, tools)))
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSpec], change: Callable[[str], str]) -> str:
-        """Return the opening as text, `change` applied to every string from outside.
-
-        Raises:
-            RenderError: an image, or whatever the template raises.
-        """
+        """Return the opening as text, `change` applied to every string from outside."""
         dicts = for_template(messages, change, self._dialect)
         specs: list[dict[str, Any]] | None = None
         if self._system is not None:

@@ -3,14 +3,19 @@
 A shape is the roles of the new messages. Its plan comes from one render of a short dummy conversation, with sentinels
 in all that varies: the tail begins at the first closing after the last argument, and a slot is a sentinel in it. A
 difference of two renders would fail on templates that look at the last message, such as Qwen3's. Control ids come from
-the plan alone. A text in a slot is encoded together with the constant text beside it, so that merges are the
+the plan alone. A text in a slot is encoded together with the constant text around it, so that merges are the
 tokenizer's own.
+
+How the template changes a content before it prints it is found by probing: a transform depends on the content alone. If
+no named one fits, the template renders every content, in the short dummy of its plan: one more small render, and just
+as exact. A template that changes more than the content is refused.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
@@ -18,7 +23,6 @@ from msgspec import Struct
 
 from orl_core.errors import RenderError, boundary
 from orl_core.messages import Role, ToolSpec
-from orl_core.render.contents import Transform, asked, probe
 from orl_core.render.dummy import (
     DUMMY_TOOL,
     HELLO,
@@ -40,6 +44,57 @@ if TYPE_CHECKING:
     from orl_core.render.tokenizer import Tokenizer
 
 SHAPES = 256  # plans kept; a model that writes calls without end makes shapes without end
+
+
+TRANSFORMS: Mapping[str, Callable[[str], str]] = {
+    "as it is": lambda text: text,
+    "stripped": str.strip,
+    "left-stripped": str.lstrip,
+    "right-stripped": str.rstrip,
+    "a JSON string": lambda text: json.dumps(text, ensure_ascii=False)[1:-1],  # its quotes are constant text
+}
+PROBES = (
+    *("", " ", "a", " a", "a ", "\na\n", "\t a\u00a0 ", "a\r\nb", "a\n\n\nb", "é 漢 😀", "<b>&amp;</b>"),
+    *('"q"', "{}", '{"a": 1}', "[1, 2]", "\\n \\", "True", "null", "123", "Zqa", "{{ x }} {% y %}"),
+)
+
+
+class Transform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change of content: its name in the certificate, and the function."""
+
+    name: str
+    of: Callable[[str], str]
+
+
+def probe(render: Callable[[str], str], before: str, after: str, *, prefix: str, suffix: str) -> Transform | None:
+    """Return the transform of a template that prints a content between `before` and `after`; None where it prints more.
+
+    `prefix` and `suffix` are the constant texts at its edges: a template may look whether the content has them already.
+    """
+    edges = {edge for text in (prefix, suffix) for edge in (text, text.strip(), *text.split("\n"))}
+    rendered = {text: render(text) for edge in edges for text in (edge, edge + "a", "a" + edge)}
+    rendered |= {text: render(text) for text in PROBES}
+    for name, change in TRANSFORMS.items():
+        if all(text == before + change(said) + after for said, text in rendered.items()):
+            return Transform(name=name, of=change)
+    of = asked(render, before, after)
+    try:
+        same = all(text == before + of(said) + after for said, text in rendered.items())
+    except RenderError:
+        return None
+    return Transform(name="as the template prints it, asked each time", of=of) if same else None
+
+
+def asked(render: Callable[[str], str], before: str, after: str) -> Callable[[str], str]:
+    """Return a content as the template prints it; raise RenderError if it prints something else too."""
+
+    def of(content: str) -> str:
+        text = render(content)
+        if len(text) < len(before) + len(after) or not (text.startswith(before) and text.endswith(after)):
+            raise RenderError("the chat template changes more than the content that it prints")
+        return text[len(before) : len(text) - len(after)]
+
+    return of
 
 
 class _NoTail(RenderError):
@@ -107,27 +162,15 @@ class Plans:
         self._transforms: dict[Role, Transform] = {}
 
     def plan(self, roles: Roles, calls_before: int = 0) -> TailPlan:
-        """Return the plan for new messages of these roles.
-
-        Raises:
-            RenderError: the template cannot express them, or prints something that a plan cannot hold.
-        """
+        """Return the plan for new messages of these roles."""
         return self._planned(roles, calls_before)[0]
 
     def form(self, roles: Roles) -> Form:
-        """Return how the dummy looked that the plan for these roles was made from.
-
-        Raises:
-            RenderError: as `plan`.
-        """
+        """Return how the dummy looked that the plan for these roles was made from."""
         return self._planned(roles, 0)[1]
 
     def transform(self, role: Role) -> Transform:
-        """Return how the template changes a content of this role.
-
-        Raises:
-            RenderError: something that is not supported.
-        """
+        """Return how the template changes a content of this role."""
         known = self._transforms.get(role)
         if known is None:
             known = self._transforms[role] = self._probed(role)
@@ -152,9 +195,6 @@ class Plans:
         """Return the tail as text, with its sentinels, of a dummy conversation that begins with `before`.
 
         `tools` are what the template is given; None and no `form` mean: as the plan was made.
-
-        Raises:
-            RenderError: the template raises, or the dummy cannot be found again in what it prints.
         """
         form = form or self.form(roles)
         given = ((DUMMY_TOOL,) if form.tools else ()) if tools is None else tools

@@ -61,6 +61,7 @@ class Renderer:
         self._controls = Controls(tokenizer)
         self._plans = Plans(tokenizer, self._controls, shown=system_prompt_template is None)
         with boundary(RenderError, "certifying the tokenizer and its chat template"):
+            # 1. The vocabulary alone, then the format of calls.
             checks = certify.before_plans(tokenizer, self._controls)
             written = CallCheck(self._plans)
             self._format = choose_format(written, tool_format, system_prompt_template)
@@ -69,6 +70,7 @@ class Renderer:
                 tokenizer = ResultsAsUser(tokenizer)
                 self._plans = Plans(tokenizer, self._controls, shown=False, merged=True)
                 written = CallCheck(self._plans)
+            # 2. What follows an action: plans, closings, and where the prompt opens reasoning.
             self.tool_format: ToolFormat = self._format.calls
             self.thinking = thinking(self._format.frame)
             self._dialect = written.dialect(self._format.frame)
@@ -76,9 +78,11 @@ class Renderer:
             self._mixed = extent.mixed
             self._boundary = ActionBoundary(extent.closing, self._controls.ids)
             self._opened = reasoning_opened(self._plans, tuple(extent.closing), self._format.frame)
+            # 3. Actions are read, and first messages are written.
             self._calls = CallReader(tokenizer, self._controls, self.tool_format, self._format.frame)
             self._opening = OpeningRenderer(tokenizer, self._controls, self._dialect, system_prompt_template)
             checks += more + certify.openings(self._opening, self._controls, tokenizer.encode_joint)
+            # 4. Whole conversations are the template's own, and its calls are read back.
             checks.append(whole_conversations(self._plans, extent, self._dialect))
             taught = self._format.is_taught
             checks.append(
@@ -153,6 +157,7 @@ class Renderer:
             raise RenderError("results and a user message cannot follow an action together in this chat template")
         if not self.can_follow(action_ids, messages):
             raise RenderError(f"the action ended in token {action_ids[-1]}, which a {roles[0]} message cannot follow")
+        # Content, name and call id of each message fill the slots of the plan; its ids are the template's own.
         contents = [text_content(message, index) for index, message in enumerate(messages)]
         names = [clean(message.name) for message in messages]
         calls = [self._dialect.call_id(number, name) for number, name in enumerate(names, calls_before)]

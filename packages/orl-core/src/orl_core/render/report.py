@@ -51,11 +51,7 @@ def _side(opened: bool) -> str:
 
 
 def whole_conversations(made: Plans, extent: Extent, dialect: Dialect) -> Check:
-    """Check 13: random conversations.
-
-    Raises:
-        RenderError: a plan is not what the template prints.
-    """
+    """Check 13: random conversations."""
     if unequal := unlike_template(made, extent, dialect):
         raise RenderError(f"check 13: a plan is not what the template prints for a whole conversation: {unequal}")
     detail = f"{CONVERSATIONS} random conversations end as the template's own full rendering does"

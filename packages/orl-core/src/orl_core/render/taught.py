@@ -11,22 +11,51 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct, structs
 
 from orl_core.errors import RenderError
-from orl_core.render.call_cases import CASES, Case, tools_of
-from orl_core.render.call_check import Rendering, difference, spelling
+from orl_core.render.call_check import CASES, Case, Rendering, difference, spelling, tools_of
 from orl_core.render.certify import Check
 from orl_core.render.controls import GUARDS
 from orl_core.text import map_strings
-from orl_core.tools import delimiters
-from orl_core.tools.taught import taught_format
+from orl_core.tools import deepseek, delimiters
+from orl_core.tools.write import render_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orl_core.messages import ToolCall
     from orl_core.render.call_check import CallCheck
     from orl_core.render.calls import CallReader
     from orl_core.render.controls import Controls
     from orl_core.tools import ToolFormat
+
+WRITTEN = frozenset({"hermes"})  # the taught formats whose calls are written and read back for the certificate
+# The words that an example of a call holds. Formats that share a delimiter are in the order of their other words.
+# Bare JSON and bare Python have no delimiter, and several formats share one opening: `tool_format` states those.
+_WORDS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
+    ("qwen3_coder", ("<tool_call>", "<function=")),
+    ("hy3_preview", ("<tool_calls>", "<tool_sep>")),
+    ("glm45", ("<tool_call>", "<arg_key>")),
+    ("minimax_m3", ("]<]minimax[>[",)),
+    ("minimax_m1", ("<tool_calls>", '"name"')),
+    ("hermes", ("<tool_call>", '"name"')),
+    ("seed_oss", ("<seed:tool_call>",)),
+    ("minimax", ("<minimax:tool_call>",)),
+    ("mistral", ("[TOOL_CALLS]",)),
+    ("deepseek", (deepseek.CALL,)),
+    ("deepseek", (deepseek.DSML,)),
+    ("kimi_k2", ("<|tool_call_begin|>",)),
+    ("kimi_k3", ("<|open|>call",)),
+    ("cohere", ("<|START_ACTION|>",)),
+    ("gemma4", ("<|tool_call>",)),
+    ("olmo3", ("<function_calls>",)),
+    ("hy3", ("<tool_call:opensource>",)),
+    ("opened_array", ("<TOOLCALL>",)),
+    ("opened_array", ("<|tool_call|>",)),
+)
+
+
+def taught_format(system_prompt_template: str) -> ToolFormat | None:
+    """Return the format of the calls that the text shows; None if it shows none that is known by its delimiters."""
+    shown = system_prompt_template.replace("{{", "{").replace("}}", "}")
+    return next((name for name, words in _WORDS if all(word in shown for word in words)), None)
 
 
 class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,12 +74,7 @@ class CallFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def choose_format(
     written: CallCheck, tool_format: ToolFormat | Literal["auto"], system_prompt_template: str | None
 ) -> CallFormat:
-    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own.
-
-    Raises:
-        RenderError: the stated one is not supported; or none is stated or taught, and no parser reads what the chat
-            template writes.
-    """
+    """Return the stated format, or else the one that the system prompt teaches, or else the chat template's own."""
     stated = None if tool_format == "auto" else tool_format
     if stated is not None:
         delimiters(stated)
@@ -74,17 +98,13 @@ def check_taught(controls: Controls, calls: CallReader) -> Check:
     """Check that calls written as a system prompt teaches them are read back, in ids.
 
     It fails, and stops nothing, for a format that orl does not write.
-
-    Raises:
-        RenderError: the parser reads something else.
     """
     name = "taught calls"
-    write = calls.wire.write
-    if write is None:
+    if calls.format not in WRITTEN:
         return Check(check=name, passed=False, detail=f"orl does not write `{calls.format}`, so that none was tried")
     cases = (*CASES, spelling(controls, calls.wire.delimiters))
     for case in cases:
-        text = _written(case, write, lambda text: controls.guard(text, GUARDS[0]))
+        text = _written(case, calls.format, lambda text: controls.guard(text, GUARDS[0]))
         ids = controls.encode(text, GUARDS[0])
         action = calls.read(ids, tools_of(case), reasoning_opened=False)[0]
         if wrong := difference(case, action, Rendering(text=text, prompt=text)):
@@ -95,9 +115,9 @@ def check_taught(controls: Controls, calls: CallReader) -> Check:
     return Check(check=name, passed=True, detail=f"{len(cases)} kinds of calls are read back")
 
 
-def _written(case: Case, write: Callable[[ToolCall], str], guard: Callable[[str], str]) -> str:
+def _written(case: Case, tool_format: ToolFormat, guard: Callable[[str], str]) -> str:
     calls = [
         structs.replace(call, name=guard(call.name), arguments=map_strings(call.arguments, guard))
         for call in case.calls
     ]
-    return "\n".join([*([guard(case.text)] if case.text else []), *map(write, calls)])
+    return "\n".join([*([guard(case.text)] if case.text else []), *(render_call(call, tool_format) for call in calls)])

@@ -1,69 +1,25 @@
-"""Tool formats: how tools are shown to a model, and how its calls are read. Wire formats have a file for each family.
+"""Tool formats: how tools are shown to a model, and how its calls are read.
 
-`parse` reads text; the renderer marks delimiters by id and reads with `wire_format`. To add a format, write its
-WireFormat, and add its name to ToolFormat and `_FORMATS`. Nothing here knows token ids.
+`parse` reads text; the renderer marks delimiters by id and reads with `wire_format`. To add a format, add its name to
+`orl_core.names` and a row to a table `FORMATS`, or its WireFormat to `_FORMATS`. Nothing here knows token ids.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from orl_core.errors import RenderError
+from orl_core.names import TOOL_FORMATS, ToolFormat
 from orl_core.text import clean, did_you_mean
-from orl_core.tools import (
-    cohere,
-    deepseek,
-    gemma4,
-    glm45,
-    gpt_oss,
-    hermes,
-    hy3,
-    json_array,
-    kimi_k2,
-    kimi_k3,
-    lfm2_5,
-    llama3,
-    minimax_m1,
-    minimax_m3,
-    mistral,
-    olmo3,
-    opened_array,
-    parameter_tags,
-    pythonic,
-)
-from orl_core.tools.marked import Mark, Marked, mark
+from orl_core.tools import deepseek, gemma4, glm45, gpt_oss, json_calls, kimi_k3, mistral, parameter_tags, pythonic
+from orl_core.tools.scan import Mark, Marked, mark
+from orl_core.tools.wire_format import WireFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orl_core.messages import Action, ToolSpec
-    from orl_core.tools.wire_format import WireFormat
 
-ToolFormat = Literal[
-    "hermes",
-    "qwen3_coder",
-    "glm45",
-    "llama3",
-    "mistral",
-    "deepseek",
-    "kimi_k2",
-    "gpt_oss",
-    "minimax",
-    "pythonic",
-    "cohere",
-    "gemma4",
-    "olmo3",
-    "seed_oss",
-    "kimi_k3",
-    "minimax_m3",
-    "minimax_m1",
-    "hy3",
-    "hy3_preview",
-    "json_array",
-    "lfm2_5",
-    "opened_array",
-]
-TOOL_FORMATS: tuple[ToolFormat, ...] = get_args(ToolFormat)
 
 __all__ = [
     "TOOL_FORMATS",
@@ -80,28 +36,15 @@ __all__ = [
 
 
 _FORMATS: Mapping[ToolFormat, WireFormat] = {
-    "hermes": hermes.HERMES,
-    "qwen3_coder": parameter_tags.QWEN3_CODER,
+    **json_calls.FORMATS,
+    **pythonic.FORMATS,
+    **parameter_tags.FORMATS,
     "glm45": glm45.GLM45,
-    "llama3": llama3.LLAMA3,
     "mistral": mistral.MISTRAL,
     "deepseek": deepseek.DEEPSEEK,
-    "kimi_k2": kimi_k2.KIMI_K2,
     "gpt_oss": gpt_oss.GPT_OSS,
-    "minimax": parameter_tags.MINIMAX,
-    "pythonic": pythonic.PYTHONIC,
-    "cohere": cohere.COHERE,
     "gemma4": gemma4.GEMMA4,
-    "olmo3": olmo3.OLMO3,
-    "seed_oss": parameter_tags.SEED_OSS,
     "kimi_k3": kimi_k3.KIMI_K3,
-    "minimax_m3": minimax_m3.MINIMAX_M3,
-    "minimax_m1": minimax_m1.MINIMAX_M1,
-    "hy3": hy3.HY3,
-    "hy3_preview": hy3.HY3_PREVIEW,
-    "json_array": json_array.JSON_ARRAY,
-    "lfm2_5": lfm2_5.LFM2_5,
-    "opened_array": opened_array.OPENED_ARRAY,
 }
 
 
@@ -175,21 +118,13 @@ def parse_marked(
 
 
 def wire_format(format: ToolFormat, frame: ToolFormat) -> WireFormat:  # noqa: A002
-    """Return the wire format of calls in `format` by a model whose own format is `frame`.
-
-    Raises:
-        RenderError: `format` is not supported, or is the form of a whole action and not `frame`.
-    """
+    """Return the wire format of calls in `format` by a model whose own format is `frame`."""
     delimiters(format)
     return _FORMATS[format] if format == frame else _FORMATS[format].within(_FORMATS[frame])
 
 
 def delimiters(format: ToolFormat) -> tuple[str, ...]:  # noqa: A002
-    """Return the delimiters of a wire format, reasoning tags included.
-
-    Raises:
-        RenderError: `format` is not supported.
-    """
+    """Return the delimiters of a wire format, reasoning tags included."""
     return _FORMATS[tool_format(format)].delimiters
 
 

@@ -8,26 +8,27 @@ It must not know tools, schemas or tokens. What it decides:
 - `<｜tool▁calls▁begin｜>` and `…end｜>` frame calls and are not asked for; a fence after the separator makes a call V3.
 - A call is complete with its JSON, closed or not. A delimiter inside a JSON string is part of the string; where the
   JSON is broken the call ends at the next delimiter of a call. `json_calls` says what arguments may be.
-- In DSML `string="true"` takes a value as it is written, anything else takes it as strict JSON. All arguments may stand
-  as one JSON object instead, and a call without any may close itself: `<｜DSML｜invoke name="NAME"/>`. `tagged` has the
+- In DSML `string="true"` takes a value as it is written, anything else takes it as strict JSON. All arguments may be
+  one JSON object instead, and a call without any may close itself: `<｜DSML｜invoke name="NAME"/>`. `tagged` has the
   rest.
-- Reasoning stands between `<think>` and `</think>`, or the end.
+- Reasoning is between `<think>` and `</think>`, or the end.
 """  # noqa: RUF002
 
 from __future__ import annotations
 
 import re
 
-from orl_core.tools.json_calls import add_named, read_body, read_name
-from orl_core.tools.marked import Mark
-from orl_core.tools.scan import Scan
+from orl_core.tools.json_calls import CallShape, read_name, read_named
+from orl_core.tools.scan import Mark, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax
 from orl_core.tools.wire_format import THINKING, WireFormat, frame
 
 CALLS, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
 CALL, CALL_END, SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"  # noqa: RUF001
 DSML = "｜DSML｜"  # noqa: RUF001
-_STOPS = (CALL, CALL_END, CALLS_END)
+_SHAPE = CallShape(
+    example="its name, then its arguments as one JSON object", stops=(CALL, CALL_END, CALLS_END), closing=(CALL_END,)
+)
 _FENCE = re.compile(r"\s*+([^\n`<{]*+)\s*+```(?:json)?+\s*+")
 _TAG = re.compile(
     rf"<(/?+){DSML}(?:(function_calls|tool_calls)|(invoke)|parameter)"
@@ -37,15 +38,14 @@ _TAG = re.compile(
 
 def _call(scan: Scan) -> None:
     start = scan.at
-    name = read_name(scan, SEPARATOR, _STOPS, CALL_END)
+    name = read_name(scan, SEPARATOR, _SHAPE)
     if name is None:
         return
     fence = _FENCE.match(scan.text, scan.at)
     if fence:
         name = fence.group(1).strip()
         scan.jump(fence.end())
-    body = read_body(scan, _STOPS, (CALL_END,), trailer="```" if fence else "")
-    add_named(scan, body, name, start, missing=CALL_END, nameless="the tool call has no name")
+    read_named(scan, _SHAPE, name, start, trailer="```" if fence else "")
 
 
 def _tag(scan: Scan, mark: Mark) -> Tag | None:

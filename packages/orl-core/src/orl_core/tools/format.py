@@ -1,12 +1,11 @@
 """Tools as a model reads them: for a chat template, and for the `{tools}` of a `system_prompt_template`.
 
-Keys stand in a fixed order, those of a schema in the environment's order: the same tools always give the same text.
+Keys are in a fixed order, those of a schema in the environment's order: the same tools always give the same text.
 """
 
 from __future__ import annotations
 
 import json
-from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,19 +34,3 @@ def for_system_prompt(tools: Sequence[ToolSpec]) -> str:
         )
         for tool in tools
     )
-
-
-def check_system_prompt(template: str) -> None:
-    """Refuse a `system_prompt_template` that `str.format(tools=...)` would not accept. `{{` and `}}` stand for braces.
-
-    Raises:
-        ValueError: it is no format, or does not hold `{tools}` alone.
-    """
-    try:
-        names = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
-    except ValueError as exc:
-        raise ValueError(f"`system_prompt_template`: {exc}; write {{{{ and }}}} for braces") from exc
-    if names - {"tools"}:
-        raise ValueError(f"`system_prompt_template` has {{{min(names - {'tools'})}}}: only {{tools}} is filled in")
-    if "tools" not in names:
-        raise ValueError("`system_prompt_template` has no {tools}: the model would not know its tools")

@@ -5,10 +5,10 @@ types. White space between tags is free, which makes the line form of 4.5 and th
 decides where the format is silent:
 
 - A name is one word. A call without arguments is a name alone.
-- Values cannot be escaped: where another tag of the format comes before `</arg_value>`, a tag is missing, text stands
+- Values cannot be escaped: if another tag of the format comes before `</arg_value>`, a tag is missing, text is
   between tags or a key appears twice, the call is MALFORMED, and ends at the next `<tool_call>` or `</tool_call>`.
 - A call needs its `</tool_call>`; one that ends with the text, or where the next begins, is UNCLOSED.
-- Reasoning stands between `<think>` and `</think>`, or the end; a call inside it does not count and does not end it.
+- Reasoning is between `<think>` and `</think>`, or the end; a call inside it does not count and does not end it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orl_core.tools.wire_format import THINKING, WireFormat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orl_core.tools.marked import Mark
+    from orl_core.tools.scan import Mark
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _ARGUMENT = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
@@ -44,7 +44,7 @@ def _block(scan: Scan) -> None:
         return
     if not named:
         scan.fail(
-            FailureKind.MISSING_NAME, f"the tool call does not begin with a tool's name: write {OPEN}a_tool", start
+            FailureKind.MISSING_NAME, f"the tool call does not begin with a tool's name; write {OPEN}a_tool", start
         )
     elif complaint:
         scan.fail(FailureKind.MALFORMED, f"the call of `{name}` cannot be read: {complaint}", start, name=name)
@@ -59,7 +59,7 @@ def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, An
     key = ""
     for index, tag in enumerate(tags):
         if tag.delimiter != _ARGUMENT[index % 4]:
-            return arguments, f"{_ARGUMENT[index % 4]} is missing: write {EXAMPLE}"
+            return arguments, f"{_ARGUMENT[index % 4]} is missing; write {EXAMPLE}"
         inside = text[tag.end : tags[index + 1].start if index + 1 < len(tags) else stop]
         match index % 4:
             case 0:
@@ -69,11 +69,11 @@ def _arguments(text: str, tags: Sequence[Mark], stop: int) -> tuple[dict[str, An
             case 2:
                 arguments[key] = inside
             case _ if inside.strip():
-                return arguments, f"text stands between tags: write {EXAMPLE}"
+                return arguments, f"unexpected text between tags; write {EXAMPLE}"
             case _:
                 pass
     missing = len(tags) % 4
-    return arguments, f"{_ARGUMENT[missing]} is missing: write {EXAMPLE}" if missing else ""
+    return arguments, f"{_ARGUMENT[missing]} is missing; write {EXAMPLE}" if missing else ""
 
 
 GLM45 = WireFormat(delimiters=(OPEN, CLOSE, *_ARGUMENT, *THINKING), readers={OPEN: _block}, carries_texts=True)

@@ -7,7 +7,7 @@ which the prompt holds. What it decides where the format is silent:
   the recipient without `functions.`. Without a recipient, `analysis` is reasoning and every other channel is text.
 - A call is complete with its JSON, closed or not: the renderer takes a final `<|call|>` off. It is UNCLOSED where the
   text ends inside the JSON. A delimiter inside a JSON string is part of the string.
-- A header without a `<|message|>`, and what stands between messages or before a header, is text.
+- A header without a `<|message|>`, and text between messages or before a header, is text.
 - `json_calls` says what arguments may be.
 """
 
@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import re
 
-from msgspec import structs
-
 from orl_core.errors import RenderError
-from orl_core.tools.json_calls import add_named, read_body
-from orl_core.tools.marked import Mark, Marked
-from orl_core.tools.scan import Parsed, Scan
+from orl_core.tools.json_calls import CallShape, read_named
+from orl_core.tools.scan import Mark, Marked, Parsed, Scan
 from orl_core.tools.wire_format import WireFormat
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 _THINKING = (f"{CHANNEL}analysis{MESSAGE}", END)
 _STOPS = (START, END, CALL, RETURN)
-_CLOSING = (END, CALL, RETURN)
+_CLOSING = (CALL, END, RETURN)
+_SHAPE = CallShape(
+    example="to=functions.a_tool, then its arguments as one JSON object", stops=_STOPS, closing=(*_CLOSING, "")
+)  # the renderer takes a final `<|call|>` off
 _RECIPIENT = re.compile(r"(?:^|\s)to=([^\s<]*+)")
 
 
@@ -56,7 +56,7 @@ def _message(scan: Scan) -> None:
     if index == len(scan.marks):
         scan.index = index
         return
-    if scan.marks[begin].delimiter in _STOPS:  # what stands before the header's own beginning
+    if scan.marks[begin].delimiter in _STOPS:  # text before the header
         scan.say(scan.marks[begin].start)
         scan.jump(scan.marks[begin].end)
     recipient: str | None = None
@@ -78,7 +78,7 @@ def _message(scan: Scan) -> None:
 def _body(scan: Scan, channel: str, recipient: str | None) -> None:
     start = scan.at
     if recipient is not None:
-        _call(scan, recipient.removeprefix("functions."), start)
+        read_named(scan, _SHAPE, recipient.removeprefix("functions."), start)
         scan.tell("calls")
         return
     mark = scan.go(start, _STOPS)
@@ -95,13 +95,6 @@ def _body(scan: Scan, channel: str, recipient: str | None) -> None:
         scan.tell("reasoning")
     else:
         scan.begin = scan.at
-
-
-def _call(scan: Scan, name: str, start: int) -> None:
-    body = read_body(scan, _STOPS, _CLOSING)
-    body = structs.replace(body, closed=body.closed or not body.cut)
-    nameless = "the recipient has no name: write to=functions.a_tool"
-    add_named(scan, body, name, start, missing=CALL, nameless=nameless)
 
 
 def _headers(marked: Marked) -> Marked:

@@ -1,103 +1,103 @@
-"""Calls that are JSON: the calls of a JSON value, and the failures of what is no call.
+"""Calls that are JSON, and the table of the formats that write nothing else.
 
 For every format: arguments may be null if there are none, and may be an object written as a JSON string, which is
-decoded once. A delimiter inside a JSON string is part of the string. `strict_json` says what counts as JSON.
+decoded once. A delimiter inside a JSON string is part of the string. `strict_json` says what counts as JSON. An array
+is read element by element: the elements before a broken one count, and the broken one ends at the next delimiter, or
+at the end of the text. A call is UNCLOSED if the text ends inside it. Reasoning ends at its tag, or with the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, cast
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, cast
 
 from msgspec import Struct
 
 from orl_core.messages import FailureKind, ParseFailure, ToolCall
-from orl_core.tools.scan import one_line
+from orl_core.names import ToolFormat
+from orl_core.tools.scan import Mark, Marked, Scan, one_line
 from orl_core.tools.strict_json import NotJson, read_all, read_value, skip_space
-
-if TYPE_CHECKING:
-    from orl_core.tools.scan import Scan
+from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
 
 
 class CallShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A format's way to write a call as one JSON object. `example` is such an object, or an array of it, for messages.
+    """A format's way to write a call as JSON. `example` is such a call, for messages.
 
     `named` is the key of the tool's name. The first of `keys` that the object has holds the arguments. `stops` are the
-    delimiters that end a call that cannot be read.
+    delimiters that end a call that cannot be read. Those in `closing` belong to it; `""` is the end of the text.
     """
 
-    example: str
+    example: str = '{"name": "a_tool", "arguments": {}}'
     named: str = "name"
     keys: tuple[str, ...] = ("arguments",)
     stops: Collection[str] = ()
+    closing: tuple[str, ...] = ()
 
 
-class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One JSON value and its text; `complaint` says why there is none, `cut` that the text ends inside it."""
+def read_body(scan: Scan, shape: CallShape, *, name: str = "", trailer: str = "") -> tuple[Any, str] | None:
+    """Return the JSON value from here to the next stop, and its text. Record a failure if there is none.
 
-    value: Any
-    text: str
-    complaint: str
-    cut: bool
-    closed: bool
-
-
-def read_body(scan: Scan, stops: Collection[str], closing: Collection[str], *, trailer: str = "") -> Body:
-    """Read the JSON value from here to the next of `stops`, or the end; `trailer` may stand after it.
-
-    Go behind the stop if it is one of `closing`, otherwise before it.
+    Go behind the stop if it closes the call, otherwise before it. `trailer` may follow the value.
     """
     start = end = scan.at
-    value, complaint, cut = None, "", False
+    value, fault = None, None
     try:
         value, end = read_value(scan.text, start)
     except NotJson as exc:
-        complaint, cut = str(exc), exc.cut
-    mark = scan.go(end, stops)
+        fault = exc
+    mark = scan.go(end, shape.stops)
     text = scan.text[start : scan.at].strip()
     rest = scan.text[end : scan.at].strip()
-    if not complaint and rest not in {"", trailer}:
-        complaint = f"text after the object at character {skip_space(scan.text, end) - start}"
-    closed = mark is not None and mark.delimiter in closing
-    if closed:
+    if fault is None and rest not in {"", trailer}:
+        fault = NotJson(f"text after the object at character {skip_space(scan.text, end) - start}")
+    closed = ("" if mark is None else mark.delimiter) in shape.closing
+    if closed and mark is not None:
         scan.pass_mark()
-    return Body(value=value, text=text, complaint=complaint, cut=cut, closed=closed)
+    if fault is None:
+        return value, text
+    complete = closed and not (mark is None and fault.cut)
+    scan.calls.append(_broken(fault, text, shape, complete=complete, name=name))
+    return None
 
 
-def add_named(scan: Scan, body: Body, name: str, start: int, *, missing: str, nameless: str) -> None:
-    """Record the call of `name` with the arguments in `body`. `start` is where the text of the call begins.
-
-    `missing` is the delimiter that should close it, `nameless` the message about an empty name.
-    """
-    if body.complaint:
-        example = "one JSON object"
-        scan.calls.append(broken(body.complaint, body.text, example, closed=body.closed, missing=missing, name=name))
-    elif not name:
-        scan.fail(FailureKind.MISSING_NAME, nameless, start)
-    else:
-        scan.calls.append(named_call(name, body.value, body.text, "the arguments as one JSON object"))
+def read_one(scan: Scan, shape: CallShape) -> None:
+    """Read a block of one call."""
+    if body := read_body(scan, shape):
+        scan.calls.append(_call_of(*body, shape))
 
 
-def read_name(scan: Scan, separator: str, stops: Collection[str], closing: str, *, named: str = "name") -> str | None:
+def read_named(scan: Scan, shape: CallShape, name: str, start: int, *, trailer: str = "") -> None:
+    """Read the arguments of the call of `name`, whose text begins at `start`."""
+    body = read_body(scan, shape, name=name, trailer=trailer)
+    if body and name:
+        scan.calls.append(named_call(name, *body, shape.example))
+    elif body:
+        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name; write {shape.example}", start)
+
+
+def read_name(scan: Scan, separator: str, shape: CallShape) -> str | None:
     """Return the text before `separator`, and go behind it.
 
-    Where another delimiter or the end comes first, record a failure and return None; `named` says what the text is.
+    Record a failure and return None if another delimiter or the end of the text comes first.
     """
     start = scan.at
-    mark = scan.go(start, (*stops, separator))
+    mark = scan.go(start, (*shape.stops, separator))
     name = scan.text[start : scan.at].strip()
     if mark is None:
         scan.fail(FailureKind.UNCLOSED, f"the tool call is not complete: it has no {separator}", start)
         return None
     if mark.delimiter != separator:
-        scan.fail(FailureKind.MALFORMED, f"no {separator} follows the {named} of the tool call", start)
-    if mark.delimiter in (separator, closing):
+        message = f"the name of the tool call is not followed by {separator}; write {shape.example}"
+        scan.fail(FailureKind.MALFORMED, message, start)
+    if mark.delimiter in (separator, *shape.closing):
         scan.pass_mark()
     return name if mark.delimiter == separator else None
 
 
 def read_calls(scan: Scan, shape: CallShape) -> None:
-    """Read the JSON array of calls that stands here, or one object alone; anything else is a failure."""
+    """Read the next JSON array of calls, or one object alone; anything else is a failure."""
     if scan.text.startswith("[", skip_space(scan.text, scan.at)):
         read_array(scan, shape)
     else:
@@ -105,23 +105,24 @@ def read_calls(scan: Scan, shape: CallShape) -> None:
 
 
 def read_object(scan: Scan, shape: CallShape) -> bool:
-    """Read the call that stands here as a JSON object; return whether it is JSON, and record a failure otherwise."""
+    """Read the next call, a JSON object; return whether it is JSON, and record a failure otherwise."""
     start = scan.at
     try:
         value, end = read_value(scan.text, start)
     except NotJson as exc:
         fail_json(scan, exc, start, shape)
         return False
-    scan.calls.append(call_of(value, scan.text[start:end].strip(), shape))
+    scan.calls.append(_call_of(value, scan.text[start:end].strip(), shape))
     scan.jump(end)
     return True
 
 
 def read_array(scan: Scan, shape: CallShape) -> None:
-    """Read the JSON array of calls whose `[` stands here, each on its own: a broken one ends the array at a stop."""
+    """Read the next JSON array of calls, each on its own. A broken one ends the array at a stop."""
     text = scan.text
     place = skip_space(text, scan.at) + 1
-    while True:
+    separator = ","
+    while separator == ",":
         scan.at = place
         try:
             value, end = read_value(text, place)
@@ -132,10 +133,8 @@ def read_array(scan: Scan, shape: CallShape) -> None:
         except NotJson as exc:
             fail_json(scan, exc, place, shape)
             return
-        scan.calls.append(call_of(value, text[place:end].strip(), shape))
+        scan.calls.append(_call_of(value, text[place:end].strip(), shape))
         scan.jump(after + len(separator))
-        if separator != ",":
-            return
         place = scan.at
 
 
@@ -143,26 +142,26 @@ def fail_json(scan: Scan, exc: NotJson, start: int, shape: CallShape, *, name: s
     """Go to the next stop, or the end, and record that the call from `start` to there is not JSON."""
     scan.go(start, shape.stops)
     text = scan.text[start : scan.at].strip()
-    scan.calls.append(broken(str(exc), text, shape.example, closed=not exc.cut, name=name))
+    scan.calls.append(_broken(exc, text, shape, complete=not exc.cut, name=name))
 
 
-def broken(complaint: str, text: str, example: str, *, closed: bool, missing: str = "", name: str = "") -> ParseFailure:
-    """Return the failure of a body that is not JSON, or that ends early; `missing` is the closing that it lacks."""
-    if closed:
-        kind, message = FailureKind.INVALID_JSON, f"the tool call is not valid JSON: {complaint}; write {example}"
+def _broken(exc: NotJson, text: str, shape: CallShape, *, complete: bool, name: str) -> ParseFailure:
+    """Return the failure of a text that is not JSON, or that ends early."""
+    if complete:
+        kind, message = FailureKind.INVALID_JSON, f"the tool call is not valid JSON: {exc}; write {shape.example}"
     else:
-        lacks = f"has no {missing} and " if missing else ""
-        kind, message = FailureKind.UNCLOSED, f"the tool call {lacks}is not complete: {complaint}"
+        lacks = f"has no {shape.closing[0]} and " if shape.closing else ""
+        kind, message = FailureKind.UNCLOSED, f"the tool call {lacks}is not complete: {exc}"
     return ParseFailure(kind=kind, message=one_line(message), text=text, name=name)
 
 
-def call_of(value: Any, text: str, shape: CallShape) -> ToolCall | ParseFailure:
+def _call_of(value: Any, text: str, shape: CallShape) -> ToolCall | ParseFailure:
     """Return the call that a JSON value makes.
 
-    Arguments may be left out where the object has nothing but a name; other keys are ignored.
+    Arguments may be left out if the object has nothing but a name; other keys are ignored.
     """
     if not isinstance(value, dict):
-        message = f"a tool call is one JSON object, not {kind_of(value)}; write {shape.example}"
+        message = f"a tool call is one JSON object, not {_kind_of(value)}; write {shape.example}"
         return ParseFailure(kind=FailureKind.NOT_AN_OBJECT, message=message, text=text)
     members = cast("dict[str, Any]", value)
     name = members.get(shape.named)
@@ -176,15 +175,13 @@ def call_of(value: Any, text: str, shape: CallShape) -> ToolCall | ParseFailure:
 def named_call(
     name: str, arguments: Any, text: str, example: str, *, key: str = "arguments"
 ) -> ToolCall | ParseFailure:
-    """Return the call of `name` with the arguments of a JSON value; `...` stands for arguments left out."""
-    if arguments is None:
-        arguments = {}
+    """Return the call of `name` with the arguments of a JSON value; `...` means that they are missing."""
     if isinstance(arguments, str):
         arguments = _decoded(arguments)
-    if isinstance(arguments, dict):
-        return ToolCall(name=name, arguments=cast("dict[str, Any]", arguments))
-    given = "left out" if arguments is ... else kind_of(arguments)
-    message = one_line(f"the `{key}` of `{name}` must be a JSON object, they are {given}; write {example}")
+    if isinstance(arguments, dict | None):
+        return ToolCall(name=name, arguments=cast("dict[str, Any]", arguments or {}))
+    wrong = "are missing" if arguments is ... else f"must be a JSON object, not {_kind_of(arguments)}"
+    message = one_line(f"the `{key}` of `{name}` {wrong}; write {example}")
     return ParseFailure(kind=FailureKind.NOT_AN_OBJECT, message=message, text=text, name=name)
 
 
@@ -197,18 +194,146 @@ def _decoded(arguments: str) -> Any:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else arguments
 
 
-def kind_of(value: Any) -> str:
-    """Return the kind of a JSON value, in words for a message."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case int() | float():
-            return "a number"
-        case dict():
-            return "an object"
-        case _:
-            return "an array"
+_KINDS: dict[type, str] = {bool: "a boolean", str: "a string", int: "a number", float: "a number", list: "an array"}
+
+
+def _kind_of(value: Any) -> str:
+    """Return the kind of a JSON value that is no object, in words for a message."""
+    return _KINDS.get(cast("type[object]", type(value)), "null")
+
+
+def _read_block(scan: Scan, shape: CallShape) -> None:
+    """Read a block of one array, or of objects. A block is MALFORMED if it is empty or holds other text."""
+    found = len(scan.calls)
+    if scan.text.startswith("[", skip_space(scan.text, scan.at)):
+        read_array(scan, shape)
+    else:
+        while scan.text.startswith("{", place := skip_space(scan.text, scan.at)):
+            scan.jump(place)
+            if not read_object(scan, shape):
+                break
+    start = scan.at
+    mark = scan.go(start, shape.stops)
+    stray = scan.text[start : scan.at].strip()
+    if stray or len(scan.calls) == found:
+        kind = FailureKind.UNCLOSED if mark is None else FailureKind.MALFORMED
+        what = "unexpected text in the block of tool calls" if stray else "the block of tool calls is empty"
+        scan.fail(kind, f"{what}; write {shape.example}", start)
+    if mark is not None and mark.delimiter in shape.closing:
+        scan.pass_mark()
+
+
+_LLAMA_TAG = "<|python_tag|>"
+_LLAMA_OBJECT = "{"  # the delimiter of the marks without width that `_llama_prepared` adds
+_LLAMA = CallShape(
+    example='{"name": "a_tool", "parameters": {}}', keys=("parameters", "arguments"), stops=(_LLAMA_TAG,)
+)
+_LLAMA_CALL = re.compile(r'\s*+;?+\s*+(?=\{\s*+"(?:name|type)"\s*+:)')
+_LLAMA_AFTER_TEXT = re.compile(r'\{\s*+"name"\s*+:\s*+"(?:[^"\\]++|\\.)++"\s*+,\s*+"parameters"\s*+:', re.DOTALL)
+_LLAMA_NEXT = re.compile(rf"\s*+;\s*+(?=\{{)|{_LLAMA_CALL.pattern}")
+
+
+def _llama_prepared(marked: Marked) -> Marked:
+    """Mark the objects that are calls behind text."""
+    places = [found.start() for found in _LLAMA_AFTER_TEXT.finditer(marked.text)]
+    objects = [Mark(start=place, end=place, delimiter=_LLAMA_OBJECT) for place in places]
+    return Marked(text=marked.text, marks=tuple(sorted((*marked.marks, *objects), key=lambda mark: mark.start)))
+
+
+def _read_llama(scan: Scan) -> None:
+    """Read objects until something else follows."""
+    while read_object(scan, _LLAMA) and (following := _LLAMA_NEXT.match(scan.text, scan.at)):
+        scan.jump(following.end())
+
+
+_KIMI_NUMBER = re.compile(r":[0-9]+\Z")
+_KIMI_ARGUMENTS = "<|tool_call_argument_begin|>"
+
+
+def _read_kimi(scan: Scan, shape: CallShape) -> None:
+    start = scan.at
+    written = read_name(scan, _KIMI_ARGUMENTS, shape)
+    if written is not None:
+        read_named(scan, shape, _KIMI_NUMBER.sub("", written.removeprefix("functions.")), start)
+
+
+def _format(
+    shape: CallShape,
+    read: Callable[[Scan, CallShape], object],
+    opens: Collection[str],
+    *,
+    frames: Collection[str] = (),
+    text_frames: Collection[str] = (),
+    thinking: tuple[str, str] = THINKING,
+) -> WireFormat:
+    """Return a format whose calls `read` reads behind one of `opens`. `frames` are other delimiters of calls."""
+
+    def reader(scan: Scan) -> None:
+        read(scan, shape)
+
+    return WireFormat(
+        delimiters=tuple(dict.fromkeys((*shape.stops, *frames, *text_frames, *thinking))),
+        thinking=thinking,
+        text_frames=text_frames,
+        readers={**dict.fromkeys(opens, reader), **dict.fromkeys(frames, frame)},
+    )
+
+
+_ARRAY = '[{"name": "a_tool", "arguments": {}}]'
+_XLAM = CallShape(example=_ARRAY, keys=("arguments", "parameters"))
+_XLAM_CALLS = re.compile(r'\s*+\[\s*+\{\s*+"(?:name|arguments)"\s*+:')
+_COHERE_TEXT = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
+FORMATS: Mapping[ToolFormat, WireFormat] = {
+    # Qwen2.5, Qwen3, Hermes: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`. A block is a call when its object
+    # is complete, closed or not: a stop token may come in place of `</tool_call>`.
+    "hermes": _format(
+        CallShape(stops=("<tool_call>", "</tool_call>"), closing=("</tool_call>",)), read_one, ["<tool_call>"]
+    ),
+    # MiniMax-M1 writes one object a line in its block, Hunyuan-A13B one array.
+    "minimax_m1": _format(
+        CallShape(stops=("<tool_calls>", "</tool_calls>"), closing=("</tool_calls>",)), _read_block, ["<tool_calls>"]
+    ),
+    # Granite 3: `<|tool_call|>[…]`; Nemotron Nano v2: `<TOOLCALL>[…]</TOOLCALL>`. What follows the array is text.
+    "opened_array": _format(
+        CallShape(example=_ARRAY, stops=("<|tool_call|>", "<TOOLCALL>", "</TOOLCALL>")),
+        read_calls,
+        ["<|tool_call|>", "<TOOLCALL>"],
+        frames=["</TOOLCALL>"],
+    ),
+    # Command R7B, Command A, Cohere 2 MoE: `<|START_ACTION|>[…]<|END_ACTION|>`. The `tool_call_id` is ignored.
+    "cohere": _format(
+        CallShape(
+            example='[{"tool_name": "a_tool", "parameters": {}}]',
+            named="tool_name",
+            keys=("parameters",),
+            stops=("<|START_ACTION|>", "<|END_ACTION|>"),
+        ),
+        read_calls,
+        ["<|START_ACTION|>"],
+        frames=["<|END_ACTION|>"],
+        text_frames=_COHERE_TEXT,
+        thinking=("<|START_THINKING|>", "<|END_THINKING|>"),
+    ),
+    # xLAM: a bare array whose first value is an object that begins with `name` or `arguments`. Any other is text.
+    "json_array": WireFormat(delimiters=THINKING, bare=bare(partial(read_array, shape=_XLAM), _XLAM_CALLS)),
+    # Llama 3.1 to 3.3 and 4: objects, joined by `;` or white space, behind `<|python_tag|>`, or at the start of the
+    # text and after reasoning, or behind text if they begin with `name` and `parameters`. Any other object is text.
+    "llama3": WireFormat(
+        delimiters=(_LLAMA_TAG, *THINKING),
+        readers={_LLAMA_TAG: _read_llama, _LLAMA_OBJECT: _read_llama},
+        bare=bare(_read_llama, _LLAMA_CALL),
+        prepared=_llama_prepared,
+    ),
+    # `<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`. The number and `functions.`
+    # may be missing.
+    "kimi_k2": _format(
+        CallShape(
+            example="functions.a_tool:0, then its arguments as one JSON object",
+            stops=("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
+            closing=("<|tool_call_end|>",),
+        ),
+        _read_kimi,
+        ["<|tool_call_begin|>"],
+        frames=["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", _KIMI_ARGUMENTS],
+    ),
+}

@@ -9,7 +9,7 @@ The module must not know tools, schemas or tokens. The checkpoint publishes an e
 escapes `&` and `"` in attributes, and nothing in values. `tagged` reads the calls. Where the encoder is silent:
 
 - An argument of type `string`, or of no type, is its text. Any other type is strict JSON, whatever type it states.
-- All arguments may stand in one `json` element, as one JSON object. The attribute `index` is not read.
+- One `json` element may hold all arguments, as one JSON object. The attribute `index` is not read.
 - `response` and `message` frame text and belong to no part. Unknown elements are text, and MALFORMED inside a call.
 - `<|end_of_msg|>`, and any element that holds text or reasoning, end a call: it is UNCLOSED.
 """
@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import re
 
-from orl_core.tools.marked import Mark, Marked
-from orl_core.tools.scan import Scan
+from orl_core.tools.scan import Mark, Marked, Scan
 from orl_core.tools.tagged import Kind, Tag, TagSyntax
 from orl_core.tools.wire_format import WireFormat
 

@@ -6,7 +6,7 @@ It must not know tools, schemas or tokens. The tokenizers up to v7 write the arr
 - Nothing closes a call but its JSON: what follows the array or the object is text.
 - An array is read element by element. A broken one ends it, at the next `[TOOL_CALLS]` or the end, and the elements
   before it count: UNCLOSED where the text ends inside it. A missing `]` after a complete element is no fault.
-- `json_calls` says what arguments may be. A call id is ignored. Reasoning stands between `[THINK]` and `[/THINK]`.
+- `json_calls` says what arguments may be. A call id is ignored. Reasoning is between `[THINK]` and `[/THINK]`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _calls(scan: Scan) -> None:
 
 
 def _at_mark(scan: Scan) -> bool:
-    """Return whether a delimiter stands here: they begin with a bracket too."""
+    """Return whether a delimiter comes next: they begin with a bracket too."""
     place = skip_space(scan.text, scan.at)
     return scan.index < len(scan.marks) and scan.marks[scan.index].start == place
 
@@ -47,7 +47,7 @@ def _named(scan: Scan) -> None:
     if mark is None:
         scan.fail(FailureKind.UNCLOSED, f"the tool call is not complete: no {ARGS} follows its name", start)
     elif mark.delimiter != ARGS:
-        scan.fail(FailureKind.MALFORMED, f"no {ARGS} follows the name of the tool call", start)
+        scan.fail(FailureKind.MALFORMED, f"the name of the tool call is not followed by {ARGS}", start)
     else:
         scan.pass_mark()
         _arguments(scan, name, start)
@@ -64,7 +64,7 @@ def _arguments(scan: Scan, name: str, start: int) -> None:
     if name:
         scan.calls.append(named_call(name, value, scan.text[start:end].strip(), f"{name}{ARGS}{{}}"))
     else:
-        scan.fail(FailureKind.MISSING_NAME, f"no name stands before {ARGS}", start)
+        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name before {ARGS}; write a_tool{ARGS}{{}}", start)
 
 
 MISTRAL = WireFormat(delimiters=_DELIMITERS, thinking=_THINKING, readers={CALLS: _calls})

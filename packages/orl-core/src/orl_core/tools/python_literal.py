@@ -1,46 +1,40 @@
-"""Python literals from a model: one value from a place in a text, or a NotLiteral that says what is wrong.
+"""Python literals from a model: one value from a place in a text, or a NotJson that says what is wrong.
 
-It must not know calls or tags, and evaluates nothing. Read are strings (one prefix-less literal, single, double or
-triple quoted, a line break inside allowed: LFM2's templates write it so), integers and decimal numbers with a sign,
-True, False, None and their JSON spellings, lists, tuples as lists, and dicts with string keys. Refused, as in
-`strict_json`: names, sets, bytes, other prefixes, arithmetic, a key twice, numbers out of range, nesting deeper than
-MAX_DEPTH. Lone surrogates become U+FFFD.
+It must not know calls or tags. A literal is rewritten as JSON, token by token, and `strict_json` reads it: so a key
+twice, a number out of range and deep nesting are refused there. Read are strings (single, double or triple quoted, a
+line break inside allowed: LFM2's templates write it so), integers and decimal numbers with a sign, True, False, None
+and their JSON spellings, lists, tuples as lists, and dicts with string keys. Refused are names, sets, prefixes of
+strings and arithmetic. Python evaluates nothing but single strings, whose escapes are made valid before.
 """
 
 from __future__ import annotations
 
-import math
+import ast
+import json
 import re
-from collections.abc import Callable
 from typing import Any
 
-from orl_core.text import clean
-from orl_core.tools.strict_json import MAX_DEPTH
+from orl_core.tools.strict_json import NotJson, read_rewritten
 
 _SPACE = re.compile(r"\s*+")
-_NUMBER = re.compile(r"[+-]?+(?:0|[1-9][0-9]*+)(?![0-9])(\.[0-9]*+)?+([eE][+-]?+[0-9]++)?+(?![\w.])")
-_WORD = re.compile(r"[A-Za-z]\w*+")
-_WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
-_STRINGS = {
-    '"""': re.compile(r'"""((?:[^"\\]++|\\.|"(?!""))*+)"""', re.DOTALL),
-    "'''": re.compile(r"'''((?:[^'\\]++|\\.|'(?!''))*+)'''", re.DOTALL),
-    '"': re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL),
-    "'": re.compile(r"'((?:[^'\\]++|\\.)*+)'", re.DOTALL),
-}
-_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
-_ESCAPED = {
-    **{"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"},
-    **{"\\": "\\", "'": "'", '"': '"', "\n": ""},
-}
+_TOKEN = re.compile(
+    r"""\s*+(?:(?P<string>(?P<quote>(?>'{3}|"{3}|['"]))(?P<body>(?:\\.|(?!(?P=quote))[^\\])*+)(?P=quote))"""
+    r"|(?P<number>[+-]?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+(?![\w.]))"
+    r"|(?P<word>[A-Za-z]\w*+)|(?P<mark>[\[\](){},:]))",
+    re.DOTALL,
+)
+_WORDS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+# An escape that Python knows, or a character that needs one.
+_ESCAPE = re.compile(
+    r"\\(?:[0-3]?[0-7]{1,2}|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U00(?:0[\da-fA-F]|10)[\da-fA-F]{4}|[abfnrtv\\'\"\n])|[\\\n\r\0]"
+)
 _CUT = re.compile(r"[\w.+-]*+")  # what may be left of a text that ends inside a value
+_PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
-class NotLiteral(ValueError):
-    """The text is no literal that is read here; the message is one line. `cut`: the text ends inside the value."""
-
-    def __init__(self, message: str, text: str, place: int) -> None:
-        super().__init__(message)
-        self.cut = _CUT.fullmatch(text, place) is not None
+def unread(message: str, text: str, place: int) -> NotJson:
+    """Return the error that nothing can be read at `place`."""
+    return NotJson(message, cut=_CUT.fullmatch(text, place) is not None)
 
 
 def after_space(text: str, place: int) -> int:
@@ -49,102 +43,47 @@ def after_space(text: str, place: int) -> int:
     return found.end() if found else place
 
 
-def read_literal(text: str, start: int, depth: int = 0) -> tuple[Any, int]:
-    """Return the literal at `start` of `text`, leading white space skipped, and the index after it.
-
-    Raises:
-        NotLiteral: there is no such value.
-    """
-    place = after_space(text, start)
-    first = text[place : place + 1]
-    if first in {"'", '"'}:
-        return _string(text, place, first)
-    if first and first in "[({":
-        if depth == MAX_DEPTH:
-            raise NotLiteral(f"nested deeper than {MAX_DEPTH} levels", text, place)
-        return _dict(text, place + 1, depth + 1) if first == "{" else _list(text, place + 1, depth + 1, first)
-    if number := _NUMBER.match(text, place):
-        return _number(text, number), number.end()
-    if (word := _WORD.match(text, place)) and word.group() in _WORDS:
-        return _WORDS[word.group()], word.end()
-    raise NotLiteral("a value is neither a string, a number, True, False, None, a list nor a dict", text, place)
-
-
-def _string(text: str, place: int, quote: str) -> tuple[str, int]:
-    if text.startswith(quote * 3, place):
-        quote *= 3
-    found = _STRINGS[quote].match(text, place)
-    if found is None:
-        raise NotLiteral("a string does not end", text, len(text))
-    body = found.group(1)
-    value = _ESCAPE.sub(_unescaped, body) if "\\" in body else body
-    return clean(value), found.end()
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    octal, byte, short, long, other = escape.groups()
-    if other is not None:
-        return _ESCAPED.get(other, escape.group())
-    code = int(octal, 8) if octal else int(byte or short or long, 16)
-    return chr(code) if code <= 0x10FFFF else "\ufffd"
+def read_literal(text: str, start: int) -> tuple[Any, int]:
+    """Return the literal at `start` of `text`, leading white space skipped, and the index after it."""
+    pieces: list[str] = []
+    opened: list[tuple[str, int, int]] = []  # the open brackets: the closing one, and the numbers of pieces and commas
+    place, commas = start, 0
+    while not pieces or opened:
+        found = _TOKEN.match(text, place)
+        written = _written(found) if found else ""
+        if found is None or not written:
+            at = after_space(text, place)
+            if text[at : at + 1] in {"'", '"'}:
+                raise NotJson("a string does not end", cut=True)
+            raise unread("a value is not a string, a number, a list or a dict", text, at)
+        place = found.end()
+        if written in _PAIRS:
+            opened.append((_PAIRS[written], len(pieces), commas))
+        commas += written == ","
+        if not opened or written not in {")", "]", "}"}:
+            pieces.append("[" if written == "(" else written)
+            continue
+        closing, first, before = opened.pop()
+        if closing != written:
+            raise NotJson(f"{written} is found, but {closing} is missing")
+        if pieces[-1] == "," and len(pieces) > first + 2:
+            pieces.pop()
+        if written == ")" and commas == before and len(pieces) > first + 1:
+            pieces[first] = ""  # a value in parentheses is that value
+        else:
+            pieces.append("]" if written == ")" else written)
+    return read_rewritten("".join(pieces)), place
 
 
-def _number(text: str, found: re.Match[str]) -> int | float:
-    digits = found.group()
-    if found.group(1) is None and found.group(2) is None:
-        if len(digits) > 4000:
-            raise NotLiteral("a number has too many digits", text, found.start())
-        return int(digits)
-    number = float(digits)
-    if not math.isfinite(number):
-        raise NotLiteral(f"the number {digits[:40]} is out of range", text, found.start())
-    return number
+def _written(token: re.Match[str]) -> str:
+    """Return a token as JSON; empty if JSON has none that is alike."""
+    if token["string"] is None:
+        return _WORDS.get(token["word"], "") if token["word"] else (token["number"] or token["mark"]).lstrip("+")
+    quote, body = token["quote"], token["body"]
+    if "\\" in body or not body.isprintable():
+        body = ast.literal_eval(quote + _ESCAPE.sub(_escaped, body) + quote)
+    return json.dumps(body)
 
 
-def read_items(
-    text: str, place: int, closing: str, read: Callable[[int], int], *, trailing: bool = True
-) -> tuple[int, bool]:
-    """Read items between commas up to `closing`; return the index after it, and whether a comma stands before it.
-
-    `read` reads the item at an index and returns the index after it. `trailing`: a comma may stand before `closing`.
-
-    Raises:
-        NotLiteral: a comma is missing, or an item cannot be read.
-    """
-    place, first, comma = after_space(text, place), True, False
-    while not text.startswith(closing, place) or (comma and not trailing):
-        if not first and not comma:
-            raise NotLiteral(f"a comma or {closing} is missing", text, place)
-        place, first = after_space(text, read(place)), False
-        comma = text.startswith(",", place)
-        place = after_space(text, place + comma)
-    return place + 1, comma
-
-
-def _list(text: str, place: int, depth: int, opening: str) -> tuple[Any, int]:
-    """Return the list or tuple after its bracket; a value in parentheses without a comma is that value."""
-    items: list[Any] = []
-
-    def item(place: int) -> int:
-        value, end = read_literal(text, place, depth)
-        items.append(value)
-        return end
-
-    end, comma = read_items(text, place, "]" if opening == "[" else ")", item)
-    return (items[0] if opening == "(" and len(items) == 1 and not comma else items), end
-
-
-def _dict(text: str, place: int, depth: int) -> tuple[dict[str, Any], int]:
-    members: dict[str, Any] = {}
-
-    def member(place: int) -> int:
-        key, place = read_literal(text, place, depth)
-        if not isinstance(key, str) or key in members:
-            raise NotLiteral("a dict's keys are strings, each once", text, place)
-        place = after_space(text, place)
-        if not text.startswith(":", place):
-            raise NotLiteral("a colon is missing in a dict", text, place)
-        members[key], place = read_literal(text, place + 1, depth)
-        return place
-
-    return members, read_items(text, place, "}", member)[0]
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if len(found[0]) > 1 else repr(found[0])[1:-1]

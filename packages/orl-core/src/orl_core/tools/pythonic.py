@@ -1,151 +1,179 @@
-"""Calls in Python's syntax (Llama 4, LFM2): `[a_tool(x=1, y="two"), another()]`.
+"""Calls in Python's syntax: Llama 4, LFM2 and LFM2.5, Olmo 3.
 
-It must not know tools, schemas or tokens, and evaluates nothing: `python_literal` reads the values. Llama 4 may put the
-list between `<|python_start|>` and `<|python_end|>`, LFM2 puts it between `<|tool_call_start|>` and `…end|>`, where it
-may also be a JSON array of `{"name": …, "arguments": {…}}`. What it decides where the format is silent:
+    pythonic   `[a_tool(x=1, y="two"), another()]`, between `<|python_start|>` and `<|python_end|>`, or LFM2's
+               `<|tool_call_start|>` and `…end|>`, where it may also be a JSON array of calls, or without delimiters
+    lfm2_5     the same between LFM2's delimiters, but a single-quoted string has no escapes
+    olmo3      `<function_calls>a_tool(x=1, y="two")⏎another()</function_calls>`
 
-- Without delimiters a text is calls where it, or what follows the reasoning, begins with `[` and `name(`; any other
-  list is text. Between delimiters everything is meant to be a call. What follows a bare list is text; between
-  delimiters it says that the last call was cut too early: it is MALFORMED, or UNCLOSED where no delimiter closes.
+It must not know tools, schemas or tokens; `python_literal` reads the values. What it decides if the formats are silent:
+
+- Without delimiters a text is calls if it, or what follows the reasoning, begins with `[` and `name(`; any other list
+  is text. Between delimiters everything is meant to be a call. What follows a bare list is text; between delimiters it
+  says that the last call was cut too early: it is MALFORMED, or UNCLOSED if no delimiter closes.
 - Calls are read one by one: those before a broken one count, and the list ends there, at the next delimiter or the end.
-  It is UNCLOSED where the text ends inside a call; a missing `]` after a complete call is no fault.
+  It is UNCLOSED if the text ends inside a call; a missing `]` or closing delimiter after a whole call is no fault.
 - Arguments are `name=literal`: a positional one, a name twice, or a value that is no literal is MALFORMED. A delimiter
-  inside a string is part of the string. Reasoning stands between `<think>` and `</think>`, or the end.
+  inside a string is part of the string. Reasoning ends at its tag, or with the text.
+- Olmo 3 writes each call on a line; a comma or white space between two calls is read too. A block is not empty.
+- LFM2.5's templates print a string between single quotes as it is, so that quotes, backslashes and line breaks inside
+  are part of it. It ends at a quote that the next argument or the end of the call follows, and before the next
+  delimiter: one that holds `', name=` or `')]` is cut there. Other strings have Python's escapes.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from orl_core.messages import FailureKind, ToolCall
+from orl_core.names import ToolFormat
 from orl_core.tools.json_calls import CallShape, read_array
-from orl_core.tools.python_literal import NotLiteral, after_space, read_items, read_literal
+from orl_core.tools.python_literal import after_space, read_literal, unread
 from orl_core.tools.scan import Scan
-from orl_core.tools.wire_format import THINKING, WireFormat, frame
+from orl_core.tools.strict_json import NotJson
+from orl_core.tools.wire_format import THINKING, WireFormat, bare, frame
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+_ReadValue = Callable[[str, int], tuple[Any, int]]
 
-    ReadValue = Callable[[str, int], tuple[Any, int]]
-
-START, END = "<|python_start|>", "<|python_end|>"
-LFM_START, LFM_END = "<|tool_call_start|>", "<|tool_call_end|>"
-EXAMPLE = "[a_tool(x=1)]"
-STOPS = (START, END, LFM_START, LFM_END)
+_START, _END = "<|python_start|>", "<|python_end|>"
+_LFM_START, _LFM_END = "<|tool_call_start|>", "<|tool_call_end|>"
+_OLMO = ("<function_calls>", "</function_calls>")
+_STOPS = (_START, _END, _LFM_START, _LFM_END)
+_EXAMPLE = "[a_tool(x=1)]"
 _BARE = re.compile(r"\s*+\[\s*+[A-Za-z_][\w.-]*+\s*+\(")
-WORD = r"([^\s=,:()\[\]{}<'\"]++)"  # a name in a call: JSON schemas allow dashes, dots and more
-_CALL = re.compile(rf"\s*+{WORD}\s*+\(")
-_ARGUMENT = re.compile(rf"\s*+{WORD}\s*+=")
+_WORD = r"([^\s=,:()\[\]{}<'\"]++)"  # a name in a call: JSON schemas allow dashes, dots and more
+_CALL = re.compile(rf"\s*+{_WORD}\s*+\(")
+_ARGUMENT = re.compile(rf"\s*+{_WORD}\s*+=")
 _JSON = re.compile(r"\s*+\[\s*+\{")
-_SHAPE = CallShape(example='{"name": "a_tool", "arguments": {}}', keys=("arguments", "parameters"), stops=STOPS)
+_SHAPE = CallShape(keys=("arguments", "parameters"), stops=_STOPS)
+_QUOTE = re.compile(rf"'(?=\s*+(?:,\s*+{_WORD}\s*+=|\)\s*+(?:\]|,\s*+{_WORD}\s*+\()))")  # the end of LFM2.5's strings
 
 
-def _bare(scan: Scan) -> None:
-    if _BARE.match(scan.text, scan.at):
-        read_list(scan)
-
-
-def read_block(scan: Scan, value: ReadValue = read_literal) -> None:
+def _read_block(scan: Scan, value: _ReadValue = read_literal) -> None:
     """Read what an opening delimiter has opened: a list of calls in Python's syntax or in JSON."""
-    if _JSON.match(scan.text, scan.at):
+    start, known = scan.at, len(scan.calls)
+    if _JSON.match(scan.text, start):
         read_array(scan, _SHAPE)
-    elif scan.text.startswith("[", after_space(scan.text, scan.at)):
-        start, known = scan.at, len(scan.calls)
-        read_list(scan, value)
-        _leftover(scan, start, known)
+    elif scan.text.startswith("[", after_space(scan.text, start)):
+        _read_list(scan, value)
+        _refuse_rest(scan, start, known)
     else:
-        start = scan.at
-        mark = scan.go(start, STOPS)
+        mark = scan.go(start, _STOPS)
         kind = FailureKind.UNCLOSED if mark is None else FailureKind.MALFORMED
-        scan.fail(kind, f"the tool call is no list of calls: write {EXAMPLE}", start)
+        scan.fail(kind, f"the tool call is not a list of calls; write {_EXAMPLE}", start)
 
 
-def _leftover(scan: Scan, start: int, known: int) -> None:
-    """Refuse the last call of a list, `known` calls being older, where text stands behind `]`: it was cut too early."""
+def _refuse_rest(scan: Scan, start: int, known: int) -> None:
+    """Refuse the last call of a list, `known` calls being older, if text follows `]`: it was cut too early."""
     following = (scan.marks[index] for index in range(scan.index, len(scan.marks)))
-    mark = next((mark for mark in following if mark.delimiter in STOPS), None)
+    mark = next((mark for mark in following if mark.delimiter in _STOPS), None)
     rest = scan.text[scan.at : len(scan.text) if mark is None else mark.start].strip()
     if not rest or len(scan.calls) == known or not isinstance(call := scan.calls[-1], ToolCall):
         return
     scan.calls.pop()
-    scan.go(scan.at, STOPS)
-    closed = mark is not None and mark.delimiter in {END, LFM_END}
+    scan.go(scan.at, _STOPS)
+    closed = mark is not None and mark.delimiter in {_END, _LFM_END}
     kind = FailureKind.MALFORMED if closed else FailureKind.UNCLOSED
-    scan.fail(kind, f"text stands behind the list of calls: {rest[:80]!r}; write {EXAMPLE}", start, name=call.name)
+    scan.fail(kind, f"unexpected text after the list of calls: {rest[:80]!r}; write {_EXAMPLE}", start, name=call.name)
 
 
-def read_list(scan: Scan, value: ReadValue = read_literal) -> None:
-    """Read the calls of the list whose `[` stands here."""
-    place = after_space(scan.text, scan.at) + 1
-    while True:
+def _read_list(scan: Scan, value: _ReadValue = read_literal) -> None:
+    """Read the calls of the next list."""
+    place, separator = after_space(scan.text, scan.at) + 1, ","
+    while separator == ",":
         scan.at = place
         try:
-            name, arguments, end = read_call(scan.text, place, value)
+            call, end = _read_call(scan.text, place, value)
             end = after_space(scan.text, end)
             separator = scan.text[end : end + 1]
             if separator not in {"", ",", "]"}:
-                raise NotLiteral("a comma or ] is missing after a call", scan.text, end)
-        except NotLiteral as exc:
-            fail_call(scan, exc, place, STOPS, EXAMPLE)
+                raise unread("a comma or ] is missing after a call", scan.text, end)
+        except NotJson as exc:
+            _fail(scan, exc, place, _STOPS, _EXAMPLE)
             return
-        scan.calls.append(ToolCall(name=name, arguments=arguments))
+        scan.calls.append(call)
         scan.jump(end + len(separator))
         place = after_space(scan.text, scan.at)
-        if separator != ",":
-            return
-        if scan.text.startswith("]", place):  # a comma may stand after the last call
+        if separator == "," and scan.text.startswith("]", place):  # a comma may follow the last call
             scan.jump(place + 1)
             return
 
 
-def read_call(text: str, place: int, value: ReadValue = read_literal) -> tuple[str, dict[str, Any], int]:
-    """Return the name and the arguments of the call that stands at `place`, and the index after it.
-
-    `value` reads one value at a place of the text.
-
-    Raises:
-        NotLiteral: there is none, or its arguments cannot be read.
-    """
+def _read_call(text: str, place: int, value: _ReadValue = read_literal) -> tuple[ToolCall, int]:
+    """Return the call at `place`, and the index after it. `value` reads one value at a place of the text."""
     found = _CALL.match(text, place)
     if found is None:
-        raise NotLiteral("no name and ( begin a call", text, after_space(text, place))
-    arguments, end = _arguments(text, found.end(), value)
-    return found.group(1), arguments, end
+        raise unread("a call does not begin with a name and (", text, after_space(text, place))
+    arguments: dict[str, Any] = {}
+    place, comma = after_space(text, found.end()), True
+    while not text.startswith(")", place):
+        if not comma:
+            raise unread("a comma or ) is missing", text, place)
+        argument = _ARGUMENT.match(text, place)
+        if argument is None:
+            raise unread("arguments are written name=value", text, place)
+        if argument[1] in arguments:
+            raise NotJson(f"the argument `{argument[1]}` appears twice")
+        arguments[argument[1]], place = value(text, argument.end())
+        place = after_space(text, place)
+        comma = text.startswith(",", place)
+        place = after_space(text, place + comma)
+    return ToolCall(name=found[1], arguments=arguments), place + 1
 
 
-def fail_call(scan: Scan, exc: NotLiteral, place: int, stops: Collection[str], example: str) -> None:
+def _fail(scan: Scan, exc: NotJson, place: int, stops: Collection[str], example: str) -> None:
     """Record that the call at `place` cannot be read, and go to the next of `stops`, or the end."""
     found = _CALL.match(scan.text, place)
     scan.go(place, stops)
     kind = FailureKind.UNCLOSED if exc.cut else FailureKind.MALFORMED
     message = f"the tool call cannot be read: {exc}; write {example}"
-    scan.fail(kind, message, place, name=found.group(1) if found else "")
+    scan.fail(kind, message, place, name=found[1] if found else "")
 
 
-def _arguments(text: str, place: int, value: ReadValue) -> tuple[dict[str, Any], int]:
-    """Return the arguments after the opening parenthesis, and the index after the closing one.
+def _read_lfm2_5(scan: Scan) -> None:
+    following = (scan.marks[index] for index in range(scan.index, len(scan.marks)))
+    bound = next((mark.start for mark in following if mark.delimiter in _STOPS), len(scan.text))
 
-    Raises:
-        NotLiteral: they cannot be read.
-    """
-    arguments: dict[str, Any] = {}
-
-    def argument(place: int) -> int:
-        found = _ARGUMENT.match(text, place)
+    def value(text: str, start: int) -> tuple[Any, int]:
+        place = after_space(text, start)
+        if not text.startswith("'", place):
+            return read_literal(text, start)
+        found = _QUOTE.search(text, place + 1, bound)
         if found is None:
-            raise NotLiteral("arguments are written name=value", text, place)
-        name = found.group(1)
-        if name in arguments:
-            raise NotLiteral(f"the argument `{name}` appears twice", text, place)
-        arguments[name], end = value(text, found.end())
-        return end
+            raise NotJson("a string does not end", cut=bound == len(text))
+        return text[place + 1 : found.start()], found.end()
 
-    return arguments, read_items(text, place, ")", argument)[0]
+    _read_block(scan, value)
 
 
-PYTHONIC = WireFormat(
-    delimiters=(*STOPS, *THINKING),
-    readers={START: read_block, LFM_START: read_block, END: frame, LFM_END: frame},
-    bare=_bare,
-)
+def _read_olmo3(scan: Scan) -> None:
+    while True:
+        start = scan.at
+        try:
+            call, end = _read_call(scan.text, start)
+        except NotJson as exc:
+            _fail(scan, exc, start, _OLMO, "a_tool(x=1)")
+            return
+        scan.calls.append(call)
+        scan.jump(end)
+        place = after_space(scan.text, end)
+        if scan.text.startswith(",", place):
+            place = after_space(scan.text, place + 1)
+        ended = place == len(scan.text)
+        if ended or (scan.index < len(scan.marks) and scan.marks[scan.index].start <= place):
+            return
+        scan.jump(place)
+
+
+FORMATS: Mapping[ToolFormat, WireFormat] = {
+    "pythonic": WireFormat(
+        delimiters=(*_STOPS, *THINKING),
+        readers={_START: _read_block, _LFM_START: _read_block, _END: frame, _LFM_END: frame},
+        bare=bare(_read_list, _BARE),
+    ),
+    "lfm2_5": WireFormat(
+        delimiters=(_LFM_START, _LFM_END, *THINKING), readers={_LFM_START: _read_lfm2_5, _LFM_END: frame}
+    ),
+    "olmo3": WireFormat(delimiters=(*_OLMO, *THINKING), readers={_OLMO[0]: _read_olmo3, _OLMO[1]: frame}),
+}

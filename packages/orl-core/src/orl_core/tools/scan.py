@@ -1,20 +1,49 @@
-"""A parser's position in a marked text, and its findings so far.
+"""A text with its delimiters marked, a parser's position in it, and the findings so far.
 
-Marks are passed once and in order. No reader looks back, so parsing is linear.
+The renderer marks control ids, `mark` finds spellings (law L4). A parser trusts marks alone, and knows no tokens. Marks
+are passed once and in order. No reader looks back, so parsing is linear.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Collection, Iterable
+
+from msgspec import Struct
 
 from orl_core.messages import Action, FailureKind, ParseFailure, Part, Span, ToolCall
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
-    from orl_core.tools.marked import Mark, Marked
+class Mark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A delimiter at `text[start:end]` of the marked text."""
 
-Parsed = tuple[Action, tuple[Span, ...]]  # and where its parts stand, in characters
+    start: int
+    end: int
+    delimiter: str
+
+
+class Marked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A text and its delimiters, in order and without overlap. Everything unmarked is plain text."""
+
+    text: str
+    marks: tuple[Mark, ...] = ()
+
+
+def mark(text: str, delimiters: Collection[str]) -> Marked:
+    """Return `text` with every spelling of a delimiter marked, the leftmost and longest first."""
+    return Marked(text=text, marks=tuple(spellings(text, delimiters, 0)))
+
+
+def spellings(text: str, delimiters: Collection[str], offset: int) -> Iterable[Mark]:
+    """Return the marks of the delimiters that `text` spells, moved by `offset`."""
+    if not delimiters:
+        return
+    pattern = "|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True))
+    for found in re.finditer(pattern, text):
+        yield Mark(start=found.start() + offset, end=found.end() + offset, delimiter=found.group())
+
+
+Parsed = tuple[Action, tuple[Span, ...]]  # and the ranges of its parts, in characters
 
 
 class Scan:

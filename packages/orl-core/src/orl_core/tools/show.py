@@ -1,22 +1,23 @@
 """Show tools to a model as text: in the form that the chat templates of a tool format print, or in a system prompt.
 
-The templates of the checkpoints are the source of each form. A model that has a chat template with tools needs none of
+The templates of the checkpoints are the source of each form, odd white space included: gpt-oss declares tools in
+TypeScript, Gemma 4 in a notation like JSON. A model that has a chat template with tools needs none of
 this: its template prints them.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from orl_core.messages import ToolCall
+from orl_core.text import check_system_prompt
 from orl_core.tools import ToolFormat, tool_format
-from orl_core.tools.declarations import gemma4, typescript
-from orl_core.tools.format import check_system_prompt, for_chat_template, for_system_prompt
+from orl_core.tools.format import for_chat_template, for_system_prompt
 from orl_core.tools.write import render_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from orl_core.messages import ToolSpec
 
@@ -86,6 +87,157 @@ def _kimi_k3(specs: list[dict[str, Any]]) -> str:
     return json.dumps(specs, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
+_SCALARS = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean", "object": "object"}
+_INDENT = "\n" + " " * 16  # what the template prints before the type of a member
+
+
+def _typescript(functions: Sequence[dict[str, Any]]) -> str:
+    """Return the namespace that gpt-oss reads."""
+    return "namespace functions {\n\n" + "".join(map(_function, functions)) + "} // namespace functions"
+
+
+def _function(function: Mapping[str, Any]) -> str:
+    parameters: dict[str, Any] = function["parameters"] or {}
+    properties: dict[str, Any] = parameters.get("properties") or {}
+    lines: list[str] = []
+    for name, spec in properties.items():
+        told = f"// {spec['description']}\n" if spec.get("description") else ""
+        lines.append(f"{told}{_named(name, parameters)}: {_type(spec)}{_default(spec)},\n")
+    taken = f"_: {{\n{''.join(lines)}}}" if lines else ""
+    return f"// {function['description']}\ntype {function['name']} = ({taken}) => any;\n\n"
+
+
+def _named(name: str, parent: Mapping[str, Any]) -> str:
+    return name if name in (parent.get("required") or ()) else f"{name}?"
+
+
+def _type(spec: Mapping[str, Any]) -> str:
+    """Return the TypeScript type of a schema."""
+    kind, null = spec.get("type"), " | null" if spec.get("nullable") else ""
+    match kind:
+        case "array":
+            return f"{_elements(spec.get('items'))}[]{null}"
+        case [_, *_]:
+            return " | ".join(kind)
+        case _ if spec.get("oneOf"):
+            return _variants(spec["oneOf"])
+        case "string" if spec.get("enum"):
+            return '"' + '" | "'.join(map(str, spec["enum"])) + '"'
+        case "object" if spec.get("properties"):
+            members = (f"{_named(name, spec)}: {_INDENT}{_type(one)}" for name, one in spec["properties"].items())
+            return "{\n" + ", ".join(members) + "}"
+        case _:
+            return _SCALARS.get(str(kind), "any") + (null if kind == "string" else "")
+
+
+def _elements(items: Any) -> str:
+    if not items:
+        return "any"
+    if (scalar := items.get("type")) in ("string", "number", "integer", "boolean"):
+        return _SCALARS[scalar]
+    inner = _type(items)
+    return "any" if inner == "object | object" or len(inner) > 50 else inner
+
+
+def _variants(variants: Sequence[Mapping[str, Any]]) -> str:
+    if len(variants) > 1 and any(variant.get("type") == "object" for variant in variants):
+        return "any"
+    return " | ".join(map(_type, variants))
+
+
+def _default(spec: Mapping[str, Any]) -> str:
+    if "default" not in spec:
+        return ""
+    comma = "" if spec.get("oneOf") and not spec.get("enum") else ", "
+    value = spec["default"]
+    return f"{comma}// default: {value if spec.get('enum') or spec.get('oneOf') else json.dumps(value)}"
+
+
+def _gemma4(functions: Sequence[dict[str, Any]]) -> str:
+    """Return the declarations that Gemma 4 reads."""
+    return "".join(f"<|tool>{_gemma_declaration(function)}<tool|>" for function in functions)
+
+
+def _gemma_declaration(function: Mapping[str, Any]) -> str:
+    parameters, parts = function["parameters"], [f"description:{_gemma_text(function['description'])}"]
+    if parameters:
+        inner = ",".join(f"{name}:{written}" for name, written in _gemma_schema(parameters))
+        parts.append(f"parameters:{{{inner}}}")
+    return f"declaration:{function['name']}{{{','.join(parts)}}}"
+
+
+def _gemma_schema(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the members and the type of an object's schema."""
+    if spec.get("properties"):
+        yield "properties", _gemma_properties(spec["properties"])
+    if spec.get("required"):
+        yield "required", _gemma_value(spec["required"])
+    if spec.get("type"):
+        yield "type", _gemma_text(str(spec["type"]).upper())
+
+
+def _gemma_properties(properties: Mapping[str, Any]) -> str:
+    return "{" + ",".join(f"{name}:{{{_gemma_property(spec)}}}" for name, spec in _sorted(properties)) + "}"
+
+
+def _gemma_property(spec: Mapping[str, Any]) -> str:
+    kind = str(spec.get("type", "")).upper()
+    parts = [f"description:{_gemma_text(spec['description'])}"] if spec.get("description") else []
+    if kind == "STRING" and spec.get("enum"):
+        parts.append(f"enum:{_gemma_value(spec['enum'])}")
+    if kind == "ARRAY" and isinstance(spec.get("items"), dict) and spec["items"]:
+        members = (f"{name}:{_gemma_item(name, value)}" for name, value in _sorted(spec["items"]) if value is not None)
+        parts.append(f"items:{{{','.join(members)}}}")
+    if spec.get("nullable"):
+        parts.append("nullable:true")
+    if kind == "OBJECT":
+        own = {name: value for name, value in spec.items() if name not in _GEMMA_STANDARD}
+        parts.append(f"properties:{_gemma_properties(spec.get('properties', own))}")
+        if spec.get("required"):
+            parts.append(f"required:{_gemma_value(spec['required'])}")
+    return ",".join([*parts, f"type:{_gemma_text(kind)}"])
+
+
+_GEMMA_STANDARD = ("description", "type", "properties", "required", "nullable")
+
+
+def _gemma_item(name: str, value: Any) -> str:
+    """Return a member of the schema of an array's elements."""
+    if name == "properties":
+        return _gemma_properties(value)
+    if name == "type":
+        return _gemma_value(value.upper() if isinstance(value, str) else [kind.upper() for kind in value])
+    return _gemma_value(value)
+
+
+def _gemma_value(value: Any) -> str:
+    match value:
+        case str():
+            return _gemma_text(value)
+        case dict():
+            return (
+                "{"
+                + ",".join(
+                    f"{_gemma_text(name)}:{_gemma_value(member)}"
+                    for name, member in _sorted(cast("dict[str, Any]", value))
+                )
+                + "}"
+            )
+        case list() | tuple():
+            return f"[{','.join(map(_gemma_value, cast('list[Any]', value)))}]"
+        case _:
+            return json.dumps(value)
+
+
+def _gemma_text(text: str) -> str:
+    return f'<|"|>{text}<|"|>'
+
+
+def _sorted(members: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return members in the order of Jinja's `dictsort`."""
+    return sorted(members.items(), key=lambda member: member[0].lower())
+
+
 _TOOLS = _lines("<tools>\n", "</tools>")
 _TAGGED = _lines("<tools>\n", "</tools>", bare=True, around=("<tool>", "</tool>"))
 _FORMS: Mapping[ToolFormat, _Form] = {
@@ -101,7 +253,7 @@ _FORMS: Mapping[ToolFormat, _Form] = {
     "cohere": _array("```json\n", "\n```", bare=True),
     "olmo3": _array("<functions>", "</functions>", bare=True),
     "seed_oss": _array("Tool List:\n", ""),
-    "gpt_oss": lambda specs: typescript(_functions(specs)),
-    "gemma4": lambda specs: gemma4(_functions(specs)),
+    "gpt_oss": lambda specs: _typescript(_functions(specs)),
+    "gemma4": lambda specs: _gemma4(_functions(specs)),
     "opened_array": _array("<AVAILABLE_TOOLS>", "</AVAILABLE_TOOLS>", bare=True),
 }

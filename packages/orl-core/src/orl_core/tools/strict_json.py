@@ -15,7 +15,6 @@ from typing import Any, NoReturn, cast
 from orl_core.text import clean
 
 MAX_DEPTH = 64
-_PIECE = 4096  # characters that the decoder is given at first: its errors count lines from the beginning of what it has
 # What may be left of a text that ends inside a value: part of a word, a number or an escape.
 _CUT = re.compile(r"\s*(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-|\.|[eE][+-]?|\\?u?[0-9a-fA-F]{0,4})")
 _FIRST = frozenset('{["-0123456789tfnNI')
@@ -31,48 +30,40 @@ class NotJson(ValueError):
 
 
 def read_value(text: str, start: int) -> tuple[Any, int]:
-    """Return the JSON value at `start` of `text`, leading white space skipped, and the index after it.
-
-    The cost is that of the characters read, wherever in `text` they stand.
-
-    Raises:
-        NotJson: there is no such value; positions in the message count characters from `start`.
-    """
+    """Return the JSON value at `start` of `text`, leading white space skipped, and the index after it."""
     begin = skip_space(text, start)
     if text[begin : begin + 1] not in _FIRST:
         raise NotJson(f"Expecting value at character {begin - start}", cut=begin == len(text))
-    size = _PIECE
-    while True:
-        piece, last = text[begin : begin + size], begin + size >= len(text)
-        try:
-            value, end = _DECODER.raw_decode(piece)
-            if last or end < len(piece):
-                return _clean(value, 0), begin + end
-        except json.JSONDecodeError as exc:
-            cut = exc.msg.startswith("Unterminated") or _CUT.fullmatch(piece, exc.pos) is not None
-            if last or not cut:
-                message = f"{exc.msg.removesuffix(' at')} at character {begin + exc.pos - start}"
-                raise NotJson(message, cut=cut) from None
-        except RecursionError:
-            raise NotJson(f"nested deeper than {MAX_DEPTH} levels") from None
-        except NotJson:
-            raise
-        except ValueError:  # an integer of thousands of digits, which Python declines to convert
-            raise NotJson("a number has too many digits") from None
-        size *= 8
+    try:
+        value, end = _DECODER.raw_decode(text, begin)
+        return _clean(value, 0), end
+    except json.JSONDecodeError as exc:
+        cut = exc.msg.startswith("Unterminated") or _CUT.fullmatch(text, exc.pos) is not None
+        raise NotJson(f"{exc.msg.removesuffix(' at')} at character {exc.pos - start}", cut=cut) from None
+    except RecursionError:
+        raise NotJson(f"nested deeper than {MAX_DEPTH} levels") from None
+    except NotJson:
+        raise
+    except ValueError:  # an integer of thousands of digits, which Python declines to convert
+        raise NotJson("a number has too many digits") from None
 
 
 def read_all(text: str) -> Any:
-    """Return the JSON value that is the whole of `text`, white space around it aside.
-
-    Raises:
-        NotJson: it is none, or there is more.
-    """
+    """Return the JSON value that is the whole of `text`, white space around it aside."""
     value, end = read_value(text, 0)
     rest = skip_space(text, end)
     if rest < len(text):
         raise NotJson(f"text after the value at character {rest}")
     return value
+
+
+def read_rewritten(text: str) -> Any:
+    """Return the value of another notation that was rewritten as JSON."""
+    try:
+        return read_value(text, 0)[0]
+    except NotJson as exc:
+        wrong = str(exc).partition(" at character")[0]
+        raise NotJson(wrong.replace("property name enclosed in double quotes", "a string as key")) from None
 
 
 def skip_space(text: str, start: int) -> int:

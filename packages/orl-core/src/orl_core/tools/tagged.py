@@ -1,10 +1,10 @@
 """Calls in tags, a value in a tag of its own: Qwen3-Coder, Seed-OSS, MiniMax, DeepSeek V3.2, Hy3 and Kimi K3.
 
-A syntax says which tag stands at a mark. The order of tags is read here, once for all of them:
+A syntax says which tag a mark is. The order of tags is read here, once for all of them:
 
     open, then calls, then close;    a call: call, then values, then called;    a value: key, text, value end
 
-Values cannot be escaped in these formats, so a value is what stands between its two tags, and where another tag of the
+Values cannot be escaped in these formats, so a value is the text between its two tags, and if another tag of the
 format comes before the value's end the call is MALFORMED, never cut silently. The same goes for text between tags, a
 parameter twice, and a missing `called` tag. What ends with the text, or where a new block opens, is UNCLOSED; a block's
 own closing tag may be missing after its last call. Reasoning tags inside a block are text. After a failure reading goes
@@ -23,8 +23,7 @@ from orl_core.messages import FailureKind, ToolCall
 from orl_core.tools.strict_json import MAX_DEPTH, NotJson, read_all, read_value, skip_space
 
 if TYPE_CHECKING:
-    from orl_core.tools.marked import Mark
-    from orl_core.tools.scan import Scan
+    from orl_core.tools.scan import Mark, Scan
 
 
 Kind = Literal["open", "close", "call", "called", "key", "value end"]
@@ -50,7 +49,7 @@ class TagSyntax(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One way to write the tags. `tag` reads the tag at a mark; four others spell tags for messages.
 
     `strips_newline`: the format writes a value on lines of its own, so that one newline at either end is not its.
-    `json_body`: all arguments may stand as one JSON object where the first value would. `item`: values may hold
+    `json_body`: all arguments may be one JSON object in place of the first value. `item`: values may hold
     values, each ends with a tag of its own name, and `item` is the name of a list's elements.
     """
 
@@ -105,8 +104,8 @@ def read_block(scan: Scan, syntax: TagSyntax, opening: Tag) -> None:
         if stray or (ended and empty):
             unclosed = tag is None or tag.kind == "open"
             kind = FailureKind.UNCLOSED if unclosed else FailureKind.MALFORMED
-            found = "text" if stray else "nothing"
-            scan.fail(kind, f"there is {found} where {syntax.call} should stand", start)
+            found = "unexpected text in the block of tool calls" if stray else "the block of tool calls is empty"
+            scan.fail(kind, f"{found}; write {syntax.call}", start)
         empty = False
         if tag is None or tag.kind == "open":
             return
@@ -129,7 +128,7 @@ def _read_call(scan: Scan, syntax: TagSyntax, call: Tag) -> None:
     if call.name:
         scan.calls.append(ToolCall(name=call.name, arguments=arguments))
     else:
-        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name: write {syntax.call}", call.start)
+        scan.fail(FailureKind.MISSING_NAME, f"the tool call has no name; write {syntax.call}", call.start)
 
 
 def _arguments(scan: Scan, syntax: TagSyntax) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def _arguments(scan: Scan, syntax: TagSyntax) -> dict[str, Any]:
         start = scan.at
         tag = _next(scan, syntax, f"it has no {syntax.called}")
         if scan.text[start : tag.start].strip():
-            raise _Malformed(f"text stands where {syntax.key} should")
+            raise _Malformed(f"unexpected text; write {syntax.key}")
         if tag.kind == "called":
             return arguments
         _add(arguments, tag, _value(scan, tag, syntax))
@@ -159,9 +158,9 @@ def _add(members: dict[str, Any], tag: Tag, value: Any) -> None:
 def _value(scan: Scan, key: Tag, syntax: TagSyntax, depth: int = 0) -> Any:
     """Return the value of `key`, which has just been passed; its end is passed too."""
     if key.kind != "key":
-        raise _Malformed("a value ends that has not begun")
+        raise _Malformed(f"a parameter is closed before it is opened; write {syntax.key}")
     if not key.name:
-        raise _Malformed(f"a parameter has no name: write {syntax.key}")
+        raise _Malformed(f"a parameter has no name; write {syntax.key}")
     if depth == MAX_DEPTH:
         raise _Malformed(f"nested deeper than {MAX_DEPTH} levels")
     tag = _next(scan, syntax, _unfinished(key, syntax))
@@ -178,7 +177,7 @@ def _members(scan: Scan, key: Tag, first: Tag, syntax: TagSyntax, depth: int) ->
     place, tag = key.end, first
     while True:
         if scan.text[place : tag.start].strip():
-            raise _Malformed(f"text stands among the members of `{key.name}`")
+            raise _Malformed(f"unexpected text inside `{key.name}`")
         if _ends(tag, key, syntax):
             break
         pairs.append((tag, _value(scan, tag, syntax, depth + 1)))
@@ -201,7 +200,7 @@ def _unfinished(key: Tag, syntax: TagSyntax) -> str:
 
 
 def _body(scan: Scan) -> dict[str, Any]:
-    """Return the JSON object that stands here, passed; none where something else does."""
+    """Return the next JSON object, passed; an empty one if something else comes next."""
     if not scan.text.startswith("{", skip_space(scan.text, scan.at)):
         return {}
     try:
@@ -214,11 +213,7 @@ def _body(scan: Scan) -> dict[str, Any]:
 
 
 def _next(scan: Scan, syntax: TagSyntax, complaint: str) -> Tag:
-    """Return the next tag of a call, passed.
-
-    Raises:
-        _Malformed: there is none before the call or the block ends; the tag that ends it is not passed.
-    """
+    """Return the next tag of a call, passed."""
     tag = _to(scan, syntax, _ALL_TAGS)
     if tag is None or tag.kind == "open":
         raise _Unclosed(complaint)

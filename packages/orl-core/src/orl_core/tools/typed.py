@@ -13,9 +13,9 @@ The rules, the first that applies:
    an argument into a text without `tojson` print them so.
 6. Where null is allowed, `None` is null in a format whose template prints it so. Anything else stays a string.
 
-Allowed are the types of `type` (one or several), of the members of `enum` and `const`, of any branch of `anyOf` and
-`oneOf`, of all branches of `allOf`, of what a local `$ref` names, and null with `nullable`. A schema that says nothing
-of these, an unknown parameter's among them, allows everything. `additionalProperties` speaks for unknown parameters.
+Allowed are the types of `type` (one or several), of the members of `enum` and `const`, of any branch of `anyOf`,
+`oneOf` and `allOf`, of what a local `$ref` names, and null with `nullable`. A schema that says nothing of these, an
+unknown parameter's among them, allows everything. `additionalProperties` speaks for unknown parameters.
 """
 
 from __future__ import annotations
@@ -25,23 +25,21 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import structs
 
 from orl_core.messages import Action, ToolCall
-from orl_core.tools.python_literal import NotLiteral, after_space, read_literal
+from orl_core.tools.python_literal import after_space, read_literal
 from orl_core.tools.strict_json import NotJson, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from orl_core.messages import ToolSpec
 
 _ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
 _TEXT = frozenset({"string"})
-_COMBINING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 JSON_TYPES: dict[type[object], str] = {
     **{type(None): "null", bool: "boolean", str: "string", int: "integer", float: "number"},
     **{dict: "object", list: "array"},
 }
 _EMPTY: dict[str, Callable[[], Any]] = {"array": list, "object": dict, "null": lambda: None}
-_DEPTH = 32  # how far `$ref`, `anyOf` and the like are followed; a schema that goes on allows everything
 
 
 def typed(action: Action, tools: Sequence[ToolSpec], *, nested: bool = False, python: bool = False) -> Action:
@@ -49,7 +47,7 @@ def typed(action: Action, tools: Sequence[ToolSpec], *, nested: bool = False, py
 
     `nested`: a format that writes objects and lists as such, and no null. Their members are texts, each is typed by its
     own schema. Where no string is allowed, an empty text is an empty list, an empty object or null; where one is
-    allowed, `null` is that text. `python`: a format whose template prints null as `None`, also beside strings.
+    allowed, `null` is that text. `python`: a format whose template prints null as `None`, also if strings are allowed.
     """
     schemas = {tool.name: tool.parameters for tool in tools}
     calls = tuple(
@@ -63,14 +61,24 @@ def typed(action: Action, tools: Sequence[ToolSpec], *, nested: bool = False, py
     return structs.replace(action, calls=calls)
 
 
+def schema_of(value: Any) -> dict[str, Any]:
+    """Return the schema that states the types of a value and of all that it holds."""
+    schema: dict[str, Any] = {"type": _kind(value), "description": "A value."}
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        schema |= {"properties": {key: schema_of(member) for key, member in members.items()}, "required": [*members]}
+    elif isinstance(value, list):
+        schema["prefixItems"] = [schema_of(member) for member in cast("list[Any]", value)]
+    return schema
+
+
 class _Schema:
-    """One tool's schema. What a part of it allows is worked out once, so that no schema is slow, round or not."""
+    """One tool's schema."""
 
     def __init__(self, root: Any, *, nested: bool = False, python: bool = False) -> None:
         self._root = root
         self._nested = nested
         self._python = python
-        self._known: dict[int, frozenset[str]] = {}
 
     def arguments(self, texts: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments as the schema types them."""
@@ -102,14 +110,14 @@ class _Schema:
             return {name: self._value(part, self._member(name, schema)) for name, part in members.items()}
         if isinstance(written, list):
             parts = cast("list[Any]", written)
-            if len(parts) == 1 and "array" not in self._types(schema, 0):  # an object whose only member is `item`
+            if len(parts) == 1 and "array" not in self._types(schema):  # an object whose only member is `item`
                 return {"item": self._value(parts[0], self._member("item", schema))}
             return [self._value(part, self._element(index, schema)) for index, part in enumerate(parts)]
         return self._scalar(written, schema)
 
     def _scalar(self, text: str, schema: Any) -> Any:
         listed = [member for branch in self._branches(schema) for member in _listed(branch) or ()]
-        allowed = self._types(schema, 0)
+        allowed = self._types(schema)
         if allowed == _TEXT or text in listed:
             return text
         if self._python and text == "None" and "null" in allowed:
@@ -126,13 +134,8 @@ class _Schema:
             return text
         return value if _kind(value) in allowed and not isinstance(value, str) else text
 
-    def _branches(self, schema: Any) -> Iterable[dict[str, Any]]:
-        """Return `schema` and every object schema that it refers to or combines, each once."""
-        if isinstance(schema, dict) and _COMBINING.isdisjoint(cast("dict[str, Any]", schema)):
-            return (cast("dict[str, Any]", schema),)
-        return self._combined(schema)
-
-    def _combined(self, schema: Any) -> Iterator[dict[str, Any]]:
+    def _branches(self, schema: Any) -> Iterator[dict[str, Any]]:
+        """Yield `schema` and every object schema that it refers to or combines, each once."""
         waiting, seen = [schema], set[int]()
         while waiting:
             part = waiting.pop()
@@ -145,35 +148,17 @@ class _Schema:
             if "$ref" in branch:
                 waiting.append(self._named(branch["$ref"]))
 
-    def _types(self, schema: Any, depth: int) -> frozenset[str]:
-        """Return the JSON types that a schema allows; where there is `number` there is `integer`."""
-        if not isinstance(schema, dict) or depth == _DEPTH:
-            return _ALL
-        members = cast("dict[str, Any]", schema)
-        known = self._known.get(id(members))
-        if known is None:
-            self._known[id(members)] = _ALL  # what a schema that goes round says of itself
-            known = self._known[id(members)] = self._allowed(members, depth + 1) or _ALL
-        return known
-
-    def _allowed(self, schema: dict[str, Any], depth: int) -> frozenset[str]:
-        allowed = _ALL
-        if "type" in schema:
-            stated = _list(schema["type"]) or [schema["type"]]
-            allowed = frozenset(name for name in stated if isinstance(name, str)) & _ALL
-            allowed |= frozenset({"integer"}) if "number" in allowed else frozenset[str]()
-        if (listed := _listed(schema)) is not None:
-            allowed &= frozenset(map(_kind, listed))
-        if _COMBINING.isdisjoint(schema):
-            return allowed | frozenset({"null"}) if schema.get("nullable") is True else allowed
-        if "$ref" in schema:
-            allowed &= self._types(self._named(schema["$ref"]), depth)
-        for branch in _list(schema.get("allOf")):
-            allowed &= self._types(branch, depth)
-        for key in ("anyOf", "oneOf"):
-            if branches := _list(schema.get(key)):
-                allowed &= frozenset[str]().union(*(self._types(branch, depth) for branch in branches))
-        return allowed | frozenset({"null"}) if schema.get("nullable") is True else allowed
+    def _types(self, schema: Any) -> frozenset[str]:
+        """Return the JSON types that a schema allows. If it allows `number`, it allows `integer`."""
+        allowed = frozenset[str]()
+        for branch in self._branches(schema):
+            stated = _list(branch.get("type")) or [branch.get("type")]
+            types = frozenset(name for name in stated if isinstance(name, str)) & _ALL
+            types |= frozenset({"integer"}) if "number" in types else types
+            if (listed := _listed(branch)) is not None:
+                types = (types or _ALL) & frozenset(map(_kind, listed))
+            allowed |= types | (frozenset({"null"}) if branch.get("nullable") is True else types)
+        return allowed or _ALL
 
     def _named(self, reference: Any) -> Any:
         """Resolve a local reference (`#/$defs/Name`); return True, which allows everything, where it names nothing."""
@@ -192,7 +177,7 @@ def _python(text: str) -> Any:
     """Return the boolean, None, list or dict that `text` spells in Python, or `text` itself."""
     try:
         value, end = read_literal(text, 0)
-    except NotLiteral:
+    except NotJson:
         return text
     whole = after_space(text, end) == len(text)
     return cast("Any", value) if whole and isinstance(value, bool | list | dict | None) else text

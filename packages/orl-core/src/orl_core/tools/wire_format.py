@@ -1,17 +1,17 @@
 """A wire format: its delimiters, and the readers of what they open.
 
-It knows marks, text, reasoning and order, and nothing of what stands inside a block.
+It knows marks, text, reasoning and order, and nothing of the inside of a block.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from orl_core.messages import ToolCall, ToolSpec
-from orl_core.tools.marked import Marked
-from orl_core.tools.scan import Parsed, Scan
+from orl_core.messages import ToolSpec
+from orl_core.tools.scan import Marked, Parsed, Scan
 from orl_core.tools.tagged import TagSyntax, read_block
 from orl_core.tools.typed import typed
 
@@ -26,7 +26,7 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tags. `bare`: reads calls that no delimiter opens, at the start of the text and after reasoning; nothing if there
     are none. `text_frames`: delimiters around text, part of nothing. `prepared`: changes the marks before they are
     read. `unopened`: an action may begin with the end of reasoning. `carries_texts`: arguments are texts, typed by the
-    tool's schema; `nested` and `python` as for `typed`. `write`: writes a call as a system prompt teaches it.
+    tool's schema; `nested` and `python` as for `typed`.
     """
 
     delimiters: tuple[str, ...]
@@ -40,14 +40,9 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     carries_texts: bool = False
     nested: bool = False
     python: bool = False
-    write: Callable[[ToolCall], str] | None = None
 
     def within(self, frame: WireFormat) -> WireFormat:
-        """Return a format of these calls, among the reasoning and the text frames of a model's own format `frame`.
-
-        Raises:
-            RenderError: calls of this format cannot stand in another one.
-        """
+        """Return a format of these calls, among the reasoning and the text frames of a model's own format `frame`."""
         calls = [text for text in self.delimiters if text not in {*self.thinking, *self.text_frames}]
 
         def prepared(marked: Marked) -> Marked:
@@ -108,11 +103,21 @@ class WireFormat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             scan.tell("calls")
 
 
+def bare(reader: Reader, opening: re.Pattern[str]) -> Reader:
+    """Return a reader of calls that no delimiter opens: they begin with `opening`, or there are none."""
+
+    def read(scan: Scan) -> None:
+        if opening.match(scan.text, scan.at):
+            reader(scan)
+
+    return read
+
+
 def frame(_: Scan) -> None:
-    """Read nothing: the delimiter stands around calls."""
+    """Read nothing: the delimiter is around calls."""
 
 
 def _begins_with(scan: Scan, delimiter: str) -> bool:
-    """Return whether nothing but white space stands before the first mark, and it is `delimiter`."""
+    """Return whether the first mark is `delimiter`, with nothing but white space before it."""
     first = scan.marks[0] if scan.marks else None
     return first is not None and first.delimiter == delimiter and not scan.text[: first.start].strip()

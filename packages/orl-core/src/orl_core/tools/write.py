@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from orl_core.errors import RenderError
 from orl_core.messages import Action, ToolCall, ToolSpec
 from orl_core.tools import ToolFormat, parse, tool_format
-from orl_core.tools.typed import JSON_TYPES
+from orl_core.tools.typed import JSON_TYPES, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,29 +34,13 @@ def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002
     """
     name = tool_format(format)
     text = _WRITERS[name](call)
-    read = parse(text, name, tools=[_spec_of(call)])
+    read = parse(text, name, tools=[ToolSpec(name=call.name, parameters=schema_of(call.arguments))])
     if read != Action(calls=(call,)):
         raise RenderError(
             f"the format `{name}` cannot express the call of `{call.name}`: an argument holds one of its delimiters, "
             "or a name or a value that it cannot write. Change the argument, or use a format that writes JSON"
         )
     return text
-
-
-def _spec_of(call: ToolCall) -> ToolSpec:
-    """Return a tool whose schema states the types that the arguments have."""
-    return ToolSpec(name=call.name, parameters=_schema_of(call.arguments))
-
-
-def _schema_of(value: Any) -> dict[str, Any]:
-    kind = cast("type[object]", type(value))
-    schema: dict[str, Any] = {"type": JSON_TYPES.get(kind, "null")}
-    if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
-        schema["properties"] = {key: _schema_of(member) for key, member in members.items()}
-    elif isinstance(value, list):
-        schema["prefixItems"] = [_schema_of(member) for member in cast("list[Any]", value)]
-    return schema
 
 
 def _json(value: Any) -> str:
