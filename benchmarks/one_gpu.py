@@ -42,7 +42,7 @@ from orl_trl.settings import CHECKPOINTING, grpo_config
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_process import Launch, SglangProcess
 from orl_trl.trainer import quiet_trl, trainer_of
-from orl_trl.weight_sync import CudaIpcSync, SharedMemorySync
+from orl_trl.weights import WeightSender
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -164,8 +164,8 @@ def stand_in() -> Generator[str]:
 
 @contextmanager
 def sglang(folder: Path) -> Generator[str]:
-    extra = tuple(os.environ.get("SGLANG_OPTIONS", "").split())
-    launch = Launch(model=str(folder), context_tokens=32_768, memory_share=0.4, memory_saver=False, extra=extra)
+    extra = ("--mem-fraction-static", "0.4", *os.environ.get("SGLANG_OPTIONS", "").split())
+    launch = Launch(model=str(folder), context_tokens=32_768, memory_saver=False, extra=extra)
     with SglangProcess(launch, folder, os.environ) as process:
         yield process.url
 
@@ -235,13 +235,12 @@ def syncs_to(url: str, model: Any, *, small: bool) -> dict[str, float]:
     """Return the seconds of each way to send the weights, once it has run before."""
     control = SglangControl(url)
     seconds: dict[str, float] = {}
-    with SharedMemorySync(control) as shared:
-        ways = (
-            {"sync, shared memory": shared} if small else {"sync, shared memory": shared, "sync": CudaIpcSync(control)}
-        )
-        for name, sync in ways.items():
-            sync(model, "0")
-            _, seconds[name] = timed(lambda sync=sync: sync(model, "1"))
+    with TemporaryDirectory() as folder:
+        ways = {"sync, checkpoint": False} if small else {"sync, checkpoint": False, "sync": True}
+        for name, handles in ways.items():
+            sender = WeightSender(control, Path(folder), handles=handles)
+            sender.send(model, "0")
+            _, seconds[name] = timed(lambda sender=sender: sender.send(model, "1"))
     return seconds
 
 

@@ -11,7 +11,7 @@ import torch
 from orl_core.errors import ConfigError
 from orl_trl.lora import ADAPTER, base_of, check_rank, lora_config, policy_weights
 from orl_trl.trainer import quiet_trl, train
-from orl_trl.weight_sync import SharedMemorySync
+from orl_trl.weights import WeightSender
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
@@ -53,8 +53,8 @@ def test_policy_weights_are_those_of_the_merged_model(model: Qwen3ForCausalLM, a
 
 
 def test_an_engine_beside_training_gets_the_merged_weights(adapted: Any, tmp_path: Path):
-    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
-        sync(base_of(adapted), "1")
+    with served() as (server, control):
+        WeightSender(control, tmp_path).send(base_of(adapted), "1")
         merged = dict(policy_weights(adapted))
         assert all(torch.equal(weight, merged[name].to(torch.bfloat16)) for name, weight in server.state.items())
 

@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[Any, str, Any]] = {
 ELSEWHERE = {
     "backend": "who reads this",
     "model": "tests/trl/test_training.py",
-    "engine": "tests/trl/test_engine_choice.py",
+    "engine": "tests/trl/test_engine_plan.py",
     "load": "tests/trl/test_resume.py",
     "task_data": "tests/launcher",
     "wandb_project": "tests/trl/test_settings.py",

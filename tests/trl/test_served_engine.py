@@ -21,7 +21,7 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import SglangServer
-from orl_trl.engine_choice import Choice
+from orl_trl.engine_plan import EngineChoice
 from orl_trl.engines import started
 from orl_trl.rollouts import BatchEngine, Rollouts
 from orl_trl.served_engine import RESTARTS, SYNC_SECONDS, ServedEngine, Server
@@ -29,7 +29,7 @@ from orl_trl.settings import grpo_config
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_process import LOG, Launch
 from orl_trl.trainer import plan_of, train
-from orl_trl.weight_sync import SharedMemorySync
+from orl_trl.weights import WeightSender
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from tests.trl.fakes import Player, by_row, make_run, rows, summary
@@ -39,15 +39,15 @@ from tests.trl.test_sglang_process import gone
 STAND_IN = Launch(
     model="m", context_tokens=4096, program=(sys.executable, "-m", "orl_testing.sglang"), memory_saver=True
 )
-Opened = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[BatchEngine]]
+Opened = Callable[[Run, PreTrainedModel, EngineChoice], AbstractContextManager[BatchEngine]]
 
 
 @contextmanager
 def engine_over(
     model: PreTrainedModel, server: SglangServer, control: SglangControl, folder: Path
 ) -> Generator[ServedEngine]:
-    with SharedMemorySync(control, folder) as sync:
-        yield ServedEngine(model, Server(url=server.url, context_tokens=4096, releases=True), sync)
+    sender = WeightSender(control, folder / "weights")
+    yield ServedEngine(model, Server(url=server.url, context_tokens=4096, releases=True), sender)
 
 
 def opening(server: SglangServer, control: SglangControl, folder: Path) -> Opened:
@@ -92,8 +92,8 @@ def test_generations_name_the_step_of_their_weights(checkpoint: Path, tmp_path: 
 
 
 def test_weights_that_the_engine_has_are_not_sent_again(model: Qwen3ForCausalLM, tmp_path: Path):
-    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
-        engine = ServedEngine(model, Server(url=server.url, context_tokens=4096), sync)
+    with served() as (server, control):
+        engine = ServedEngine(model, Server(url=server.url, context_tokens=4096), WeightSender(control, tmp_path))
         for version, sent in (("0", 1), ("0", 1), ("1", 2)):
             with engine.batch(version):
                 assert len(server.weights) == sent
@@ -130,8 +130,8 @@ def child_of(run: Run, model: PreTrainedModel, launch: Launch = STAND_IN) -> Abs
 
 
 def pid_of(engine: ServedEngine) -> int:
-    assert engine._child is not None
-    return engine._child.process.pid or 0
+    assert engine._process is not None
+    return engine._process.pid or 0
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path
     killed: list[int] = []
 
     @contextmanager
-    def open_engine(run: Run, model: PreTrainedModel, choice: Choice) -> Generator[BatchEngine]:
+    def open_engine(run: Run, model: PreTrainedModel, choice: EngineChoice) -> Generator[BatchEngine]:
         with child_of(run, model) as engine:
             engines.append(engine)
             yield engine

@@ -88,9 +88,9 @@ def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
             os.killpg(server.pid or 0, signal.SIGKILL)
             assert gone(server.pid) or server.ended
             if not last:
-                server.restart("second", "1")
+                server.restart(Path("second"), "1")
         with pytest.raises(EngineError, match="twice"):
-            server.restart("third", "2")
+            server.restart(Path("third"), "2")
     assert (tmp_path / LOG).read_text("utf-8").split("\n")[-2].startswith("second")
 
 

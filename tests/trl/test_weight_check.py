@@ -16,7 +16,7 @@ from orl_trl.served_engine import ServedEngine, Server
 from orl_trl.sglang_control import SglangControl
 from orl_trl.trainer import quiet_trl, train
 from orl_trl.weight_check import METRIC, engine_name, fingerprints
-from orl_trl.weight_sync import SharedMemorySync
+from orl_trl.weights import WeightSender
 from peft import LoraConfig, get_peft_model
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
@@ -50,15 +50,15 @@ def syncing(
     model: PreTrainedModel, server: Loaded, control: SglangControl, folder: Path, *, exact: bool = True
 ) -> Generator[Callable[[], ServedEngine]]:
     """Yield what sends the weights as they are, checked."""
-    with SharedMemorySync(control, folder) as shared:
-        engine = ServedEngine(model, Server(url=server.url, context_tokens=4096, exact=exact), shared)
-        versions = iter(range(10_000))
+    server_of_run = Server(url=server.url, context_tokens=4096, exact=exact)
+    engine = ServedEngine(model, server_of_run, WeightSender(control, folder))
+    versions = iter(range(10_000))
 
-        def sync() -> ServedEngine:
-            with engine.batch(str(next(versions))):
-                return engine
+    def sync() -> ServedEngine:
+        with engine.batch(str(next(versions))):
+            return engine
 
-        yield sync
+    yield sync
 
 
 def frozen(server: Loaded) -> Tamper:
@@ -152,7 +152,7 @@ def test_engine_without_checksums_says_so_once(
         server.shows = False
         sync()
         sync()
-    assert [record.message.count("checksums") for record in caplog.records] == [1]
+    assert [record.message.count("checksum") for record in caplog.records] == [1]
 
 
 def base_weights(weights: Weights) -> Tamper:

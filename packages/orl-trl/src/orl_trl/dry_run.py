@@ -23,7 +23,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.checkpoints import check_start, order_of, start_of
 from orl_trl.disk import disk_report
-from orl_trl.engines import engine_of, share_of, unready
+from orl_trl.engine_plan import engine_of
+from orl_trl.engines import unready
 from orl_trl.local import TINY
 from orl_trl.lora import check_rank
 from orl_trl.memory import report
@@ -67,7 +68,7 @@ def plan_run(run: Run) -> Plan:
     config = config_of(model)
     memory, disk = MemoryReport(table=UNSEEN.format(model)), MemoryReport()
     if config:
-        memory = report(run, settings, config, gpu_memory(), share_of(run, engine))
+        memory = report(run, settings, config, gpu_memory(), engine.memory_share)
         disk = disk_report(run, settings, config)
     notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes, *disk.notes)
     return Plan(

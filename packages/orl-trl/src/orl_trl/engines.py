@@ -1,56 +1,26 @@
-"""Open the engine that a run has chosen: the model itself, an SGLang beside it, or the one at an address.
-
-A child's log and, where shared memory is small, its weights are in the run's folder.
-"""
+"""Open the engine that a run has chosen: the model itself, an SGLang beside it, or the one at an address."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from ipaddress import ip_address
-from urllib.parse import urlsplit
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.sglang.client import Timeouts
 from transformers import PreTrainedModel
 
 from orl_trl.engine import InProcessEngine
-from orl_trl.engine_choice import Choice, choose_engine, this_machine
+from orl_trl.engine_plan import EngineChoice
 from orl_trl.rollouts import BatchEngine
-from orl_trl.served_engine import Child, ServedEngine, Server
+from orl_trl.served_engine import ServedEngine, Server
 from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_options import PREFIX, options_of
-from orl_trl.sglang_process import MEMORY_SHARE, SHARE, Launch, SglangProcess, environment_for
-from orl_trl.weight_sync import CudaIpcSync, FirstThatWorks, SharedMemorySync, named_as_saved, room_for
-
-
-def engine_of(run: Run, parameters: int | None) -> Choice:
-    """Choose the engine of a run on this machine.
-
-    Raises:
-        ConfigError: SGLang is wanted and cannot run here, or it has options and is not started.
-    """
-    choice = choose_engine(run.config.trainer.engine, parameters, this_machine())
-    options = options_of(run.config.trainer.own_flags, run.extra).sglang
-    if options and choice.engine != "sglang":
-        option = options[0].replace("--", PREFIX, 1)
-        raise ConfigError(f"{option} is for an SGLang that trl starts, but {choice}. Leave it out")
-    return choice
-
-
-def share_of(run: Run, choice: Choice) -> float | None:
-    """Return the share of the GPU that the engine takes beside training; None where the model itself is the engine."""
-    if choice.engine != "sglang":
-        return None if choice.engine == "transformers" else 0.0
-    words = iter(options_of(run.config.trainer.own_flags, run.extra).sglang)
-    given = [word.partition("=")[2] or next(words, "") for word in words if word.startswith(MEMORY_SHARE)]
-    try:
-        return float(given[-1]) if given else SHARE
-    except ValueError:
-        return SHARE  # SGLang refuses it in its own words
+from orl_trl.sglang_process import START_SECONDS, Launch, SglangProcess, environment_for
+from orl_trl.weights import WeightSender, named_as_saved
 
 
 def unready(url: str) -> str:
@@ -61,82 +31,64 @@ def unready(url: str) -> str:
 
 
 @contextmanager
-def open_engine(run: Run, model: PreTrainedModel, choice: Choice) -> Generator[BatchEngine]:
+def open_engine(run: Run, model: PreTrainedModel, choice: EngineChoice) -> Generator[BatchEngine]:
     """Open the engine `choice` of a run, which samples for `model`.
 
     Raises:
-        EngineError: SGLang does not start, or does not answer.
+        ConfigError: the SGLang at the address does not answer.
+        EngineError: SGLang does not start.
     """
     if choice.engine == "transformers":
         yield InProcessEngine(model)
-    elif choice.engine == "sglang":
-        with started(run, model, launch_of(run, model)) as engine:
+    elif not choice.url:
+        with started(run, model, launch_of(run, model, choice.options)) as engine:
             yield engine
+    elif problem := unready(choice.url):
+        raise ConfigError(problem)
     else:
-        with reached(run, model, choice.url) as engine:
-            yield engine
+        patience = Timeouts(retry=run.config.rollout.patience)
+        server = Server(url=choice.url, context_tokens=_context_of(run, model), timeouts=patience)
+        with _weights_folder(run) as folder:
+            yield ServedEngine(model, server, WeightSender(SglangControl(choice.url), folder))
 
 
-def launch_of(run: Run, model: PreTrainedModel) -> Launch:
+def launch_of(run: Run, model: PreTrainedModel, options: tuple[str, ...]) -> Launch:
     """Return the SGLang to start for a run of `model`, from the checkpoint that it was loaded from."""
-    config = run.config
     return Launch(
         model=str(model.name_or_path),
-        context_tokens=_context_of(config, model),
-        seed=config.trainer.seed,
+        context_tokens=_context_of(run, model),
+        seed=run.config.trainer.seed,
         memory_saver=find_spec("torch_memory_saver") is not None,
-        extra=options_of(config.trainer.own_flags, run.extra).sglang,
+        extra=options,
     )
 
 
 @contextmanager
 def started(run: Run, model: PreTrainedModel, launch: Launch) -> Generator[ServedEngine]:
-    """Start the SGLang `launch`, which ends with the block.
-
-    Raises:
-        EngineError: it does not start.
-    """
-    process = SglangProcess(launch, run.folder, environment_for(run.config))
-    control = SglangControl(process.url)
-    with SharedMemorySync(control, room_for(model, run.folder.absolute())) as shared, process:
-        by_handle = model.device.type == "cuda" and named_as_saved(model)
-        sync = FirstThatWorks(CudaIpcSync(control), shared) if by_handle else shared
+    """Start the SGLang `launch`, which ends with the block."""
+    with SglangProcess(launch, run.folder, environment_for(run.config)) as process, _weights_folder(run) as folder:
+        handles = model.device.type == "cuda" and named_as_saved(model)
+        # A first start takes longer than the absence of an engine that runs.
+        timeouts = Timeouts(retry=max(run.config.rollout.patience, START_SECONDS), first=START_SECONDS)
         server = Server(
             url=process.url,
             context_tokens=launch.context_tokens,
             releases=launch.memory_saver,
             exact=True,
-            patience=run.config.rollout.patience,
+            timeouts=timeouts,
         )
-        yield ServedEngine(model, server, sync, Child(process, shared))
+        sender = WeightSender(SglangControl(process.url), folder, handles=handles)
+        yield ServedEngine(model, server, sender, process)
 
 
 @contextmanager
-def reached(run: Run, model: PreTrainedModel, url: str) -> Generator[ServedEngine]:
-    """Use the SGLang at `url`. Weights go through shared memory to this machine, else through the run's folder.
-
-    Raises:
-        ConfigError: it does not answer.
-    """
-    if problem := unready(url):
-        raise ConfigError(problem)
-    control = SglangControl(url)
-    folder = run.folder.absolute()
-    with SharedMemorySync(control, room_for(model, folder) if _is_here(url) else folder) as shared:
-        context = _context_of(run.config, model)
-        server = Server(url=url, context_tokens=context, patience=run.config.rollout.patience)
-        yield ServedEngine(model, server, shared)
+def _weights_folder(run: Run) -> Generator[Path]:
+    """Make the folder through which an engine gets weights, and remove it with the block."""
+    with TemporaryDirectory(prefix="weights-", dir=run.folder.absolute(), ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
-def _context_of(config: RunConfig, model: PreTrainedModel) -> int:
+def _context_of(run: Run, model: PreTrainedModel) -> int:
     """Return the ids of the context. SGLang does not start with more than the model was made for."""
     made_for: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return min(context_tokens_of(config), made_for or context_tokens_of(config))
-
-
-def _is_here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return min(context_tokens_of(run.config), made_for or context_tokens_of(run.config))

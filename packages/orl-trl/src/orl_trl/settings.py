@@ -19,10 +19,10 @@ from transformers import HfArgumentParser, Trainer
 from transformers.training_args import OptimizerNames
 from trl.trainer.grpo_config import GRPOConfig
 
+from orl_trl.engine_plan import split_options
 from orl_trl.importance import check_correction
 from orl_trl.local import TINY
 from orl_trl.owned import NAMES, OWNED
-from orl_trl.sglang_options import options_of
 from orl_trl.tracking import tracked_by
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     }
     defaults["max_completion_length"] = run.config.rollout.turn_tokens
     defaults["report_to"] = ["wandb"] if tracked_by(config).mode else "none"
-    given = options_of(config.own_flags, run.extra)
-    merged = {**defaults, **_flags(given.flags, given.extra)}
+    _, flags = split_options(config.own_flags, run.extra)
+    merged = {**defaults, **_flags(flags)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
     if merged["num_generations"] < 2:
@@ -143,21 +143,15 @@ def _check_several_rows(settings: Mapping[str, Any], setting: str) -> None:
         )
 
 
-def _flags(flags: Mapping[str, str | float | bool | None], extra: Sequence[str]) -> dict[str, Any]:
-    """Return the values of flags and command line by GRPOConfig's fields. A null flag stands for nothing."""
-    argv = [f"--{name.removeprefix('--')}={_text(value)}" for name, value in flags.items() if value is not None]
+def _flags(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of flags by GRPOConfig's fields."""
     parser = _Parser([cast("DataClassType", GRPOConfig)], allow_abbrev=False, add_help=False)
-    named = vars(parser.parse_args([*argv, *extra]))
+    named = vars(parser.parse_args(words))
     for name in sorted(named.keys() & OWNED.keys()):
         raise ConfigError(f"the flag `{name}` is refused: {OWNED[name]}. Leave it out")
     if "gradient_checkpointing" in named:
         named[CHECKPOINTING] = named.pop("gradient_checkpointing")
     return named
-
-
-def _text(value: str | float | bool) -> str:
-    """Return a flag's value as on a command line; YAML's 2 arrives here as 2.0."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _defaults(parameters: int, lora_rank: int | None) -> dict[str, Any]:

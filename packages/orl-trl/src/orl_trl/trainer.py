@@ -35,8 +35,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from orl_trl.checkpoints import WholeCheckpoints, check_start, order_of, start_of
-from orl_trl.engine_choice import Choice
-from orl_trl.engines import engine_of, open_engine, share_of
+from orl_trl.engine_plan import EngineChoice, engine_of
+from orl_trl.engines import open_engine
 from orl_trl.importance import correct_ratios
 from orl_trl.local import load_model
 from orl_trl.lora import check_rank, lora_config
@@ -49,7 +49,7 @@ from orl_trl.training import Training
 logger = logger_of("orl")
 
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
-OpenEngine = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[BatchEngine]]
+OpenEngine = Callable[[Run, PreTrainedModel, EngineChoice], AbstractContextManager[BatchEngine]]
 
 
 def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine = open_engine) -> None:
@@ -68,7 +68,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
         choice = engine_of(run, model.num_parameters())
         say(str(choice))
         settings = grpo_config(run, parameters=model.num_parameters())
-        check_memory(run, settings, model.config.to_dict(), share_of(run, choice))
+        check_memory(run, settings, model.config.to_dict(), choice.memory_share)
         plan = plan_of(run, settings)
         start = start_of(run.config.trainer.load, settings, order_of(settings, list(plan.tasks)))
         interrupt.check()

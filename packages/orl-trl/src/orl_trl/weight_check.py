@@ -9,7 +9,8 @@ found by the logprobs of what the run sampled (`importance.check_difference`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from functools import cache
 
 import torch
 from msgspec import Struct
@@ -38,25 +39,24 @@ def fingerprints(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
 
     Sums of bits times odd factors, modulo 2^64: linear, and computed where the weight is.
     """
-    names: list[str] = []
-    hashes: list[Tensor] = []
-    factors: dict[torch.device, Tensor] = {}
-    for name, weight in weights:
-        if weight.device not in factors:
-            drawn = torch.randint(-(2**62), 2**62, (_CHUNK,), generator=torch.Generator().manual_seed(0))
-            factors[weight.device] = (2 * drawn + 1).to(weight.device)
-        names.append(name)
-        hashes.append(_hash(weight.detach(), factors[weight.device]).cpu())
-    return dict(zip(names, torch.stack(hashes).tolist(), strict=True)) if hashes else {}
+    return {name: _hash(weight.detach()) for name, weight in weights}
 
 
-def _hash(weight: Tensor, factors: Tensor) -> Tensor:
-    """Return the hash of one weight, int64 [], without a copy of it on another device."""
+def _hash(weight: Tensor) -> int:
+    """Return the hash of one weight, without a copy of it on another device."""
+    factors = _factors(weight.device)
     sent = weight.to(SENT).view(torch.int16) if weight.is_floating_point() else weight
     total = factors.new_zeros(())
     for chunk in sent.reshape(-1).split(_CHUNK):
         total = total * _PRIME + (chunk.long() * factors[: chunk.numel()]).sum()
-    return total
+    return int(total)
+
+
+@cache
+def _factors(device: torch.device) -> Tensor:
+    """Return odd factors, int64 [_CHUNK]."""
+    drawn = torch.randint(-(2**62), 2**62, (_CHUNK,), generator=torch.Generator().manual_seed(0))
+    return (2 * drawn + 1).to(device)
 
 
 def engine_name(name: str, known: Collection[str]) -> str | None:
@@ -69,11 +69,14 @@ def engine_name(name: str, known: Collection[str]) -> str | None:
     return EMBEDDINGS if name == HEAD and EMBEDDINGS in known else None
 
 
-class _Seen(Struct, frozen=True, kw_only=True):
-    """Fingerprints of the trainer, and the checksums of each rank of the engine, after one sync."""
+Shown = tuple[Checksums, ...]  # by rank of the engine
+
+
+class _Sync(Struct, frozen=True):
+    """Fingerprints of the trainer and checksums of the engine after one sync."""
 
     sent: dict[str, int]
-    shown: tuple[Checksums, ...]
+    shown: Shown
 
 
 class WeightCheck:
@@ -86,13 +89,12 @@ class WeightCheck:
     def __init__(self, control: SglangControl, *, exact: bool) -> None:
         self._control = control
         self._exact = exact
-        self._first: _Seen | None = None  # of this engine
-        self._last: _Seen | None = None
-        self._said = False
+        self._before: tuple[_Sync, ...] = ()  # the first sync of this engine, and the latest
+        self._warned = False
 
     def restarted(self) -> None:
         """Forget the engine's checksums: another process begins anew."""
-        self._first = self._last = None
+        self._before = ()
 
     def after_sync(self, sent: dict[str, int]) -> dict[str, float]:
         """Compare the changes since the sync before, and since the first: an engine must not go back to the base model.
@@ -102,69 +104,48 @@ class WeightCheck:
         Raises:
             EngineError: other tensors changed in the engine than in the trainer.
         """
-        shown = self._control.checksums()
-        self._say_once(sent, shown)
-        if not shown:
+        now = _Sync(sent, self._control.checksums())
+        self._warn_once(now)
+        if not now.shown:
             self.restarted()
             return {}
-        first, last, now = self._first, self._last, _Seen(sent=sent, shown=shown)
-        self._first, self._last = first or now, now
-        for before in filter(None, (last, first)):
-            if fault := _difference(before, now, exact=self._exact and not _quantised(shown[0])):
-                raise EngineError(
-                    f"after a sync of weights, {fault}. SGLang does not compute with the weights of the trainer. "
-                    "Continue from the last checkpoint with --load; if it happens again, set trainer.engine to "
-                    "transformers"
-                )
-        return {METRIC: float(len(_changes(last.shown, shown).union))} if last else {}
-
-    def _say_once(self, sent: Collection[str], shown: Sequence[Checksums]) -> None:
-        """Say in one line what this engine cannot show."""
-        if self._said:
-            return
-        self._said = True
-        if not shown:
-            logger.warning("SGLang shows no checksums of its weights: only logprobs of sampled token ids are compared")
-        elif hidden := [name for name in sent if engine_name(name, shown[0]) is None]:
-            logger.warning(
-                "SGLang shows no checksum of %d of %d weights, such as %s", len(hidden), len(sent), hidden[0]
+        before, self._before = self._before, (*self._before[:1], now)
+        exact = self._exact and not any("scale" in name or "qweight" in name for name in now.shown[0])
+        for fault in filter(None, (_difference(sync, now, exact=exact) for sync in before)):
+            raise EngineError(
+                f"after a sync of weights, {fault}. SGLang does not compute with the weights of the trainer. "
+                "Continue from the last checkpoint with --load; if it happens again, set trainer.engine to transformers"
             )
+        return {METRIC: float(len(set[str]().union(*_changed(before[-1].shown, now.shown))))} if before else {}
+
+    def _warn_once(self, now: _Sync) -> None:
+        """Name the weights that this engine does not show."""
+        hidden = [name for name in now.sent if not now.shown or engine_name(name, now.shown[0]) is None]
+        if hidden and not self._warned:
+            logger.warning(
+                "SGLang shows no checksum of %d of %d weights, such as %s", len(hidden), len(now.sent), hidden[0]
+            )
+        self._warned = True
 
 
-class _Changes:
-    """Names of the engine's tensors that changed: in any rank, and those that only some ranks changed."""
-
-    def __init__(self, ranks: Sequence[set[str]], replicated: set[str]) -> None:
-        self.union = set[str]().union(*ranks)
-        self.stale = {name for name in self.union & replicated if not all(name in rank for rank in ranks)}
+def _changed(old: Shown, new: Shown) -> list[set[str]]:
+    """Return the engine's tensors that changed, by rank."""
+    pairs = zip(old, new, strict=False)
+    return [{name for name, value in now.items() if before.get(name) != value} for before, now in pairs]
 
 
-def _changes(old: Sequence[Checksums], new: Sequence[Checksums]) -> _Changes:
-    ranks = [
-        {name for name, value in now.items() if before.get(name) != value}
-        for before, now in zip(old, new, strict=False)
-    ]
-    first, *others = old
-    replicated = {name for name, value in first.items() if all(rank.get(name) == value for rank in others)}
-    return _Changes(ranks, replicated)
-
-
-def _quantised(shown: Checksums) -> bool:
-    return any("scale" in name or "qweight" in name for name in shown)
-
-
-def _difference(before: _Seen, now: _Seen, *, exact: bool) -> str:
+def _difference(before: _Sync, now: _Sync, *, exact: bool) -> str:
     """Return how the changes of trainer and engine differ, in words; empty if they agree."""
-    found, known = _changes(before.shown, now.shown), now.shown[0]
-    changed = [name for name, value in now.sent.items() if before.sent.get(name) != value]
-    fed = {name: engine_name(name, known) for name in now.sent}
-    judged = {name for name in fed.values() if name is not None}
-    expected = {name for name in map(fed.get, changed) if name is not None}
-    missing = expected - found.union if exact else set[str]() if found.union & judged else expected
-    if missing:
-        return f"{len(missing)} of {len(expected)} changed tensors did not change in SGLang, such as {min(missing)}"
-    if extra := (found.union & judged) - expected:
-        return f"{len(extra)} tensors changed in SGLang and not in the trainer, such as {min(extra)}"
-    if found.stale:
-        return f"{len(found.stale)} tensors changed in some ranks of SGLang only, such as {min(found.stale)}"
+    fed = {name: engine_name(name, now.shown[0]) for name in now.sent}
+    expected = {fed[name] for name, value in now.sent.items() if before.sent.get(name) != value} - {None}
+    ranks = _changed(before.shown, now.shown)
+    found = set[str | None]().union(*ranks) & set(fed.values())
+    if missing := expected - found if exact or not found else None:
+        return f"{len(missing)} of {len(expected)} changed tensors did not change in SGLang, such as {missing.pop()}"
+    if extra := found - expected:
+        return f"{len(extra)} tensors changed in SGLang and not in the trainer, such as {extra.pop()}"
+    first, *others = before.shown
+    alike = {name for name, value in first.items() if all(rank.get(name) == value for rank in others)}
+    if stale := alike & set[str]().union(*ranks) - set.intersection(*ranks):
+        return f"{len(stale)} tensors changed in some ranks of SGLang only, such as {stale.pop()}"
     return ""
