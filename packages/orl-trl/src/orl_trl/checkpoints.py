@@ -7,14 +7,13 @@ tasks depends on, and refuses a checkpoint that would continue in another way th
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-import torch
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.memory.report import GIB
@@ -37,17 +36,22 @@ ORDER = "orl_order.json"
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """Values that a run and the one that continues it share. `tasks` is a digest of their keys.
+    """Settings that a run and the one that continues it share. `tasks` is a digest of their keys; "" is not known.
 
-    "" is a value that is not known. The order of the tasks depends on all but `optimizer`.
+    The order of the tasks depends on the first five.
     """
 
     seed: int
     rollout_batch_size: int
     n_samples: int
     updates: int
-    tasks: str = ""
-    optimizer: str = ""
+    tasks: str
+    optimizer: str
+    lr: float
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_eps: float
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -68,6 +72,11 @@ def order_of(settings: GRPOConfig, tasks: Sequence[str] = ()) -> Order:
         updates=updates_per_step(settings),
         tasks=sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
         optimizer=optimizer_of(settings),
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        adam_beta1=settings.adam_beta1,
+        adam_beta2=settings.adam_beta2,
+        adam_eps=settings.adam_epsilon,
     )
 
 
@@ -107,36 +116,19 @@ def start_of(load: str | None, settings: GRPOConfig, order: Order) -> Start | No
     if found is None:
         return None
     folder = Path(load or "").expanduser()
-    for name, before, now in _changes(folder, settings, order):
+    with boundary(ConfigError, f"reading {folder / ORDER}"):
+        before = msgspec.convert(read_object(folder / ORDER), Order)
+    for name, now in structs.asdict(order).items():
+        if now in ("", then := getattr(before, name)):
+            continue
         if name == "tasks":
             raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")
-        raise ConfigError(f"--load {load}: its run has `{name}` {before}, and this one {now}. Set it as it was")
+        raise ConfigError(f"--load {load}: its run has `{name}` {then}, and this one {now}. Set it as it was")
     done = int(read_object(folder / STATE).get("global_step", 0))
     if done >= settings.max_steps:
         step = done // order.updates
         raise ConfigError(f"--load {load}: it has {step} steps already. Set --num-rollout to more than {step}")
     return Start(folder=folder, step=done // order.updates, model=found.model)
-
-
-def _changes(folder: Path, settings: GRPOConfig, order: Order) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what the checkpoint and this run have differently: the name, the value before, the value now."""
-    noted = structs.asdict(msgspec.convert(read_object(folder / ORDER), Order))
-    for name, now in structs.asdict(order).items():
-        if noted[name] != now and "" not in (noted[name], now):
-            yield name, noted[name], now
-    with boundary(ConfigError, f"reading {folder / 'optimizer.pt'}"):
-        saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
-    group: dict[str, Any] = saved["param_groups"][0]
-    wanted = {
-        "initial_lr": settings.learning_rate,
-        "betas": (settings.adam_beta1, settings.adam_beta2),
-        "eps": settings.adam_epsilon,
-        "weight_decay": settings.weight_decay,
-    }
-    named = {"initial_lr": "lr", "betas": "adam_beta1, adam_beta2", "eps": "adam_eps"}
-    for name, now in wanted.items():
-        if name in group and group[name] != now:
-            yield named.get(name, name), group[name], now
 
 
 @contextmanager
