@@ -66,14 +66,6 @@ def test_draws_follow_the_distribution_not_the_checkpoint(model: Qwen3ForCausalL
     assert (counts > 0).sum() > 3  # the checkpoint's top_k
 
 
-def test_a_seed_repeats_the_draws(model: Qwen3ForCausalLM):
-    batch = [SamplingRequest(token_ids=(number, 7), max_new_tokens=6) for number in range(8)]
-    torch.manual_seed(3)
-    first = sample(model, batch)
-    torch.manual_seed(3)
-    assert sample(model, batch) == first
-
-
 def test_the_model_is_left_as_it_was(model: Qwen3ForCausalLM):
     model.train()
     defaults = model.generation_config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +64,14 @@ def plan_run(run: Run) -> Plan:
         f"trains {what} with {optimizer_of(settings)}, in micro-batches of {ids} ids",
     )
     unseen = "" if parameters else f"not checked: the model {model}, which is not on this machine yet"
-    config = config_of(model)
     memory, disk = MemoryReport(table=UNSEEN.format(model)), MemoryReport()
-    if config:
+    if config := config_of(model):
         memory = report(run, settings, config, gpu_memory(), engine.memory_share)
         disk = disk_report(run, settings, config)
     notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes, *disk.notes)
     return Plan(
         command="\n".join(filter(None, lines)),
-        problems=tuple(
-            dict.fromkeys(filter(None, [unready(engine.url), *_missing_keys(run.config), *memory.problems]))
-        ),
+        problems=tuple(filter(None, (unready(engine.url), _missing_key(run.config), *memory.problems))),
         notes=tuple(filter(None, notes)),
         memory="\n".join(filter(None, (memory.table, disk.table))),
         engine=str(engine),
@@ -108,8 +104,7 @@ def config_of(model: str) -> dict[str, Any] | None:
         return None
 
 
-def _missing_keys(config: RunConfig) -> Iterator[str]:
-    """Yield the keys that the environments need and this process does not have."""
-    for environment in config.environments.values():
-        if (environment.base_url is None or environment.send_api_key) and not api_key():
-            yield f"not set in the environment: {PLATFORM_KEY}"
+def _missing_key(config: RunConfig) -> str:
+    """Name the key that an environment needs and this process does not have."""
+    needed = any(one.base_url is None or one.send_api_key for one in config.environments.values())
+    return f"not set in the environment: {PLATFORM_KEY}" if needed and not api_key() else ""
