@@ -34,7 +34,7 @@ from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from tests.trl.fakes import Player, by_row, make_run, rows, summary
 from tests.trl.stand_in import served
-from tests.trl.test_sglang_process import gone
+from tests.trl.test_sglang_process import gone, pid_of
 
 STAND_IN = Launch(
     model="m", context_tokens=4096, program=(sys.executable, "-m", "orl_testing.sglang"), memory_saver=True
@@ -129,9 +129,9 @@ def child_of(run: Run, model: PreTrainedModel, launch: Launch = STAND_IN) -> Abs
     return started(run, model, launch)
 
 
-def pid_of(engine: ServedEngine) -> int:
+def pid_of_child(engine: ServedEngine) -> int:
     assert engine._process is not None
-    return engine._process.pid or 0
+    return pid_of(engine._process)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path
 
     def kill(key: str) -> None:
         if key == "train/2/3":
-            killed.append(pid_of(engines[0]))
+            killed.append(pid_of_child(engines[0]))
             os.killpg(killed[0], signal.SIGKILL)
 
     train(run, Before(run.config, kill).open, open_engine)
@@ -159,7 +159,7 @@ def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path
     assert second["toy/Env/rollouts"] == second["toy/Env/judged"] == 8
     assert summary(run)["steps"] == 2
     assert (run.folder / LOG).is_file()
-    assert gone(pid_of(engines[0]))
+    assert gone(pid_of_child(engines[0]))
 
 
 class Before(Player):
@@ -175,7 +175,7 @@ class Before(Player):
 
 
 def kill_and_serve(engine: ServedEngine) -> None:
-    os.killpg(pid_of(engine), signal.SIGKILL)
+    os.killpg(pid_of_child(engine), signal.SIGKILL)
     engine.serve(until=Future[None]())
 
 
@@ -186,6 +186,6 @@ def test_deaths_without_a_batch_between_stop_the_run(model: Qwen3ForCausalLM, ch
         for version in ("0", "1"):  # each death follows a batch that was served
             with engine.batch(version):
                 pass
-            os.killpg(pid_of(engine), signal.SIGKILL)
+            os.killpg(pid_of_child(engine), signal.SIGKILL)
         with engine.batch("2"), pytest.raises(EngineError, match="twice"):
             kill_and_serve(engine)

@@ -41,6 +41,11 @@ def gone(process: int | None) -> bool:
     return not psutil.pid_exists(process or 0)
 
 
+def pid_of(server: SglangProcess) -> int:
+    assert server.process is not None
+    return server.process.pid
+
+
 def members(group: int | None) -> list[int]:
     found: list[int] = []
     for process in psutil.pids():
@@ -74,7 +79,7 @@ def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
 def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
     with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
         assert SglangControl(server.url).healthy()
-        group = server.pid
+        group = pid_of(server)
         assert members(group)
         assert group != os.getpgid(0)
     assert not members(group)
@@ -85,8 +90,8 @@ def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
     with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
         for last in (False, True):
             assert not server.ended
-            os.killpg(server.pid or 0, signal.SIGKILL)
-            assert gone(server.pid) or server.ended
+            os.killpg(pid_of(server), signal.SIGKILL)
+            assert gone(pid_of(server)) or server.ended
             if not last:
                 server.restart(Path("second"), "1")
         with pytest.raises(EngineError, match="twice"):
@@ -137,7 +142,7 @@ def test_a_run_killed_by_force_leaves_no_engine(tmp_path: Path):
         "from orl_trl.sglang_process import Launch, SglangProcess\n"
         "launch = Launch(model='m', context_tokens=64, program=(sys.executable, '-m', 'orl_testing.sglang'))\n"
         "with SglangProcess(launch, Path(sys.argv[1]), os.environ) as server:\n"
-        "    print(server.pid, flush=True); signal.pause()"
+        "    print(server.process.pid, flush=True); signal.pause()"
     )
     group = killed(parent, str(tmp_path))
     assert gone(group)

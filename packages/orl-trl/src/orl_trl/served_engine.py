@@ -7,10 +7,9 @@ while it is started again. It knows neither tasks nor the loss.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -94,15 +93,12 @@ class ServedEngine:
             EngineError: the server died again before it served a batch.
             Exception: whatever `until` raises.
         """
-        awake = threading.Event()
-        until.add_done_callback(lambda _: awake.set())
-        with interrupt.notified(awake.set):
-            while not until.done():
-                interrupt.check()
-                if self._died():
-                    with self._timed():
-                        self._restart(self._version or "")
-                awake.wait(POLL_SECONDS)
+        while not until.done():
+            interrupt.check()
+            if self._died():
+                with self._timed():
+                    self._restart(self._version or "")
+            wait((until,), POLL_SECONDS)
         return until.result()
 
     def _prepare(self, version: str) -> None:

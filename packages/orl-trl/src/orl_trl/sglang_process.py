@@ -84,7 +84,7 @@ def environment_for(config: RunConfig) -> dict[str, str]:
 class SglangProcess:
     """A server of its own at `url`. A context manager; entering waits until the server is healthy.
 
-    `folder` is the run's. Use it on the main thread.
+    `folder` is the run's. `process` leads the group of all its processes. Use it on the main thread.
     """
 
     def __init__(self, launch: Launch, folder: Path, environment: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ class SglangProcess:
         self._environment = environment
         self._log = folder / LOG
         self._port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._life = ExitStack()
         self._restarted = False  # since the last batch that it served
         self.url = f"http://127.0.0.1:{self._port}"
@@ -105,14 +105,9 @@ class SglangProcess:
         self._life.close()
 
     @property
-    def pid(self) -> int | None:
-        """Return the id of the process, which is also that of its group."""
-        return self._process and self._process.pid
-
-    @property
     def ended(self) -> bool:
         """Return whether the server died."""
-        return self._process is None or self._process.poll() is not None
+        return self.process is None or self.process.poll() is not None
 
     def ends(self) -> bool:
         """Wait DEATH_SECONDS for the end of a server that has failed. Return whether it died."""
@@ -142,7 +137,7 @@ class SglangProcess:
     def _start(self, launch: Launch) -> None:
         command, began = guarded(command_of(launch, self._port)), time.monotonic()
         with ExitStack() as starting:
-            self._process = starting.enter_context(running(command, self._environment, log=self._log, hidden=()))
+            self.process = starting.enter_context(running(command, self._environment, log=self._log, hidden=()))
             if self._becomes_healthy(began):
                 self._life = starting.pop_all()
                 say(f"SGLang is ready at {self.url} after {time.monotonic() - began:.1f} s")
