@@ -37,11 +37,12 @@ from orl_trl.engine import InProcessEngine
 from orl_trl.local import load_model
 from orl_trl.loop_thread import LoopThread
 from orl_trl.memory import sizes_of, training
-from orl_trl.rollouts import Rollouts, TrainingPlan
+from orl_trl.rollouts import Rollouts
 from orl_trl.settings import CHECKPOINTING, grpo_config
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_process import Launch, SglangProcess
 from orl_trl.trainer import quiet_trl, trainer_of
+from orl_trl.training_plan import TrainingPlan
 from orl_trl.weights import WeightSender
 from rich.console import Console
 from rich.table import Table

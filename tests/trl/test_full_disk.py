@@ -12,7 +12,8 @@ import pytest
 from orl_core.errors import OrlError, RunAborted
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.contract import Run
-from orl_trl.checkpoints import WholeCheckpoints, check_start
+from orl_trl.checkpoints import WholeCheckpoints
+from orl_trl.resume import check_start
 from orl_trl.trainer import train
 from transformers import AutoModelForCausalLM
 

@@ -11,10 +11,11 @@ from datasets import Dataset
 from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_trl.engine import InProcessEngine
-from orl_trl.importance import MODES, Difference, Synchronized, importance_ratios
+from orl_trl.importance import Difference, Synchronized, importance_ratios
 from orl_trl.rollouts import Rollouts
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from orl_trl.settings import MODES, grpo_config
+from orl_trl.trainer import quiet_trl, trainer_of
+from orl_trl.training_plan import plan_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer import grpo_trainer
 from trl.trainer.grpo_config import GRPOConfig

@@ -17,7 +17,8 @@ from orl_trl.micro_batches import micro_batches, rows_of
 from orl_trl.out_of_memory import is_out_of_memory
 from orl_trl.rollouts import Rollouts
 from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, train, trainer_of
+from orl_trl.trainer import quiet_trl, train, trainer_of
+from orl_trl.training_plan import plan_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer

@@ -13,7 +13,7 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, RELEASE, checkpoint_in
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_trl.checkpoints import STATE, STATES
+from orl_trl.resume import STATE, STATES
 from orl_trl.trainer import train
 from transformers import AutoModelForCausalLM
 

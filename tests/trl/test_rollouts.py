@@ -14,7 +14,8 @@ from orl_core.errors import RunAborted, SessionError
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.results.outcome import outcome_of
 from orl_trl.engine import InProcessEngine
-from orl_trl.rollouts import Rollouts, TrainingPlan, columns_of
+from orl_trl.rollouts import Rollouts, columns_of
+from orl_trl.training_plan import TrainingPlan
 from transformers import Qwen3ForCausalLM
 
 from tests.kit.strategies import trajectories

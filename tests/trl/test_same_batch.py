@@ -33,7 +33,8 @@ from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl.engine import InProcessEngine
 from orl_trl.rollouts import Rollouts, columns_of
 from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from orl_trl.trainer import quiet_trl, trainer_of
+from orl_trl.training_plan import plan_of
 from transformers import AutoModelForCausalLM
 
 from tests.miles.miniature import Sample as MilesSample

@@ -21,14 +21,16 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import SglangServer
+from orl_trl.batch_engine import BatchEngine
 from orl_trl.engine_plan import EngineChoice
 from orl_trl.engines import started
-from orl_trl.rollouts import BatchEngine, Rollouts
+from orl_trl.rollouts import Rollouts
 from orl_trl.served_engine import RESTARTS, SYNC_SECONDS, ServedEngine, Server
 from orl_trl.settings import grpo_config
 from orl_trl.sglang_control import SglangControl
 from orl_trl.sglang_process import LOG, Launch
-from orl_trl.trainer import plan_of, train
+from orl_trl.trainer import train
+from orl_trl.training_plan import plan_of
 from orl_trl.weights import WeightSender
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 

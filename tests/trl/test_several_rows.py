@@ -19,10 +19,10 @@ from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl import several_rows
 from orl_trl.engine import InProcessEngine
-from orl_trl.importance import MODES
 from orl_trl.rollouts import Rollouts
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from orl_trl.settings import MODES, grpo_config
+from orl_trl.trainer import quiet_trl, trainer_of
+from orl_trl.training_plan import plan_of
 from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 
 from tests.trl.distance import ROUNDING, distance

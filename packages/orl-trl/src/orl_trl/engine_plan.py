@@ -17,9 +17,9 @@ from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 
 from orl_trl.local import TINY
+from orl_trl.sglang_process import MEMORY_SHARE, SHARE
 
 PREFIX = "--sglang-"
-MEMORY_SHARE, SHARE = "--mem-fraction-static", 0.5
 # Options that orl sets. One GPU trains and samples, so SGLang runs on it alone.
 _OWNED = (
     "model model-path host port context-length dtype random-seed weight-version skip-tokenizer-init "

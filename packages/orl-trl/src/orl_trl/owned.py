@@ -9,9 +9,10 @@ from dataclasses import fields
 
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.importance import FIELDS
-
 NAMES = frozenset(field.name for field in fields(GRPOConfig))
+CORRECTION = frozenset(
+    f"vllm_importance_sampling_{name}" for name in ("correction", "mode", "clip_max", "clip_min", "cap")
+)  # of GRPOConfig, obeyed with every engine
 
 _GROUPS = {
     "orl measures, by the section `eval`": (
@@ -28,7 +29,7 @@ _GROUPS = {
     "TRL does not sample, orl's engine does, by `temperature` and `top_p`": (
         "cache_implementation generation_kwargs min_p repetition_penalty top_k "
         "transformers_continuous_batching_config use_transformers_continuous_batching use_transformers_paged use_vllm "
-        + " ".join(sorted(name for name in NAMES - FIELDS if name.startswith("vllm_")))
+        + " ".join(sorted(name for name in NAMES - CORRECTION if name.startswith("vllm_")))
     ),
     "orl loads `model`, and no code that it brings": "model_init_kwargs trust_remote_code",
     "orl trains, in an order of its own, and writes to the run's folder": (

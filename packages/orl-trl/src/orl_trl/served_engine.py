@@ -45,7 +45,7 @@ class Server(Struct, frozen=True, kw_only=True):
 
 
 class ServedEngine:
-    """`orl_trl.rollouts.BatchEngine` over an SGLang, which samples for `model` with the weights of `sender`.
+    """`BatchEngine` over an SGLang, which samples for `model` with the weights of `sender`.
 
     `process` is None if someone else serves it.
     """

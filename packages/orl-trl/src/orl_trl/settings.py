@@ -20,7 +20,6 @@ from transformers.training_args import OptimizerNames
 from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.engine_plan import split_options
-from orl_trl.importance import check_correction
 from orl_trl.local import TINY
 from orl_trl.owned import NAMES, OWNED
 from orl_trl.tracking import tracked_by
@@ -35,6 +34,8 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
     "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4},
 }
+# Ways to weigh the loss by the ratio of both policies; TRL's default comes first.
+MODES = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
 LORA_LR = 10  # times: adapters need larger steps than the weights that they change
 MEANS_OVER_IDS = ("dapo", "cispo")  # values of `loss_type` that count each trained id of a batch once, whatever its row
@@ -99,7 +100,7 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
         raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
     if config.lora_rank and not merged["use_cpu"] and not merged["bf16"]:
         raise ConfigError("`lora_rank` keeps the weights below the adapters in bf16. Leave `bf16` out")
-    check_correction(merged)
+    _check_correction(merged)
     if run.config.several_rows:
         _check_several_rows(merged, run.config.several_rows)
     merged.update(_batches(config, merged))
@@ -121,6 +122,22 @@ def _check_optimizer(config: TrainerConfig, settings: GRPOConfig) -> None:
     options = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_eps": "eps"}
     for name in (name for name in options if getattr(config, name) is not None and options[name] not in taken):
         raise ConfigError(f"--optimizer {config.optimizer} does not take `{name}`. Remove one of them")
+
+
+def _check_correction(settings: Mapping[str, Any]) -> None:
+    """Refuse fields of GRPOConfig that TRL would refuse in the middle of a run, or only with vLLM.
+
+    Raises:
+        ConfigError: the mode does not exist, or the loss does not take it.
+    """
+    mode = settings.get("vllm_importance_sampling_mode", MODES[0])
+    if mode not in MODES:
+        raise ConfigError(f"`vllm_importance_sampling_mode` is {mode}. Set one of: {', '.join(MODES)}")
+    corrected = settings.get("vllm_importance_sampling_correction", True)
+    if corrected and settings.get("loss_type") == "vespo" and mode.startswith("sequence"):
+        raise ConfigError(
+            f"`loss_type: vespo` does not take `vllm_importance_sampling_mode: {mode}`. Set it to token_truncate"
+        )
 
 
 def _check_several_rows(settings: Mapping[str, Any], setting: str) -> None:

@@ -25,13 +25,13 @@ from orl_rollout.secrets.entries import all_entries
 from orl_rollout.secrets.secrets import PLATFORM_KEY
 from orl_rollout.signals import interrupt
 
-from orl_trl.engine_plan import MEMORY_SHARE, SHARE
 from orl_trl.sglang_control import SglangControl
 
 logger = logger_of("orl")
 
 LOG = "engine.log"  # in the run's folder
 PROGRAM = (sys.executable, "-m", "sglang.launch_server")
+MEMORY_SHARE, SHARE = "--mem-fraction-static", 0.5
 START_SECONDS = 900.0  # a first start compiles kernels
 DEATH_SECONDS = 20.0  # from the end of its HTTP server to that of its processes
 REPORT_SECONDS = 15.0  # between two lines about the wait
