@@ -145,7 +145,7 @@ def test_correction_is_trls_default(tmp_path: Path) -> None:
         ({"loss_type": "vespo"}, "token_truncate"),
         ({"vllm_server_port": 8000}, "vllm_server_port"),
         ({"cache_implementation": "static"}, "cache_implementation"),
-        ({"num_generations_eval": 4}, "eval.samples"),
+        ({"num_generations_eval": 4}, "num_generations_eval"),
     ],
 )
 def test_flag_that_has_no_effect_is_refused(tmp_path: Path, flags: dict[str, Any], said: str) -> None:
