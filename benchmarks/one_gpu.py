@@ -33,17 +33,17 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import SglangServer
-from orl_trl.engine import InProcessEngine
-from orl_trl.local import load_model
-from orl_trl.loop_thread import LoopThread
-from orl_trl.memory import sizes_of, training
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import CHECKPOINTING, grpo_config
-from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_process import Launch, SglangProcess
-from orl_trl.trainer import quiet_trl, trainer_of
-from orl_trl.training_plan import TrainingPlan
-from orl_trl.weights import WeightSender
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.engine.local_model import load_model
+from orl_trl.engine.loop_thread import LoopThread
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.sglang_process import Launch, SglangProcess
+from orl_trl.engine.weights import WeightSender
+from orl_trl.run_plan.gpu_memory import sizes_of, training
+from orl_trl.run_plan.settings import CHECKPOINTING, grpo_config
+from orl_trl.run_plan.training_plan import TrainingPlan
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, trainer_of
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen3Config

@@ -29,13 +29,13 @@ from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
 from orl_core.errors import EngineError
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.signals import interrupt
-from orl_trl.engines import started
-from orl_trl.importance import check_difference
-from orl_trl.local import load_model
-from orl_trl.lora import base_of, lora_config
-from orl_trl.served_engine import ServedEngine
-from orl_trl.sglang_process import Launch
-from orl_trl.weights import WeightSender
+from orl_trl.engine.local_model import load_model
+from orl_trl.engine.lora import base_of, lora_config
+from orl_trl.engine.open_engine import started
+from orl_trl.engine.served_engine import ServedEngine
+from orl_trl.engine.sglang_process import Launch
+from orl_trl.engine.weights import WeightSender
+from orl_trl.training.importance import check_difference
 from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, PreTrainedModel
 

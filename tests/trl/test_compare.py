@@ -14,8 +14,8 @@ from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedEngine
-from orl_trl.rollouts import Rollouts
-from orl_trl.training_plan import TrainingPlan
+from orl_trl.run_plan.training_plan import TrainingPlan
+from orl_trl.training.rollouts import Rollouts
 
 from tests.kit.trajectories import FakeJudge, ended
 

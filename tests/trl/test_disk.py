@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 from orl_trl import plan
-from orl_trl.disk import MIB, checkpoint_of
-from orl_trl.dry_run import config_of
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import train
+from orl_trl.run_plan.disk import MIB, checkpoint_of
+from orl_trl.run_plan.dry_run import config_of
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.training.training_run import train
 
 from tests.kit.small_disk import fill, small_disk
 from tests.trl.fakes import Player, by_row, make_run

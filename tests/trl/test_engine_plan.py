@@ -10,10 +10,10 @@ from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 from orl_trl import plan
-from orl_trl.engine_plan import OWNED, EngineChoice, choose_engine, engine_of, split_options
-from orl_trl.engines import launch_of
-from orl_trl.local import TINY
-from orl_trl.sglang_process import SHARE, command_of
+from orl_trl.engine.engine_plan import OWNED, EngineChoice, choose_engine, engine_of, split_options
+from orl_trl.engine.local_model import TINY
+from orl_trl.engine.open_engine import launch_of
+from orl_trl.engine.sglang_process import SHARE, command_of
 from transformers import Qwen3ForCausalLM
 
 from tests.trl.fakes import make_run

@@ -10,12 +10,12 @@ import torch
 from datasets import Dataset
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_trl.engine import InProcessEngine
-from orl_trl.importance import Difference, Synchronized, importance_ratios
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import MODES, grpo_config
-from orl_trl.trainer import quiet_trl, trainer_of
-from orl_trl.training_plan import plan_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.settings import MODES, grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.importance import Difference, Synchronized, importance_ratios
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer import grpo_trainer
 from trl.trainer.grpo_config import GRPOConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 import trl.kernels.chunked_logprob
 import trl.trainer.utils
-from orl_trl.memory import TILE_TOKENS, TILE_WIDTH
+from orl_trl.run_plan.gpu_memory import TILE_TOKENS, TILE_WIDTH
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 from orl_core.errors import ConfigError
-from orl_trl.lora import ADAPTER, base_of, check_rank, lora_config, policy_weights
-from orl_trl.trainer import quiet_trl, train
-from orl_trl.weights import WeightSender
+from orl_trl.engine.lora import ADAPTER, base_of, check_rank, lora_config, policy_weights
+from orl_trl.engine.weights import WeightSender
+from orl_trl.training.training_run import quiet_trl, train
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import Qwen3ForCausalLM

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import ConfigError
-from orl_trl.engine import InProcessEngine
-from orl_trl.micro_batches import micro_batches, rows_of
-from orl_trl.out_of_memory import is_out_of_memory
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import quiet_trl, train, trainer_of
-from orl_trl.training_plan import plan_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.engine.out_of_memory import is_out_of_memory
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.micro_batches import micro_batches, rows_of
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, train, trainer_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -198,7 +198,7 @@ def test_negative_control_rows_that_count_alike_change_the_gradient(
 ):
     monkeypatch.setattr(trainer, "loss_type", "bnpo")
     expected, *_ = of_trl(trainer, batch)
-    monkeypatch.setattr("orl_trl.micro_batches.BY_IDS", ())
+    monkeypatch.setattr("orl_trl.training.micro_batches.BY_IDS", ())
     trainer.micro_batch_tokens = 60
     trainer.training_step(trainer.model, batch)
     off = distance(gradients(trainer), expected)

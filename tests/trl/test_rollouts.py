@@ -13,9 +13,9 @@ from orl_core.config import EnvironmentConfig
 from orl_core.errors import RunAborted, SessionError
 from orl_core.trajectory import StopReason, Trajectory
 from orl_rollout.results.outcome import outcome_of
-from orl_trl.engine import InProcessEngine
-from orl_trl.rollouts import Rollouts, columns_of
-from orl_trl.training_plan import TrainingPlan
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.training_plan import TrainingPlan
+from orl_trl.training.rollouts import Rollouts, columns_of
 from transformers import Qwen3ForCausalLM
 
 from tests.kit.strategies import trajectories

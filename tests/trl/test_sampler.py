@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orl_trl.sampler import SamplingRequest, sample
+from orl_trl.engine.sampler import SamplingRequest, sample
 from transformers import Qwen3ForCausalLM
 
 ids = st.lists(st.integers(0, 599), min_size=1, max_size=40).map(tuple)

@@ -21,17 +21,17 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import SglangServer
-from orl_trl.batch_engine import BatchEngine
-from orl_trl.engine_plan import EngineChoice
-from orl_trl.engines import started
-from orl_trl.rollouts import Rollouts
-from orl_trl.served_engine import RESTARTS, SYNC_SECONDS, ServedEngine, Server
-from orl_trl.settings import grpo_config
-from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_process import LOG, Launch
-from orl_trl.trainer import train
-from orl_trl.training_plan import plan_of
-from orl_trl.weights import WeightSender
+from orl_trl.engine.batch_engine import BatchEngine
+from orl_trl.engine.engine_plan import EngineChoice
+from orl_trl.engine.open_engine import started
+from orl_trl.engine.served_engine import RESTARTS, SYNC_SECONDS, ServedEngine, Server
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.sglang_process import LOG, Launch
+from orl_trl.engine.weights import WeightSender
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import train
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from tests.trl.fakes import Player, by_row, make_run, rows, summary

@@ -3,14 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orl_trl.tracking
+import orl_trl.run_plan.trackers
 import pytest
 import torch
 import wandb
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_trl.settings import grpo_config, updates_per_step
-from orl_trl.tracking import tracking
+from orl_trl.run_plan.settings import grpo_config, updates_per_step
+from orl_trl.run_plan.trackers import tracking
 
 from tests.trl.fakes import make_run
 
@@ -165,15 +165,15 @@ def test_wandb_is_used_with_a_key_or_if_asked(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.usefixtures("no_login")
 def test_tracker_that_is_not_installed_is_refused_if_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(orl_trl.tracking, "find_spec", lambda _module: None)
+    monkeypatch.setattr(orl_trl.run_plan.trackers, "find_spec", lambda _module: None)
     asked: dict[str, Any]
     for asked in ({"wandb_project": "mine"}, {"tensorboard": True}):
         with pytest.raises(ConfigError, match="is not installed"):
             settings(tmp_path, **asked)
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     made = make_run(tmp_path, "m").config.trainer
-    assert orl_trl.tracking.tracked_by(made).mode is None
-    assert "wandb" in orl_trl.tracking.tracked_by(made).note
+    assert orl_trl.run_plan.trackers.tracked_by(made).mode is None
+    assert "wandb" in orl_trl.run_plan.trackers.tracked_by(made).note
 
 
 @pytest.mark.slow

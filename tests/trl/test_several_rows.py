@@ -17,12 +17,12 @@ from orl_core.messages import Action, ToolResult
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_trl import several_rows
-from orl_trl.engine import InProcessEngine
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import MODES, grpo_config
-from orl_trl.trainer import quiet_trl, trainer_of
-from orl_trl.training_plan import plan_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.settings import MODES, grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training import several_rows
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 
 from tests.trl.distance import ROUNDING, distance

@@ -15,8 +15,8 @@ from msgspec import structs
 from orl_core.config import decode_config
 from orl_core.errors import EngineError
 from orl_rollout.run_folder.process import guarded
-from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
 
 SERVER = """
 import http.server, os, sys
@@ -139,7 +139,7 @@ def test_a_guard_passes_the_exit_code_on(program: str, code: int):
 def test_a_run_killed_by_force_leaves_no_engine(tmp_path: Path):
     parent = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from orl_trl.sglang_process import Launch, SglangProcess\n"
+        "from orl_trl.engine.sglang_process import Launch, SglangProcess\n"
         "launch = Launch(model='m', context_tokens=64, program=(sys.executable, '-m', 'orl_testing.sglang'))\n"
         "with SglangProcess(launch, Path(sys.argv[1]), os.environ) as server:\n"
         "    print(server.process.pid, flush=True); signal.pause()"

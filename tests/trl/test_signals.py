@@ -16,8 +16,8 @@ import msgspec
 import pytest
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.signals import interrupt
-from orl_trl.checkpoints import WholeCheckpoints
-from orl_trl.trainer import train
+from orl_trl.training.training_run import train
+from orl_trl.training.whole_checkpoints import WholeCheckpoints
 from transformers import AutoModelForCausalLM
 
 from tests.trl.fakes import Player, by_row, make_run, rows, summary

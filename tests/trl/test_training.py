@@ -22,12 +22,12 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
-from orl_trl.engine import InProcessEngine
-from orl_trl.resume import RANDOM
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import quiet_trl, runtime_of, train, trainer_of
-from orl_trl.training_plan import plan_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.resume import RANDOM
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, runtime_of, train, trainer_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

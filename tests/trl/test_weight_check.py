@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 import torch
 from orl_core.errors import EngineError
-from orl_trl.lora import base_of, lora_config, policy_weights
-from orl_trl.served_engine import ServedEngine, Server
-from orl_trl.sglang_control import SglangControl
-from orl_trl.trainer import quiet_trl, train
-from orl_trl.weight_check import METRIC, engine_name, fingerprints
-from orl_trl.weights import WeightSender
+from orl_trl.engine.lora import base_of, lora_config, policy_weights
+from orl_trl.engine.served_engine import ServedEngine, Server
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.weight_check import METRIC, engine_name, fingerprints
+from orl_trl.engine.weights import WeightSender
+from orl_trl.training.training_run import quiet_trl, train
 from peft import LoraConfig, get_peft_model
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 

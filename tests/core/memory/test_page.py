@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orl_core.memory import EngineLoad, Recipe, Sharding, rollouts_that_fit, shape_of, token_bytes, training_memory
 from orl_core.memory.training import EAGER, FP32_ADAMW, FUSED, MEGATRON
-from orl_trl.memory import OneGpu, training
+from orl_trl.run_plan.gpu_memory import OneGpu, training
 
 from tests.kit.model_shapes import QWEN3
 

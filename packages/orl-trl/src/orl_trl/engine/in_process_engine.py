@@ -20,7 +20,7 @@ from orl_core.trajectory import Generation
 from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel
 
-from orl_trl.sampler import SampledTokens, SamplingRequest, sample
+from orl_trl.engine.sampler import SampledTokens, SamplingRequest, sample
 
 T = TypeVar("T")
 

@@ -14,13 +14,13 @@ from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import Timeouts
 from transformers import PreTrainedModel
 
-from orl_trl.batch_engine import BatchEngine
-from orl_trl.engine import InProcessEngine
-from orl_trl.engine_plan import EngineChoice
-from orl_trl.served_engine import ServedEngine, Server
-from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_process import START_SECONDS, Launch, SglangProcess, environment_for
-from orl_trl.weights import WeightSender, named_as_saved
+from orl_trl.engine.batch_engine import BatchEngine
+from orl_trl.engine.engine_plan import EngineChoice
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.engine.served_engine import ServedEngine, Server
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.sglang_process import START_SECONDS, Launch, SglangProcess, environment_for
+from orl_trl.engine.weights import WeightSender, named_as_saved
 
 
 def unready(url: str) -> str:

@@ -19,8 +19,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad as pad_rows
 
-from orl_trl.importance import Difference, check_difference, importance_ratios
-from orl_trl.rollouts import Rollouts
+from orl_trl.training.importance import Difference, check_difference, importance_ratios
+from orl_trl.training.rollouts import Rollouts
 
 _FILLER = Datum(task_key="", rollout_id="", prompt=(0,), response=(0,), sampled=(0,), loss_mask=(0,), logprobs=(0.0,))
 

@@ -20,11 +20,11 @@ from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel
 
-from orl_trl.lora import policy_weights
-from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_process import SglangProcess
-from orl_trl.weight_check import WeightCheck, fingerprints
-from orl_trl.weights import WeightSender
+from orl_trl.engine.lora import policy_weights
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.sglang_process import SglangProcess
+from orl_trl.engine.weight_check import WeightCheck, fingerprints
+from orl_trl.engine.weights import WeightSender
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, 
 from orl_rollout.run_folder.config_file import read_object
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.settings import optimizer_of, updates_per_step
+from orl_trl.run_plan.settings import optimizer_of, updates_per_step
 
 STATE = "trainer_state.json"
 RANDOM = "rng_state.pth"

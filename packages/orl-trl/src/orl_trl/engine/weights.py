@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from orl_trl.lora import policy_weights
-from orl_trl.sglang_control import SglangControl
-from orl_trl.weight_check import SENT
+from orl_trl.engine.lora import policy_weights
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.weight_check import SENT
 
 logger = logger_of("orl")
 

@@ -31,7 +31,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from orl_trl.out_of_memory import is_out_of_memory
+from orl_trl.engine.out_of_memory import is_out_of_memory
 
 logger = logger_of("orl")
 

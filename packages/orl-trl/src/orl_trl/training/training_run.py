@@ -28,20 +28,20 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from orl_trl.batch_engine import BatchEngine
-from orl_trl.checkpoints import WholeCheckpoints
-from orl_trl.engine_plan import EngineChoice, engine_of
-from orl_trl.engines import open_engine
-from orl_trl.importance import correct_ratios
-from orl_trl.local import load_model
-from orl_trl.lora import check_rank, lora_config
-from orl_trl.memory import check_memory
-from orl_trl.resume import check_start, order_of, start_of
-from orl_trl.rollouts import Player, Rollouts
-from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
-from orl_trl.tracking import tracking
-from orl_trl.training import Training
-from orl_trl.training_plan import plan_of
+from orl_trl.engine.batch_engine import BatchEngine
+from orl_trl.engine.engine_plan import EngineChoice, engine_of
+from orl_trl.engine.local_model import load_model
+from orl_trl.engine.lora import check_rank, lora_config
+from orl_trl.engine.open_engine import open_engine
+from orl_trl.run_plan.gpu_memory import check_memory
+from orl_trl.run_plan.resume import check_start, order_of, start_of
+from orl_trl.run_plan.settings import check_settings, grpo_config, unused, updates_per_step
+from orl_trl.run_plan.trackers import tracking
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.importance import correct_ratios
+from orl_trl.training.rollouts import Player, Rollouts
+from orl_trl.training.training_callback import Training
+from orl_trl.training.whole_checkpoints import WholeCheckpoints
 
 logger = logger_of("orl")
 

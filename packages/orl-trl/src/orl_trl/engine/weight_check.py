@@ -18,7 +18,7 @@ from orl_core.errors import EngineError
 from orl_rollout.logs import logger_of
 from torch import Tensor
 
-from orl_trl.sglang_control import SglangControl
+from orl_trl.engine.sglang_control import SglangControl
 
 logger = logger_of("orl")
 

@@ -36,8 +36,8 @@ from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.contract import Run
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.sampler import BATCH_TOKENS
-from orl_trl.settings import CHECKPOINTING, optimizer_of
+from orl_trl.engine.sampler import BATCH_TOKENS
+from orl_trl.run_plan.settings import CHECKPOINTING, optimizer_of
 
 logger = logger_of("orl")
 

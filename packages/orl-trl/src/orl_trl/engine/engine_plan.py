@@ -16,8 +16,8 @@ from orl_core.config.trainer import Flag
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 
-from orl_trl.local import TINY
-from orl_trl.sglang_process import MEMORY_SHARE, SHARE
+from orl_trl.engine.local_model import TINY
+from orl_trl.engine.sglang_process import MEMORY_SHARE, SHARE
 
 PREFIX = "--sglang-"
 # Options that orl sets. One GPU trains and samples, so SGLang runs on it alone.

@@ -20,16 +20,16 @@ from orl_rollout.secrets.entries import unset_in
 from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from orl_trl.disk import disk_report
-from orl_trl.engine_plan import engine_of
-from orl_trl.engines import unready
-from orl_trl.local import TINY
-from orl_trl.lora import check_rank
-from orl_trl.memory import report
-from orl_trl.resume import check_start, order_of, start_of
-from orl_trl.settings import check_settings, grpo_config, optimizer_of, unused, updates_per_step
-from orl_trl.tracking import tracked_by
-from orl_trl.training_plan import plan_of
+from orl_trl.engine.engine_plan import engine_of
+from orl_trl.engine.local_model import TINY
+from orl_trl.engine.lora import check_rank
+from orl_trl.engine.open_engine import unready
+from orl_trl.run_plan.disk import disk_report
+from orl_trl.run_plan.gpu_memory import report
+from orl_trl.run_plan.resume import check_start, order_of, start_of
+from orl_trl.run_plan.settings import check_settings, grpo_config, optimizer_of, unused, updates_per_step
+from orl_trl.run_plan.trackers import tracked_by
+from orl_trl.run_plan.training_plan import plan_of
 
 UNSEEN = "memory is not estimated: no readable config.json of {} is on this machine yet"
 WEIGHTS = ("*.safetensors", "*.bin")

@@ -21,9 +21,9 @@ from orl_rollout.logs import logger_of
 from torch import Tensor
 from transformers import Trainer
 
-from orl_trl.out_of_memory import is_out_of_memory
-from orl_trl.settings import MEANS_OVER_IDS
-from orl_trl.several_rows import SeveralRows
+from orl_trl.engine.out_of_memory import is_out_of_memory
+from orl_trl.run_plan.settings import MEANS_OVER_IDS
+from orl_trl.training.several_rows import SeveralRows
 
 logger = logger_of("orl")
 

@@ -25,7 +25,7 @@ from orl_rollout.secrets.entries import all_entries
 from orl_rollout.secrets.secrets import PLATFORM_KEY
 from orl_rollout.signals import interrupt
 
-from orl_trl.sglang_control import SglangControl
+from orl_trl.engine.sglang_control import SglangControl
 
 logger = logger_of("orl")
 

@@ -21,9 +21,9 @@ from orl_rollout.signals import interrupt
 from peft import PeftModel
 from transformers.trainer_utils import rotate_checkpoints
 
-from orl_trl.lora import base_of, load_adapter, policy_weights, save_adapter
-from orl_trl.micro_batches import MicroBatches
-from orl_trl.resume import ORDER, RANDOM, STATE, Order, Start
+from orl_trl.engine.lora import base_of, load_adapter, policy_weights, save_adapter
+from orl_trl.run_plan.resume import ORDER, RANDOM, STATE, Order, Start
+from orl_trl.training.micro_batches import MicroBatches
 
 
 @contextmanager

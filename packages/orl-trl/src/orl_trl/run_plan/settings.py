@@ -19,10 +19,10 @@ from transformers import HfArgumentParser, Trainer
 from transformers.training_args import OptimizerNames
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.engine_plan import split_options
-from orl_trl.local import TINY
-from orl_trl.owned import NAMES, OWNED
-from orl_trl.tracking import tracked_by
+from orl_trl.engine.engine_plan import split_options
+from orl_trl.engine.local_model import TINY
+from orl_trl.run_plan.owned_flags import NAMES, OWNED
+from orl_trl.run_plan.trackers import tracked_by
 
 if TYPE_CHECKING:
     from transformers.hf_argparser import DataClassType

@@ -26,9 +26,9 @@ from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.runtime.stack import run_all
 from orl_rollout.signals import interrupt
 
-from orl_trl.batch_engine import BatchEngine
-from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
-from orl_trl.training_plan import TrainingPlan
+from orl_trl.engine.batch_engine import BatchEngine
+from orl_trl.engine.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
+from orl_trl.run_plan.training_plan import TrainingPlan
 
 
 class Player(Protocol):
