@@ -59,20 +59,6 @@ def test_an_engine_beside_training_gets_the_merged_weights(adapted: Any, tmp_pat
         assert all(torch.equal(weight, merged[name].to(torch.bfloat16)) for name, weight in server.state.items())
 
 
-def test_tied_weights_stay_one_tensor(adapted: Any):
-    found = dict(policy_weights(adapted))
-    assert found["lm_head.weight"].data_ptr() == found["model.embed_tokens.weight"].data_ptr()
-
-
-def test_policy_without_adapters_is_the_model_itself(model: Qwen3ForCausalLM):
-    found = dict(policy_weights(model))
-    assert {name: one.data_ptr() for name, one in found.items()} == {
-        name: one.data_ptr() for name, one in model.state_dict().items()
-    }
-    assert base_of(model) is model
-    assert lora_config(None) is None
-
-
 @pytest.fixture(scope="module")
 def whole(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps, with a checkpoint after the first one."""

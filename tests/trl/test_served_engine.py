@@ -102,15 +102,6 @@ def test_weights_that_the_engine_has_are_not_sent_again(model: Qwen3ForCausalLM,
         assert not server.released
 
 
-def test_wrong_weights_stop_the_run(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint)
-    with served() as (server, control):
-        server.score = lambda _prompt, ids: [-1.0] * len(ids)
-        with pytest.raises(EngineError, match="logprobs"):
-            train(run, Player(run.config, by_row).open, opening(server, control, tmp_path))
-    assert "logprobs" in summary(run)["error"]
-
-
 def test_an_address_that_nobody_serves_is_refused(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint, engine="http://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9"):
