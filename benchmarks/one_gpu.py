@@ -33,16 +33,17 @@ from orl_rollout.memory.model import shape_of
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import SglangServer
-from orl_trl.engine import InProcessEngine
-from orl_trl.local import load_model
-from orl_trl.loop_thread import LoopThread
-from orl_trl.memory import sizes_of, training
-from orl_trl.rollouts import Rollouts, TrainingPlan
-from orl_trl.settings import CHECKPOINTING, grpo_config
-from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_process import Launch, SglangProcess
-from orl_trl.trainer import quiet_trl, trainer_of
-from orl_trl.weight_sync import CudaIpcSync, SharedMemorySync
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.engine.local_model import load_model
+from orl_trl.engine.loop_thread import LoopThread
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.sglang_process import Launch, SglangProcess
+from orl_trl.engine.weights import WeightSender
+from orl_trl.run_plan.gpu_memory import sizes_of, training
+from orl_trl.run_plan.settings import CHECKPOINTING, grpo_config
+from orl_trl.run_plan.training_plan import TrainingPlan
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, trainer_of
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -164,8 +165,8 @@ def stand_in() -> Generator[str]:
 
 @contextmanager
 def sglang(folder: Path) -> Generator[str]:
-    extra = tuple(os.environ.get("SGLANG_OPTIONS", "").split())
-    launch = Launch(model=str(folder), context_tokens=32_768, memory_share=0.4, memory_saver=False, extra=extra)
+    extra = ("--mem-fraction-static", "0.4", *os.environ.get("SGLANG_OPTIONS", "").split())
+    launch = Launch(model=str(folder), context_tokens=32_768, memory_saver=False, extra=extra)
     with SglangProcess(launch, folder, os.environ) as process:
         yield process.url
 
@@ -235,13 +236,12 @@ def syncs_to(url: str, model: Any, *, small: bool) -> dict[str, float]:
     """Return the seconds of each way to send the weights, once it has run before."""
     control = SglangControl(url)
     seconds: dict[str, float] = {}
-    with SharedMemorySync(control) as shared:
-        ways = (
-            {"sync, shared memory": shared} if small else {"sync, shared memory": shared, "sync": CudaIpcSync(control)}
-        )
-        for name, sync in ways.items():
-            sync(model, "0")
-            _, seconds[name] = timed(lambda sync=sync: sync(model, "1"))
+    with TemporaryDirectory() as folder:
+        ways = {"sync, checkpoint": False} if small else {"sync, checkpoint": False, "sync": True}
+        for name, handles in ways.items():
+            sender = WeightSender(control, Path(folder), handles=handles)
+            sender.send(model, "0")
+            _, seconds[name] = timed(lambda sender=sender: sender.send(model, "1"))
     return seconds
 
 

@@ -29,13 +29,13 @@ from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
 from orl_core.errors import EngineError
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.signals import interrupt
-from orl_trl.engines import started
-from orl_trl.importance import check_difference
-from orl_trl.local import load_model
-from orl_trl.lora import base_of, lora_config
-from orl_trl.served_engine import ServedEngine
-from orl_trl.sglang_process import Launch
-from orl_trl.weight_sync import WeightSync
+from orl_trl.engine.local_model import load_model
+from orl_trl.engine.lora import base_of, lora_config
+from orl_trl.engine.open_engine import started
+from orl_trl.engine.served_engine import ServedEngine
+from orl_trl.engine.sglang_process import Launch
+from orl_trl.engine.weights import WeightSender
+from orl_trl.training.importance import check_difference
 from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, PreTrainedModel
 
@@ -54,12 +54,12 @@ Say = Callable[..., None]
 class Tampered:
     """Sends the weights of `ghost`, if there is one, in place of those that the trainer hashed."""
 
-    def __init__(self, inner: WeightSync) -> None:
+    def __init__(self, inner: WeightSender) -> None:
         self._inner = inner
         self.ghost: PreTrainedModel | None = None
 
-    def __call__(self, model: PreTrainedModel, version: str) -> None:
-        self._inner(self.ghost or model, version)
+    def send(self, model: PreTrainedModel, version: str) -> None:
+        self._inner.send(self.ghost or model, version)
 
 
 class Bench:
@@ -67,7 +67,8 @@ class Bench:
 
     def __init__(self, engine: ServedEngine, url: str, model: PreTrainedModel, texts: Sequence[Sequence[int]]) -> None:
         self.engine, self.url, self.model, self.texts = engine, url, model, texts
-        self.sync = engine._sync = Tampered(engine._sync)  # pyright: ignore[reportPrivateUsage]
+        self.sync = Tampered(engine._sender)  # pyright: ignore[reportPrivateUsage]
+        vars(engine)["_sender"] = self.sync
         self.draw = random.Random(0)
         self.version = 0
 
@@ -164,7 +165,8 @@ def sick(bench: Bench, first: PreTrainedModel, prompts: Sequence[Sequence[int]],
     trained = [weight for weight in policy.parameters() if weight.requires_grad]
     adapters = torch.optim.AdamW(trained, lr=ADAPTER_RATE)
     served = bench.engine
-    engine = ServedEngine(base_of(policy), served._server, bench.sync, served._child)  # pyright: ignore[reportPrivateUsage]
+    sender = cast("WeightSender", bench.sync)
+    engine = ServedEngine(base_of(policy), served._server, sender, served._process)  # pyright: ignore[reportPrivateUsage]
     plain = copy.deepcopy(bench.model)
     bench.send(engine)
     for checksums in (True, False):

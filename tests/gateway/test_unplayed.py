@@ -26,7 +26,7 @@ from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import Player
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_testing import ScriptedSession
-from orl_trl.rollouts import columns_of
+from orl_trl.training.rollouts import columns_of
 
 from tests.gateway.agents import LIMITS, RENDERER, TASK, Model
 from tests.gateway.test_player import Late, Sessions, config_of, play, program, session_of

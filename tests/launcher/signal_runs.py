@@ -33,7 +33,15 @@ from tests.slime.test_launch import checkpoint as shape
 MARK = "ORL_SIGNAL_RUN"  # a variable that every process of a run inherits
 SECONDS = 120.0  # for a run to come to its stage, and again to end after the signal
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOADED = ("torch", "datasets", "matplotlib.pyplot", "openreward", "rich.progress", "orl_trl.trainer", "orl_trl.sampler")
+LOADED = (
+    "torch",
+    "datasets",
+    "matplotlib.pyplot",
+    "openreward",
+    "rich.progress",
+    "orl_trl.training.training_run",
+    "orl_trl.engine.sampler",
+)
 CONFIG = """\
 environments:
   playground/GuessNumber: {{splits: [train], eval_splits: [test], max_turns: 2, num_samples: 4{base_url}}}

@@ -41,7 +41,7 @@ from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.upload.events import events_of
 from orl_testing import ScriptedEngine, ScriptedSession
-from orl_trl.rollouts import columns_of
+from orl_trl.training.rollouts import columns_of
 
 from tests.kit.secret_forms import FORMS
 from tests.kit.tokenizers import renderer_of, tokenizer

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from orl_testing import Fault, SglangServer
 from orl_testing.sglang.checksums import fused_checksums
-from orl_trl.sglang_control import SglangControl
+from orl_trl.engine.sglang_control import SglangControl
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3ForCausalLM

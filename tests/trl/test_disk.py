@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from orl_rollout.memory.model import config_of
 from orl_trl import plan
-from orl_trl.disk import MIB, checkpoint_of
-from orl_trl.dry_run import config_of
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import train
+from orl_trl.run_plan.disk import MIB, checkpoint_of
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.training.training_run import train
 
 from tests.kit.small_disk import fill, small_disk
 from tests.trl.fakes import Player, by_row, make_run
@@ -24,7 +24,6 @@ def test_estimate_is_the_size_of_a_checkpoint(checkpoint: Path, tmp_path: Path, 
     files = [file for file in (run.folder / "trainer" / "checkpoint-2").rglob("*") if file.suffix != ".json"]
     size = sum(file.stat().st_size for file in files if file.name.startswith(("model", "adapter_model", "optimizer")))
     config = config_of(str(checkpoint))
-    assert config is not None
     estimate = checkpoint_of(run, grpo_config(run, parameters=1), config).total
     assert size == pytest.approx(estimate, rel=0.2)  # the headers of many tiny tensors count here
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pytest
 from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
-from orl_trl.engine import BATCH_ROWS, InProcessEngine
-from orl_trl.loop_thread import LoopThread
+from orl_trl.engine.in_process_engine import BATCH_ROWS, InProcessEngine
+from orl_trl.engine.loop_thread import LoopThread
 from transformers import Qwen3ForCausalLM
 
 T = TypeVar("T")

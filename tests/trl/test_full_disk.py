@@ -12,8 +12,9 @@ import pytest
 from orl_core.errors import OrlError, RunAborted
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.contract import Run
-from orl_trl.checkpoints import WholeCheckpoints, check_start
-from orl_trl.trainer import train
+from orl_trl.run_plan.resume import check_start
+from orl_trl.training.training_run import train
+from orl_trl.training.whole_checkpoints import WholeCheckpoints
 from transformers import AutoModelForCausalLM
 
 from tests.kit.small_disk import empty, fill, small_disk

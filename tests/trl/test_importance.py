@@ -10,11 +10,12 @@ import torch
 from datasets import Dataset
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_trl.engine import InProcessEngine
-from orl_trl.importance import MODES, Difference, Synchronized, importance_ratios
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.settings import MODES, grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.importance import Difference, Synchronized, importance_ratios
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer import grpo_trainer
 from trl.trainer.grpo_config import GRPOConfig
@@ -22,8 +23,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from tests.trl.distance import ROUNDING, distance
 from tests.trl.fakes import make_run
-from tests.trl.test_several_rows import Gradients, Recorded
+from tests.trl.test_several_rows import GROUP, Recorded, trained
 
+NOISY = {"noise": 0.3}
 DIFFERENCE = "sampling/sampling_logp_difference"
 
 
@@ -35,33 +37,21 @@ class Vllm(Synchronized):
 
 
 def settings_of(folder: Path, checkpoint: Path | str | None, **flags: Any) -> tuple[Any, GRPOConfig]:
-    small = {"n_samples": 3, "rollout_batch_size": 1, "num_rollout": 1}
-    run = make_run(folder, checkpoint, **small, flags={"max_grad_norm": 0, **flags})
+    run = make_run(folder, checkpoint, **GROUP, flags=flags)
     return run, grpo_config(run, parameters=1)
 
 
-def step(checkpoint: Path, folder: Path, *, as_vllm: bool = False, **flags: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Return orl's trainer, or TRL's own with vLLM, after one step over the same batch, and the gradients."""
-    run, config = settings_of(folder, checkpoint, **flags)
-    model, scorer = (AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32") for _ in range(2))
-    gradients = Gradients()
-    player = Recorded(scorer.eval(), noise=0.3)
-    with quiet_trl(), Rollouts(plan_of(run, config), InProcessEngine(model), player.open) as rollouts:
-        if as_vllm:
-            config.use_vllm, config.vllm_mode = True, "colocate"
-            trainer: Any = GRPOTrainer(
-                model=model,
-                reward_funcs=[rollouts.reward],
-                args=config,
-                train_dataset=Dataset.from_dict({"prompt": list(rollouts.plan.tasks)}),
-                processing_class=AutoTokenizer.from_pretrained(checkpoint, padding_side="left"),
-                rollout_func=rollouts,
-            )
-        else:
-            trainer = trainer_of(model, str(checkpoint), config, rollouts)
-        trainer.add_callback(gradients)
-        trainer.train()
-    return trainer, gradients.values
+def with_vllm(model: Any, name: str, config: GRPOConfig, rollouts: Rollouts) -> GRPOTrainer:
+    """Make TRL's own trainer with vLLM."""
+    config.use_vllm, config.vllm_mode = True, "colocate"
+    return GRPOTrainer(
+        model=model,
+        reward_funcs=[rollouts.reward],
+        args=config,
+        train_dataset=Dataset.from_dict({"prompt": list(rollouts.plan.tasks)}),
+        processing_class=AutoTokenizer.from_pretrained(name, padding_side="left"),
+        rollout_func=rollouts,
+    )
 
 
 def log_of(trainer: Any) -> dict[str, float]:
@@ -79,8 +69,8 @@ def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("mode", [MODES[0], MODES[-1]])
 def test_gradient_is_that_of_trl_with_vllm(checkpoint: Path, tmp_path: Path, mode: str) -> None:
     flags: dict[str, Any] = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.2}
-    theirs, expected = step(checkpoint, tmp_path / "theirs", as_vllm=True, **flags)
-    ours, found = step(checkpoint, tmp_path / "ours", **flags)
+    theirs, expected = trained(checkpoint, tmp_path / "theirs", NOISY, make=with_vllm, **flags)
+    ours, found = trained(checkpoint, tmp_path / "ours", NOISY, **flags)
     assert distance(found, expected) < ROUNDING
     assert log_of(ours) == pytest.approx(log_of(theirs), abs=1e-6)
     assert 0.1 < log_of(ours)[f"{DIFFERENCE}/mean"] < log_of(ours)[f"{DIFFERENCE}/max"] <= 0.301
@@ -89,8 +79,8 @@ def test_gradient_is_that_of_trl_with_vllm(checkpoint: Path, tmp_path: Path, mod
 @pytest.mark.slow
 def test_negative_control_correction_changes_the_gradient(checkpoint: Path, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"vllm_importance_sampling_mode": "token_truncate"}
-    _, corrected = step(checkpoint, tmp_path / "on", **flags)
-    off, plain = step(checkpoint, tmp_path / "off", **flags, vllm_importance_sampling_correction=False)
+    _, corrected = trained(checkpoint, tmp_path / "on", NOISY, **flags)
+    off, plain = trained(checkpoint, tmp_path / "off", NOISY, **flags, vllm_importance_sampling_correction=False)
     assert distance(corrected, plain) > 100 * ROUNDING
     assert f"{DIFFERENCE}/mean" not in log_of(off)
 
@@ -131,20 +121,11 @@ def test_rows_of_a_rollout_share_the_ratio_of_their_sequence(tmp_path: Path) -> 
     )
 
 
-def test_correction_is_trls_default(tmp_path: Path) -> None:
-    _, config = settings_of(tmp_path / "run", "m")
-    assert config.vllm_importance_sampling_correction is True
-    assert (config.vllm_importance_sampling_mode, config.vllm_importance_sampling_clip_max) == (MODES[0], 3.0)
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         ({"vllm_importance_sampling_mode": "sequence"}, "vllm_importance_sampling_mode"),
         ({"loss_type": "vespo"}, "token_truncate"),
-        ({"vllm_server_port": 8000}, "vllm_server_port"),
-        ({"cache_implementation": "static"}, "cache_implementation"),
-        ({"num_generations_eval": 4}, "eval.samples"),
     ],
 )
 def test_flag_that_has_no_effect_is_refused(tmp_path: Path, flags: dict[str, Any], said: str) -> None:

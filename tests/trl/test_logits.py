@@ -8,13 +8,10 @@ import pytest
 import torch
 import trl.kernels.chunked_logprob
 import trl.trainer.utils
-from orl_trl.memory import TILE_TOKENS, TILE_WIDTH
+from orl_trl.run_plan.gpu_memory import TILE_TOKENS, TILE_WIDTH
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
-from transformers import Qwen3ForCausalLM
-
-from tests.trl.distance import ROUNDING, distance
 
 TEMPERATURE = 0.7
 IDS = torch.arange(3 * 20).reshape(3, 20) * 7 % 600
@@ -35,26 +32,6 @@ def tiled(hidden: Tensor, head: Tensor, targets: Tensor) -> tuple[Tensor, Tensor
 def test_tiles_are_those_that_the_estimate_counts():
     assert trl.kernels.chunked_logprob.TOKEN_CHUNK_SIZE == TILE_TOKENS
     assert trl.trainer.utils._CHUNKED_LOGPROB_CHUNK_SIZE == TILE_WIDTH
-
-
-def test_tiles_have_the_numbers_of_whole_logits(model: Qwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch):
-    """Logprobs, entropies and gradients, where neither ids nor vocabulary are a multiple of a tile."""
-    monkeypatch.setattr(trl.kernels.chunked_logprob, "TOKEN_CHUNK_SIZE", 16)
-    monkeypatch.setattr(trl.trainer.utils, "_CHUNKED_LOGPROB_CHUNK_SIZE", 128)
-    with torch.no_grad():
-        states = model.base_model(input_ids=IDS).last_hidden_state[:, :-1].flatten(0, 1)
-    targets = IDS[:, 1:].flatten()
-    weighted = torch.sin(torch.arange(len(targets), dtype=torch.float32))
-    found: list[list[Tensor]] = []
-    for compute in (whole, tiled):
-        hidden, head = states.clone().requires_grad_(), model.lm_head.weight.detach().clone().requires_grad_()
-        logprobs, entropies = compute(hidden, head, targets)
-        (weighted * (logprobs + 0.1 * entropies)).mean().backward()
-        gradients = [one.grad for one in (hidden, head) if one.grad is not None]
-        found.append([logprobs.detach(), entropies.detach(), *gradients])
-    assert len(found[0]) == 4
-    for ours, theirs in zip(found[1], found[0], strict=True):
-        assert distance([ours], [theirs]) < ROUNDING
 
 
 def peak(compute: Any, ids: int, vocabulary: int) -> int:

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 from orl_core.errors import ConfigError
-from orl_trl.lora import ADAPTER, base_of, check_rank, lora_config, policy_weights
-from orl_trl.trainer import quiet_trl, train
-from orl_trl.weight_sync import SharedMemorySync
+from orl_trl.engine.lora import ADAPTER, base_of, check_rank, lora_config, policy_weights
+from orl_trl.engine.weights import WeightSender
+from orl_trl.training.training_run import quiet_trl, train
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
@@ -53,24 +53,10 @@ def test_policy_weights_are_those_of_the_merged_model(model: Qwen3ForCausalLM, a
 
 
 def test_an_engine_beside_training_gets_the_merged_weights(adapted: Any, tmp_path: Path):
-    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
-        sync(base_of(adapted), "1")
+    with served() as (server, control):
+        WeightSender(control, tmp_path).send(base_of(adapted), "1")
         merged = dict(policy_weights(adapted))
         assert all(torch.equal(weight, merged[name].to(torch.bfloat16)) for name, weight in server.state.items())
-
-
-def test_tied_weights_stay_one_tensor(adapted: Any):
-    found = dict(policy_weights(adapted))
-    assert found["lm_head.weight"].data_ptr() == found["model.embed_tokens.weight"].data_ptr()
-
-
-def test_policy_without_adapters_is_the_model_itself(model: Qwen3ForCausalLM):
-    found = dict(policy_weights(model))
-    assert {name: one.data_ptr() for name, one in found.items()} == {
-        name: one.data_ptr() for name, one in model.state_dict().items()
-    }
-    assert base_of(model) is model
-    assert lora_config(None) is None
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-import orl_trl.memory
+import orl_trl.run_plan.gpu_memory
 import pytest
 import torch
 from msgspec import structs
@@ -13,11 +13,11 @@ from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory.estimate import GIB, MemoryReport
 from orl_rollout.memory.model import shape_of
-from orl_trl.lora import lora_config
-from orl_trl.memory import OneGpu, check_memory, report, sampling, training
-from orl_trl.sampler import BATCH_TOKENS
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import quiet_trl
+from orl_trl.engine.lora import lora_config
+from orl_trl.engine.sampler import BATCH_TOKENS
+from orl_trl.run_plan.gpu_memory import OneGpu, check_memory, report, sampling, training
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.training.training_run import quiet_trl
 from peft import LoraConfig, get_peft_model
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -166,7 +166,7 @@ def test_rows_that_may_outgrow_the_gpu_are_a_note_with_what_fits(tmp_path: Path)
 def test_training_refuses_what_cannot_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Caplog):
     made = make_run(tmp_path, "m")
     settings = grpo_config(made, parameters=10**9)
-    monkeypatch.setattr(orl_trl.memory, "gpu_memory", lambda: (Gpu(total=80 * GIB, free=70 * GIB),))
+    monkeypatch.setattr(orl_trl.run_plan.gpu_memory, "gpu_memory", lambda: (Gpu(total=80 * GIB, free=70 * GIB),))
     with pytest.raises(ConfigError, match="training needs"):
         check_memory(made, settings, QWEN3["8B"])
     assert not caplog.messages

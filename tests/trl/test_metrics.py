@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
-from orl_trl.metrics import NAMES, trl_metrics
+from orl_trl.training.trl_metrics import NAMES, trl_metrics
 
 
 def test_numbers_have_common_names() -> None:

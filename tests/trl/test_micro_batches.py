@@ -12,12 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.errors import ConfigError
-from orl_trl.engine import InProcessEngine
-from orl_trl.micro_batches import micro_batches, rows_of
-from orl_trl.out_of_memory import is_out_of_memory
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, train, trainer_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.engine.out_of_memory import is_out_of_memory
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.micro_batches import micro_batches
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, train, trainer_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Trainer
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -42,12 +43,6 @@ def test_every_row_is_in_one_micro_batch_within_the_budget(lengths: list[tuple[i
         assert len(part) == 1 or (padded <= budget and len(part) <= most)
 
 
-@given(lengths=lengths)
-def test_whole_budget_makes_one_micro_batch(lengths: list[tuple[int, int]]):
-    prompts, responses = ([pair[at] for pair in lengths] for at in (0, 1))
-    assert len(micro_batches(prompts, responses, WHOLE, len(lengths))) == 1
-
-
 def batch_of(logprobs: Tensor | float = 0.0) -> dict[str, Any]:
     """TRL's batch of rows of different lengths, with everything that a loss may read; `logprobs` are the model's."""
     noise = torch.Generator().manual_seed(1)
@@ -67,16 +62,6 @@ def batch_of(logprobs: Tensor | float = 0.0) -> dict[str, Any]:
     columns["old_per_token_logps"] = logprobs + 0.1 * torch.randn(mask.shape, generator=noise)
     columns["ref_per_token_logps"] = logprobs + 0.1 * torch.randn(mask.shape, generator=noise)
     return columns
-
-
-def test_rows_lose_the_padding_that_all_have():
-    batch = batch_of()
-    part = rows_of(batch, [3, 0])
-    assert part["prompt_mask"].tolist() == [[1, 1, 1]] * 2
-    assert part["completion_ids"].shape == part["old_per_token_logps"].shape == (2, 12)
-    assert part["completion_ids"][0, :7].tolist() == batch["completion_ids"][3, :7].tolist()
-    assert part["advantages"].tolist() == batch["advantages"][[3, 0]].tolist()
-    assert part["num_items_in_batch"] == batch["num_items_in_batch"]
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +182,7 @@ def test_negative_control_rows_that_count_alike_change_the_gradient(
 ):
     monkeypatch.setattr(trainer, "loss_type", "bnpo")
     expected, *_ = of_trl(trainer, batch)
-    monkeypatch.setattr("orl_trl.micro_batches.BY_IDS", ())
+    monkeypatch.setattr("orl_trl.training.micro_batches.BY_IDS", ())
     trainer.micro_batch_tokens = 60
     trainer.training_step(trainer.model, batch)
     off = distance(gradients(trainer), expected)

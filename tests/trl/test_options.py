@@ -10,8 +10,8 @@ from msgspec import structs
 from orl_core.config import SharedOptions, TrainerConfig, TrlOptions
 from orl_core.errors import ConfigError
 from orl_trl import plan
-from orl_trl.owned import NAMES, OWNED
-from orl_trl.settings import grpo_config
+from orl_trl.run_plan.owned_flags import NAMES, OWNED
+from orl_trl.run_plan.settings import grpo_config
 
 from tests.trl.fakes import make_run
 
@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[Any, str, Any]] = {
 ELSEWHERE = {
     "backend": "who reads this",
     "model": "tests/trl/test_training.py",
-    "engine": "tests/trl/test_engine_choice.py",
+    "engine": "tests/trl/test_engine_plan.py",
     "load": "tests/trl/test_resume.py",
     "task_data": "tests/launcher",
     "wandb_project": "tests/trl/test_settings.py",

@@ -34,15 +34,9 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
     ("trainer", "extra", "subject"),
     [
         ({"flags": {"no_such": 1}}, (), "`no_such`"),
-        ({}, ("--num-generation", "3"), "`num_generation`"),
         ({"load": "/nowhere"}, (), "/nowhere"),
         ({"advantage_estimator": "ppo"}, (), "ppo"),
         ({"rollout_batch_size": 5}, (), "4 tasks, and a step takes 5"),
-        ({"n_samples": 1}, (), "`n_samples`"),
-        ({"save": "x"}, (), "`save`"),
-        ({"async": True}, (), "`async`"),
-        ({"optimizer": "adamw_8bit"}, (), "bitsandbytes"),
-        ({}, ("--model-init-kwargs", "{}"), "`model_init_kwargs`"),
     ],
 )
 def test_setting_that_training_refuses_is_refused(

@@ -13,8 +13,8 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, RELEASE, checkpoint_in
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_trl.checkpoints import STATE, STATES
-from orl_trl.trainer import train
+from orl_trl.run_plan.resume import STATE, STATES
+from orl_trl.training.training_run import train
 from transformers import AutoModelForCausalLM
 
 from tests.trl.checkpoints import weights_of

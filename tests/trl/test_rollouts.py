@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from orl_core.config import EnvironmentConfig
 from orl_core.errors import RunAborted, SessionError
 from orl_core.trajectory import StopReason, Trajectory
-from orl_rollout.results.outcome import outcome_of
-from orl_trl.engine import InProcessEngine
-from orl_trl.rollouts import Rollouts, TrainingPlan, columns_of
+from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.training_plan import TrainingPlan
+from orl_trl.training.rollouts import Rollouts, columns_of
 from transformers import Qwen3ForCausalLM
 
 from tests.kit.strategies import trajectories
@@ -108,26 +111,29 @@ def test_interrupt_cancels_rollouts_before_the_player_closes(model: Qwen3ForCaus
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_player_that_does_not_open_is_the_callers_error(model: Qwen3ForCausalLM):
+@pytest.mark.parametrize("opens", [True, False])
+def test_player_that_fails_leaves_no_thread_behind(model: Qwen3ForCausalLM, tmp_path: Path, opens: bool):
     @asynccontextmanager
-    async def closed():
-        raise SessionError("no way in")
-        yield
+    async def broken():
+        if opens:
+            yield player(tmp_path, {})
+        raise SessionError("no way")
 
-    with pytest.raises(SessionError, match="no way in"), Rollouts(plan(), InProcessEngine(model), closed):
+    with pytest.raises(SessionError, match="no way"), Rollouts(plan(), InProcessEngine(model), broken):
         pass
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_player_that_does_not_close_leaves_no_thread_behind(model: Qwen3ForCausalLM, tmp_path: Path):
-    @asynccontextmanager
-    async def stuck():
-        yield player(tmp_path, {})
-        raise SessionError("no way out")
+def test_comparison_pays_the_batch(model: Qwen3ForCausalLM, tmp_path: Path):
+    async def compare(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, float]]:
+        return [structs.replace(outcome, reward=7.0) for outcome in outcomes], {"group_reward/failed": 0.0}
 
-    with pytest.raises(SessionError, match="no way out"), Rollouts(plan(), InProcessEngine(model), stuck):
-        pass
-    assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
+    played, run, logged = player(tmp_path, {}), make_run(tmp_path, "m"), dict[str, float]()
+    compared = structs.replace(plan(), compare=compare)
+    with Rollouts(compared, InProcessEngine(model), lambda: played.open(run, "m")) as rollouts:
+        columns = rollouts(list(plan().tasks), None)
+    assert rollouts.reward(reward=columns["reward"], log_metric=logged.__setitem__) == [7.0] * 4
+    assert (logged["group_reward/failed"], logged["toy/Env/reward"]) == (0.0, 7.0)
 
 
 def test_members_of_a_group_differ_and_a_run_repeats(model: Qwen3ForCausalLM, tmp_path: Path):

@@ -30,10 +30,11 @@ from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory,
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.runtime import player
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_trl.engine import InProcessEngine
-from orl_trl.rollouts import Rollouts, columns_of
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.rollouts import Rollouts, columns_of
+from orl_trl.training.training_run import quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM
 
 from tests.miles.miniature import Sample as MilesSample

@@ -21,33 +21,35 @@ from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import SglangServer
-from orl_trl.engine_choice import Choice
-from orl_trl.engines import started
-from orl_trl.rollouts import BatchEngine, Rollouts
-from orl_trl.served_engine import RESTARTS, SYNC_SECONDS, ServedEngine, Server
-from orl_trl.settings import grpo_config
-from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_process import LOG, Launch
-from orl_trl.trainer import plan_of, train
-from orl_trl.weight_sync import SharedMemorySync
+from orl_trl.engine.batch_engine import BatchEngine
+from orl_trl.engine.engine_plan import EngineChoice
+from orl_trl.engine.open_engine import started
+from orl_trl.engine.served_engine import RESTARTS, SYNC_SECONDS, ServedEngine, Server
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.sglang_process import LOG, Launch
+from orl_trl.engine.weights import WeightSender
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import train
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from tests.trl.fakes import Player, by_row, make_run, rows, summary
 from tests.trl.stand_in import served
-from tests.trl.test_sglang_process import gone
+from tests.trl.test_sglang_process import gone, pid_of
 
 STAND_IN = Launch(
     model="m", context_tokens=4096, program=(sys.executable, "-m", "orl_testing.sglang"), memory_saver=True
 )
-Opened = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[BatchEngine]]
+Opened = Callable[[Run, PreTrainedModel, EngineChoice], AbstractContextManager[BatchEngine]]
 
 
 @contextmanager
 def engine_over(
     model: PreTrainedModel, server: SglangServer, control: SglangControl, folder: Path
 ) -> Generator[ServedEngine]:
-    with SharedMemorySync(control, folder) as sync:
-        yield ServedEngine(model, Server(url=server.url, context_tokens=4096, releases=True), sync)
+    sender = WeightSender(control, folder / "weights")
+    yield ServedEngine(model, Server(url=server.url, context_tokens=4096, releases=True), sender)
 
 
 def opening(server: SglangServer, control: SglangControl, folder: Path) -> Opened:
@@ -92,21 +94,12 @@ def test_generations_name_the_step_of_their_weights(checkpoint: Path, tmp_path: 
 
 
 def test_weights_that_the_engine_has_are_not_sent_again(model: Qwen3ForCausalLM, tmp_path: Path):
-    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
-        engine = ServedEngine(model, Server(url=server.url, context_tokens=4096), sync)
+    with served() as (server, control):
+        engine = ServedEngine(model, Server(url=server.url, context_tokens=4096), WeightSender(control, tmp_path))
         for version, sent in (("0", 1), ("0", 1), ("1", 2)):
             with engine.batch(version):
                 assert len(server.weights) == sent
         assert not server.released
-
-
-def test_wrong_weights_stop_the_run(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint)
-    with served() as (server, control):
-        server.score = lambda _prompt, ids: [-1.0] * len(ids)
-        with pytest.raises(EngineError, match="logprobs"):
-            train(run, Player(run.config, by_row).open, opening(server, control, tmp_path))
-    assert "logprobs" in summary(run)["error"]
 
 
 def test_an_address_that_nobody_serves_is_refused(checkpoint: Path, tmp_path: Path):
@@ -129,9 +122,9 @@ def child_of(run: Run, model: PreTrainedModel, launch: Launch = STAND_IN) -> Abs
     return started(run, model, launch)
 
 
-def pid_of(engine: ServedEngine) -> int:
-    assert engine._child is not None
-    return engine._child.process.pid or 0
+def pid_of_child(engine: ServedEngine) -> int:
+    assert engine._process is not None
+    return pid_of(engine._process)
 
 
 @pytest.mark.slow
@@ -141,14 +134,14 @@ def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path
     killed: list[int] = []
 
     @contextmanager
-    def open_engine(run: Run, model: PreTrainedModel, choice: Choice) -> Generator[BatchEngine]:
+    def open_engine(run: Run, model: PreTrainedModel, choice: EngineChoice) -> Generator[BatchEngine]:
         with child_of(run, model) as engine:
             engines.append(engine)
             yield engine
 
     def kill(key: str) -> None:
         if key == "train/2/3":
-            killed.append(pid_of(engines[0]))
+            killed.append(pid_of_child(engines[0]))
             os.killpg(killed[0], signal.SIGKILL)
 
     train(run, Before(run.config, kill).open, open_engine)
@@ -159,7 +152,7 @@ def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path
     assert second["toy/Env/rollouts"] == second["toy/Env/judged"] == 8
     assert summary(run)["steps"] == 2
     assert (run.folder / LOG).is_file()
-    assert gone(pid_of(engines[0]))
+    assert gone(pid_of_child(engines[0]))
 
 
 class Before(Player):
@@ -175,7 +168,7 @@ class Before(Player):
 
 
 def kill_and_serve(engine: ServedEngine) -> None:
-    os.killpg(pid_of(engine), signal.SIGKILL)
+    os.killpg(pid_of_child(engine), signal.SIGKILL)
     engine.serve(until=Future[None]())
 
 
@@ -186,6 +179,6 @@ def test_deaths_without_a_batch_between_stop_the_run(model: Qwen3ForCausalLM, ch
         for version in ("0", "1"):  # each death follows a batch that was served
             with engine.batch(version):
                 pass
-            os.killpg(pid_of(engine), signal.SIGKILL)
+            os.killpg(pid_of_child(engine), signal.SIGKILL)
         with engine.batch("2"), pytest.raises(EngineError, match="twice"):
             kill_and_serve(engine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,21 @@ from orl_core.messages import Action, ToolResult
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.runtime.runtime import RolloutRequest
-from orl_trl import several_rows
-from orl_trl.engine import InProcessEngine
-from orl_trl.importance import MODES
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, trainer_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.settings import MODES, grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training import several_rows
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from tests.trl.distance import ROUNDING, distance
-from tests.trl.fakes import make_run, tasks
+from tests.trl.fakes import make_run
 
 MEMBERS = 3
+ONE, SEVERAL = {"split": False}, {"split": True}
 
 
 class Recorded:
@@ -96,16 +99,26 @@ class Gradients(TrainerCallback):
             self.values = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
-def trained(checkpoint: Path, folder: Path, *, split: bool, members: int = MEMBERS, **flags: Any) -> Any:
-    """The trainer after a step, and the gradients of its first update."""
-    settings = {"n_samples": members, "rollout_batch_size": 1, "num_rollout": 1}
-    run = make_run(folder, checkpoint, **settings, flags={"max_grad_norm": 0, **flags})
+Make = Callable[[Any, str, GRPOConfig, Rollouts], GRPOTrainer]
+GROUP = {"n_samples": MEMBERS, "rollout_batch_size": 1, "num_rollout": 1}
+
+
+def trained(
+    checkpoint: Path,
+    folder: Path,
+    player: dict[str, Any],
+    members: int = MEMBERS,
+    make: Make = trainer_of,
+    **flags: Any,
+) -> tuple[Any, list[torch.Tensor]]:
+    """The trainer after a step over rollouts of a `Recorded` with the options `player`, and its first gradients."""
+    run = make_run(folder, checkpoint, **{**GROUP, "n_samples": members}, flags={"max_grad_norm": 0, **flags})
     model, scorer = (AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32") for _ in range(2))
     config = grpo_config(run, parameters=1)
     gradients = Gradients()
-    player = Recorded(scorer.eval(), split=split)
-    with quiet_trl(), Rollouts(plan_of(run, config), InProcessEngine(model), player.open) as rollouts:
-        trainer = trainer_of(model, str(checkpoint), config, rollouts)
+    recorded = Recorded(scorer.eval(), **player)
+    with quiet_trl(), Rollouts(plan_of(run, config), InProcessEngine(model), recorded.open) as rollouts:
+        trainer = make(model, str(checkpoint), config, rollouts)
         trainer.add_callback(gradients)
         trainer.train()
     return trainer, gradients.values
@@ -118,8 +131,8 @@ SAMPLING = "sampling/sampling_logp_difference/mean", "sampling/importance_sampli
 @pytest.mark.parametrize("mode", MODES)
 def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path, mode: str) -> None:
     flags: dict[str, Any] = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.08}
-    one, expected = trained(checkpoint, tmp_path / "one", split=False, **flags)
-    several, found = trained(checkpoint, tmp_path / "several", split=True, **flags)
+    one, expected = trained(checkpoint, tmp_path / "one", ONE, **flags)
+    several, found = trained(checkpoint, tmp_path / "several", SEVERAL, **flags)
     assert max(gradient.abs().max() for gradient in expected) > 1e-3
     assert distance(found, expected) < ROUNDING
     logs = [next(row for row in trainer.state.log_history if "loss" in row) for trainer in (one, several)]
@@ -132,24 +145,24 @@ def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path, mode: str
 def test_negative_control_lost_rows_change_the_gradient(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, expected = trained(checkpoint, tmp_path / "one", split=False)
+    _, expected = trained(checkpoint, tmp_path / "one", ONE)
     monkeypatch.setattr(several_rows, "more_rows", lambda _: [])
-    _, found = trained(checkpoint, tmp_path / "several", split=True)
+    _, found = trained(checkpoint, tmp_path / "several", SEVERAL)
     assert distance(found, expected) > 100 * ROUNDING
 
 
 @pytest.mark.slow
 def test_vespo_counts_rows_and_is_rightly_refused(checkpoint: Path, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"loss_type": "vespo", "vllm_importance_sampling_mode": "token_truncate"}
-    _, expected = trained(checkpoint, tmp_path / "one", split=False, **flags)
-    _, found = trained(checkpoint, tmp_path / "several", split=True, **flags)
+    _, expected = trained(checkpoint, tmp_path / "one", ONE, **flags)
+    _, found = trained(checkpoint, tmp_path / "several", SEVERAL, **flags)
     assert distance(found, expected) > 100 * ROUNDING
 
 
 @pytest.mark.slow
 def test_rows_of_two_updates_keep_their_old_logprobs(checkpoint: Path, tmp_path: Path) -> None:
-    one, _ = trained(checkpoint, tmp_path / "one", split=False, members=4)
-    several, _ = trained(checkpoint, tmp_path / "several", split=True, members=4)
+    one, _ = trained(checkpoint, tmp_path / "one", ONE, members=4)
+    several, _ = trained(checkpoint, tmp_path / "several", SEVERAL, members=4)
     assert len(several._buffered_inputs) == 2
 
     def old_logprobs(trainer: Any) -> list[float]:
@@ -161,25 +174,6 @@ def test_rows_of_two_updates_keep_their_old_logprobs(checkpoint: Path, tmp_path:
     assert old_logprobs(several) == pytest.approx(old_logprobs(one), abs=1e-5)
     counts = {int(batch["num_items_in_batch"]) for trainer in (one, several) for batch in trainer._buffered_inputs}
     assert counts == {len(old_logprobs(one))}
-
-
-def test_rows_join_with_the_padding_of_their_column() -> None:
-    first = torch.tensor([[1, 2], [3, 4]])
-    assert several_rows._below(first, [(5, 6, 7), (8,)], 0, left=True).tolist() == [
-        [0, 1, 2],
-        [0, 3, 4],
-        [5, 6, 7],
-        [0, 0, 8],
-    ]
-    assert several_rows._below(first, [(5,)], 9, left=False).tolist() == [[1, 2], [3, 4], [5, 9]]
-
-
-def test_rows_after_the_first_name_their_rollout() -> None:
-    job = RolloutSpec(task=tasks(1)[0], rollout_id="k")
-    played = Trajectory(job=job, turns=(turn_of(0, 0),), stop_reason=StopReason.FINISHED)
-    outcome = outcome_of(played, EnvironmentConfig())
-    outcomes = [structs.replace(outcome, datums=outcome.datums * size) for size in (1, 3, 0, 2)]
-    assert [index for index, _ in several_rows.more_rows(outcomes)] == [1, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -198,11 +192,4 @@ def test_option_that_counts_rows_is_refused_with_strip(tmp_path: Path, flags: di
     grpo_config(run, parameters=1)
     stripped = structs.replace(run, config=structs.replace(run.config, thinking="strip"))
     with pytest.raises(ConfigError, match=name):
-        grpo_config(stripped, parameters=1)
-
-
-def test_gspo_is_refused_with_strip(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", None, advantage_estimator="gspo")
-    stripped = structs.replace(run, config=structs.replace(run.config, thinking="strip"))
-    with pytest.raises(ConfigError, match="loss_type"):
         grpo_config(stripped, parameters=1)

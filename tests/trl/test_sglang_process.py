@@ -15,8 +15,8 @@ from msgspec import structs
 from orl_core.config import decode_config
 from orl_core.errors import EngineError
 from orl_rollout.run_folder.process import guarded
-from orl_trl.sglang_control import SglangControl
-from orl_trl.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
 
 SERVER = """
 import http.server, os, sys
@@ -39,6 +39,11 @@ def gone(process: int | None) -> bool:
     except psutil.NoSuchProcess:
         return True
     return not psutil.pid_exists(process or 0)
+
+
+def pid_of(server: SglangProcess) -> int:
+    assert server.process is not None
+    return server.process.pid
 
 
 def members(group: int | None) -> list[int]:
@@ -74,7 +79,7 @@ def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
 def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
     with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
         assert SglangControl(server.url).healthy()
-        group = server.pid
+        group = pid_of(server)
         assert members(group)
         assert group != os.getpgid(0)
     assert not members(group)
@@ -85,12 +90,12 @@ def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
     with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
         for last in (False, True):
             assert not server.ended
-            os.killpg(server.pid or 0, signal.SIGKILL)
-            assert gone(server.pid) or server.ended
+            os.killpg(pid_of(server), signal.SIGKILL)
+            assert gone(pid_of(server)) or server.ended
             if not last:
-                server.restart("second", "1")
+                server.restart(Path("second"), "1")
         with pytest.raises(EngineError, match="twice"):
-            server.restart("third", "2")
+            server.restart(Path("third"), "2")
     assert (tmp_path / LOG).read_text("utf-8").split("\n")[-2].startswith("second")
 
 
@@ -134,10 +139,10 @@ def test_a_guard_passes_the_exit_code_on(program: str, code: int):
 def test_a_run_killed_by_force_leaves_no_engine(tmp_path: Path):
     parent = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from orl_trl.sglang_process import Launch, SglangProcess\n"
+        "from orl_trl.engine.sglang_process import Launch, SglangProcess\n"
         "launch = Launch(model='m', context_tokens=64, program=(sys.executable, '-m', 'orl_testing.sglang'))\n"
         "with SglangProcess(launch, Path(sys.argv[1]), os.environ) as server:\n"
-        "    print(server.pid, flush=True); signal.pause()"
+        "    print(server.process.pid, flush=True); signal.pause()"
     )
     group = killed(parent, str(tmp_path))
     assert gone(group)

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.signals import interrupt
-from orl_trl.checkpoints import WholeCheckpoints
-from orl_trl.trainer import train
+from orl_trl.training.training_run import train
+from orl_trl.training.whole_checkpoints import WholeCheckpoints
 from transformers import AutoModelForCausalLM
 
 from tests.trl.fakes import Player, by_row, make_run, rows, summary
@@ -102,29 +101,6 @@ def test_two_signals_during_the_last_save_lose_nothing(
     assert not summary(run).keys() & {"interrupted", "error"}
     AutoModelForCausalLM.from_pretrained(run.folder / "checkpoint")
     assert not list(run.folder.glob("*unfinished*"))
-
-
-@pytest.mark.slow
-def test_checkpoint_between_steps_gets_its_name_when_whole(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    run = make_run(tmp_path / "run", checkpoint, num_rollout=2, save_interval=1, flags={"save_total_limit": 1})
-    whole = WholeCheckpoints._save_rng_state
-    names: list[list[str]] = []
-
-    def save_rng_state(self: WholeCheckpoints, folder: str) -> None:
-        if "unfinished" in folder:  # else the random state of a step is kept
-            names.append([path.name for path in (run.folder / "trainer").glob("checkpoint-*")])
-        whole(self, folder)
-
-    monkeypatch.setattr(WholeCheckpoints, "_save_rng_state", save_rng_state)
-    train(run, Player(run.config, by_row).open)
-    assert names == [[], ["checkpoint-2"]]
-    assert [path.name for path in (run.folder / "trainer").glob("checkpoint-*")] == ["checkpoint-4"]
-    AutoModelForCausalLM.from_pretrained(run.folder / "trainer" / "checkpoint-4")
-    noted = checkpoint_in(run.folder / "trainer" / "checkpoint-4")
-    assert noted is not None
-    assert (noted.model, noted.step) == (str(checkpoint), 2), "four updates are two steps"
 
 
 @pytest.mark.slow

@@ -22,11 +22,12 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
-from orl_trl.checkpoints import RANDOM
-from orl_trl.engine import InProcessEngine
-from orl_trl.rollouts import Rollouts
-from orl_trl.settings import grpo_config
-from orl_trl.trainer import plan_of, quiet_trl, runtime_of, train, trainer_of
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.run_plan.resume import RANDOM
+from orl_trl.run_plan.settings import grpo_config
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.training_run import quiet_trl, runtime_of, train, trainer_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -65,6 +66,7 @@ def test_a_run_leaves_its_files(
     checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(checkpoint.parent)
+    caplog.set_level(logging.INFO)
     run = make_run(tmp_path / "run", checkpoint.name, held_out=3)
     player = Player(run.config, by_row)
     train(run, player.open)
@@ -75,7 +77,9 @@ def test_a_run_leaves_its_files(
     assert {"loss", "grad_norm", "entropy", "learning_rate", "rollout_seconds", "train_seconds"} <= first.keys()
     told = summary(run)
     assert told["env"] == "toy/Env"
-    assert (told["steps"], told["rollouts"], told["episodes_before"]) == (2, 16 + 9, 3)
+    assert (told["steps"], told["rollouts"]) == (2, 16 + 9)
+    assert (told["episodes_before"], told["judged_before"], told["judged_after"]) == (3, 2, 2)
+    assert "2 of 3 judged, 1 in ERROR" in caplog.text
     assert told["success_before"] == told["success_after"] == pytest.approx(0.5)
     assert told["valid_call_rate"] > 0
     assert told["seconds_total"] > told["seconds_per_step"] > 0
@@ -127,24 +131,23 @@ def test_run_without_any_signal_says_so_in_its_summary(checkpoint: Path, tmp_pat
     assert "error" not in summary(run)
 
 
-def test_summary_counts_the_judged_episodes(checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO)
-    run = make_run(tmp_path / "run", checkpoint, held_out=3, num_rollout=1)
-    train(run, Player(run.config, by_row).open)
-    told = summary(run)
-    assert (told["episodes_before"], told["judged_before"], told["judged_after"]) == (3, 2, 2)
-    assert "2 of 3 judged, 1 in ERROR" in caplog.text
+FAULTS = {
+    "breaker": ("train/2/5", RunAborted("the environment is gone"), "the environment is gone"),
+    "measurement": ("eval/1/0", RunAborted("the environment is gone"), "the environment is gone"),
+    "bug": ("train/2/5", ZeroDivisionError("x"), "broke off"),
+}
 
 
 @pytest.mark.slow
-def test_the_breaker_ends_training_and_loses_nothing(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint)
-    script = lambda key: RunAborted("the environment is gone") if key == "train/2/5" else by_row(key)  # noqa: E731
-    with pytest.raises(RunAborted, match="the environment is gone"):
-        train(run, Player(run.config, script).open)
-    assert summary(run)["error"] == "the environment is gone"
+@pytest.mark.parametrize("case", FAULTS)
+def test_fault_after_a_step_keeps_the_step(checkpoint: Path, tmp_path: Path, case: str):
+    place, fault, error = FAULTS[case]
+    run = make_run(tmp_path / "run", checkpoint, held_out=1)
+    with pytest.raises(type(fault)):
+        train(run, Player(run.config, lambda key: fault if key == place else by_row(key)).open)
     assert summary(run)["steps"] == 1
-    assert (run.folder / "checkpoint" / "model.safetensors").is_file()
+    assert error in summary(run)["error"]
+    assert {"model.safetensors", RANDOM} <= {path.name for path in (run.folder / "checkpoint").iterdir()}
     assert "orl-rollouts" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -172,16 +175,6 @@ def test_logprobs_of_other_weights_end_the_run(checkpoint: Path, tmp_path: Path)
     assert "max_logprob_difference" in summary(run)["error"]
 
 
-@pytest.mark.slow
-def test_a_bug_in_the_middle_leaves_no_summary_of_a_finished_run(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint)
-    script = lambda key: ZeroDivisionError("x") if key == "train/2/5" else by_row(key)  # noqa: E731
-    with pytest.raises(ZeroDivisionError):
-        train(run, Player(run.config, script).open)
-    assert summary(run)["steps"] == 1
-    assert "broke off" in summary(run)["error"]
-
-
 def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, tmp_path: Path):
     run = make_run(tmp_path / "run", checkpoint)
 
@@ -198,16 +191,6 @@ def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, t
     assert (player.running, player.closed) == (0, 1)
     assert summary(run)["interrupted"] is True
     assert [row["step"] for row in rows(run)] == [1]
-
-
-@pytest.mark.slow
-def test_a_measurement_that_breaks_off_keeps_the_step_before(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint, held_out=1)
-    script = lambda key: RunAborted("the environment is gone") if key == "eval/1/0" else by_row(key)  # noqa: E731
-    with pytest.raises(RunAborted, match="the environment is gone"):
-        train(run, Player(run.config, script).open)
-    assert summary(run)["steps"] == 1
-    assert (run.folder / "checkpoint" / RANDOM).is_file()
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 import torch
 from orl_core.errors import EngineError
-from orl_trl.lora import base_of, lora_config, policy_weights
-from orl_trl.served_engine import ServedEngine, Server
-from orl_trl.sglang_control import SglangControl
-from orl_trl.trainer import quiet_trl, train
-from orl_trl.weight_check import METRIC, engine_name, fingerprints
-from orl_trl.weight_sync import SharedMemorySync
+from orl_trl.engine.lora import base_of, lora_config
+from orl_trl.engine.served_engine import ServedEngine, Server
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.weight_check import METRIC, fingerprints
+from orl_trl.engine.weights import WeightSender
+from orl_trl.training.training_run import quiet_trl, train
 from peft import LoraConfig, get_peft_model
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
@@ -50,15 +50,15 @@ def syncing(
     model: PreTrainedModel, server: Loaded, control: SglangControl, folder: Path, *, exact: bool = True
 ) -> Generator[Callable[[], ServedEngine]]:
     """Yield what sends the weights as they are, checked."""
-    with SharedMemorySync(control, folder) as shared:
-        engine = ServedEngine(model, Server(url=server.url, context_tokens=4096, exact=exact), shared)
-        versions = iter(range(10_000))
+    server_of_run = Server(url=server.url, context_tokens=4096, exact=exact)
+    engine = ServedEngine(model, server_of_run, WeightSender(control, folder))
+    versions = iter(range(10_000))
 
-        def sync() -> ServedEngine:
-            with engine.batch(str(next(versions))):
-                return engine
+    def sync() -> ServedEngine:
+        with engine.batch(str(next(versions))):
+            return engine
 
-        yield sync
+    yield sync
 
 
 def frozen(server: Loaded) -> Tamper:
@@ -152,7 +152,7 @@ def test_engine_without_checksums_says_so_once(
         server.shows = False
         sync()
         sync()
-    assert [record.message.count("checksums") for record in caplog.records] == [1]
+    assert [record.message.count("checksum") for record in caplog.records] == [1]
 
 
 def base_weights(weights: Weights) -> Tamper:
@@ -187,34 +187,3 @@ def test_one_changed_bit_changes_its_fingerprint(model: Qwen3ForCausalLM):
         changed = fingerprints(weights.items())
         assert {each for each in before if before[each] != changed[each]} == {name}
         bits[-1] ^= 1
-
-
-def test_fingerprints_are_those_of_the_merged_policy(model: Qwen3ForCausalLM):
-    policy = adapted(model)
-    update(policy, 0.1)
-    merged = dict(policy_weights(policy))
-    changed = fingerprints(policy_weights(policy))
-    before = fingerprints(model.state_dict().items())
-    assert changed == fingerprints(merged.items())
-    assert {name for name in before if before[name] != changed[name]} == {n for n in before if "_proj.weight" in n}
-
-
-@pytest.mark.parametrize(
-    ("name", "engine"),
-    [
-        ("model.layers.3.self_attn.k_proj.weight", "model.layers.3.self_attn.qkv_proj.weight"),
-        ("model.layers.3.mlp.up_proj.weight", "model.layers.3.mlp.gate_up_proj.weight"),
-        ("model.layers.3.mlp.down_proj.weight", "model.layers.3.mlp.down_proj.weight"),
-        ("lm_head.weight", "model.embed_tokens.weight"),
-        ("model.layers.3.mlp.experts.gate_up_proj", None),
-    ],
-)
-def test_trainer_name_finds_the_engine_tensor(name: str, engine: str | None):
-    known = {
-        "model.layers.3.self_attn.qkv_proj.weight",
-        "model.layers.3.mlp.gate_up_proj.weight",
-        "model.layers.3.mlp.down_proj.weight",
-        "model.embed_tokens.weight",
-        "model.layers.3.mlp.experts.w13_weight",
-    }
-    assert engine_name(name, known) == engine

@@ -30,7 +30,7 @@ def train(run: Run) -> None:
         ConfigError: a setting, the model or the tasks cannot be used.
         RunAborted: too many rollouts ended in ERROR.
     """
-    from orl_trl.trainer import train as train_now
+    from orl_trl.training.training_run import train as train_now
 
     train_now(run)
 
@@ -41,7 +41,7 @@ def plan(run: Run) -> Plan:
     Raises:
         ConfigError: a setting, the model or the tasks cannot be used.
     """
-    from orl_trl.dry_run import plan_run
+    from orl_trl.run_plan.dry_run import plan_run
 
     return plan_run(run)
 
@@ -70,6 +70,6 @@ def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]
     Raises:
         ConfigError: the model cannot be loaded.
     """
-    from orl_trl.local import play_in_process as play_now
+    from orl_trl.engine.local_model import play_in_process as play_now
 
     return play_now(model, play)

@@ -1,6 +1,6 @@
 """The in-process engine: requests come from the rollouts' event loop, torch runs on the thread that calls `serve`.
 
-It knows futures and queues, and nothing of rollouts, trainers or torch (`sampler` does). One model is never used from
+It knows futures and queues, and neither rollouts nor trainers; `sampler` knows torch. One model is never used from
 two threads. While a batch is sampled, new requests gather for the next batch.
 """
 
@@ -12,17 +12,15 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
 from orl_rollout.signals import interrupt
+from transformers import PreTrainedModel
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from orl_trl.sampler import SampledTokens, SamplingRequest
+from orl_trl.engine.sampler import SampledTokens, SamplingRequest, sample
 
 T = TypeVar("T")
 
@@ -111,8 +109,6 @@ class InProcessEngine:
         return batch
 
     def _answer(self, batch: Sequence[_Waiting]) -> None:
-        from orl_trl.sampler import sample
-
         try:
             with boundary(EngineError, f"sampling a batch of {len(batch)}"):
                 answers = sample(self._model, [waiting.request for waiting in batch])
@@ -135,8 +131,6 @@ def _settle(answer: asyncio.Future[SampledTokens], outcome: SampledTokens | Engi
 
 def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> SamplingRequest:
     """Make a request of SGLang's sampling parameters; None stands for the default."""
-    from orl_trl.sampler import SamplingRequest
-
     given = {name: value for name, value in sampling.items() if name not in _IGNORED and value is not None}
     stops = frozenset(given.pop("stop_token_ids", ()))
     seed = given.pop("sampling_seed", None)

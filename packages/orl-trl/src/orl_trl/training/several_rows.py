@@ -17,9 +17,10 @@ from orl_rollout.results.outcome import Outcome
 from torch.nn.functional import pad
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import pad as pad_rows
 
-from orl_trl.importance import Difference, check_difference, importance_ratios
-from orl_trl.rollouts import Rollouts
+from orl_trl.training.importance import Difference, check_difference, importance_ratios
+from orl_trl.training.rollouts import Rollouts
 
 _FILLER = Datum(task_key="", rollout_id="", prompt=(0,), response=(0,), sampled=(0,), loss_mask=(0,), logprobs=(0.0,))
 
@@ -75,13 +76,13 @@ class SeveralRows(GRPOTrainer):
         """Return the columns of ids and masks with those of `data` below them, padded as TRL pads."""
         fill = cast("int", self._tokenizer.pad_token_id)
         ones = [[1] * len(datum.response) for datum in data]
-        columns: dict[str, tuple[Sequence[Sequence[float]], float]] = {
+        columns: dict[str, tuple[Sequence[Sequence[float]], int]] = {
             "prompt_ids": ([datum.prompt for datum in data], fill),
             "prompt_mask": ([[1] * len(datum.prompt) for datum in data], 0),
             "completion_ids": ([datum.response for datum in data], fill),
             "completion_mask": (ones, 0),
             "tool_mask": ([datum.loss_mask for datum in data], 1),
-            "sampling_per_token_logps": ([datum.logprobs for datum in data], 0.0),
+            "sampling_per_token_logps": ([datum.logprobs for datum in data], 0),
         }
         return {
             name: _below(batch[name], rows, value, left=name.startswith("prompt"))
@@ -100,11 +101,7 @@ class SeveralRows(GRPOTrainer):
         return torch.cat([pad(known, (0, width - known.size(1))), found])
 
 
-def _below(first: torch.Tensor, rows: Sequence[Sequence[float]], value: float, *, left: bool) -> torch.Tensor:
+def _below(first: torch.Tensor, rows: Sequence[Sequence[float]], value: int, *, left: bool) -> torch.Tensor:
     """Return `first`, B x W, with `rows` below it, all padded to the longest of them."""
-    width = max(first.size(1), *map(len, rows))
-    tensors = [first, *(torch.tensor([row], dtype=first.dtype, device=first.device) for row in rows)]
-    room = [width - tensor.size(1) for tensor in tensors]
-    return torch.cat(
-        [pad(one, (some, 0) if left else (0, some), value=value) for one, some in zip(tensors, room, strict=True)]
-    )
+    tensors = [torch.tensor(row, dtype=first.dtype, device=first.device) for row in rows]
+    return pad_rows([*first, *tensors], padding_value=value, padding_side="left" if left else "right")

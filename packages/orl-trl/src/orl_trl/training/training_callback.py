@@ -22,12 +22,12 @@ from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from orl_trl.checkpoints import WholeCheckpoints
-from orl_trl.memory import peak_memory
-from orl_trl.metrics import trl_metrics, versions
-from orl_trl.micro_batches import naming_options
-from orl_trl.rollouts import Rollouts
-from orl_trl.served_engine import SYNC_SECONDS
+from orl_trl.engine.served_engine import SYNC_SECONDS
+from orl_trl.run_plan.gpu_memory import peak_memory
+from orl_trl.training.micro_batches import naming_options
+from orl_trl.training.rollouts import Rollouts
+from orl_trl.training.trl_metrics import trl_metrics, versions
+from orl_trl.training.whole_checkpoints import WholeCheckpoints
 
 logger = logger_of("orl")
 

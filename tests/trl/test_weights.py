@@ -1,10 +1,8 @@
-"""Weights reach the engine and the canary sees it: the stand-in scores prompts with the checkpoint it was sent."""
+"""Weights reach the engine, as a checkpoint or by handles; the stand-in reads the checkpoint that it was sent."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,8 +14,8 @@ import pytest
 import torch
 from orl_core.errors import EngineError
 from orl_rollout.signals.interrupt import on_thread
-from orl_trl.sglang_control import SglangControl
-from orl_trl.weight_sync import FirstThatWorks, SharedMemorySync, buckets, named_as_saved
+from orl_trl.engine.sglang_control import SglangControl
+from orl_trl.engine.weights import WeightSender, buckets, named_as_saved
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
@@ -28,7 +26,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from tests.trl.stand_in import served
+from tests.kit.small_disk import fill, small_disk
+from tests.trl.stand_in import served, untouched
 
 VOCABULARY = 100  # of the multimodal model; the stand-in samples ids from 20 to 83
 
@@ -53,14 +52,13 @@ def trained(model: Qwen3ForCausalLM) -> Qwen3ForCausalLM:
 
 
 def test_weights_arrive_in_bf16_with_their_version(model: Qwen3ForCausalLM, trained: Qwen3ForCausalLM, tmp_path: Path):
-    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
-        sync(model, "0")
-        sync(trained, "1")
+    with served() as (server, control):
+        sender = WeightSender(control, tmp_path)
+        sender.send(model, "0")
+        sender.send(trained, "1")
         assert server.weight_version == "1"
         assert torch.equal(server.state["model.norm.weight"], trained.model.norm.weight.to(torch.bfloat16))
-        folder = sync.folder
-        assert all(weight.dtype == torch.bfloat16 for weight in load_file(folder / "model.safetensors").values())
-    assert not folder.exists()
+        assert all(weight.dtype == torch.bfloat16 for weight in load_file(tmp_path / "model.safetensors").values())
 
 
 def multimodal() -> PreTrainedModel:
@@ -90,7 +88,8 @@ def test_weights_go_by_handle_if_checkpoints_name_them_so(model: Qwen3ForCausalL
 
 def test_memory_is_released_and_taken_back():
     with served() as (server, control):
-        control.release("weights", "kv_cache")
+        control.release("weights")
+        control.release("kv_cache")
         assert server.released == {"weights", "kv_cache"}
         with pytest.raises(HTTPError):
             generate(server.url, 1)
@@ -130,13 +129,13 @@ def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_path: 
         flushed.append(plain())
         return flushed[-1]
 
-    with served() as (server, control), SharedMemorySync(control, tmp_path) as sync:
+    with served() as (server, control):
         server.flush_cache = partial(flush, server.flush_cache)
         server.pause()
         others = on_thread(lambda: generate(server.url, 4))
         while not server.running:
             pass
-        syncing = on_thread(lambda: sync(model, "0"))
+        syncing = on_thread(lambda: WeightSender(control, tmp_path).send(model, "0"))
         while not flushed:
             pass
         assert not flushed[0]
@@ -145,81 +144,43 @@ def test_weights_wait_for_requests_of_others(model: Qwen3ForCausalLM, tmp_path: 
         assert len(others.result(10)["output_token_logprobs"]) == 4
 
 
-class Ways:
-    """A way to send weights that works as long as `fault` is None; it keeps the versions that it sent."""
-
-    def __init__(self, fault: EngineError | None = None) -> None:
-        self.fault = fault
-        self.sent: list[str] = []
-
-    def __call__(self, model: PreTrainedModel, version: str) -> None:
-        self.sent.append(version)
-        if self.fault is not None:
-            raise self.fault
+def test_checkpoint_is_sent_once_handles_have_failed(
+    model: Qwen3ForCausalLM, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with served() as (server, control):
+        sender = WeightSender(control, tmp_path, handles=True)  # no `sglang` is here
+        sender.send(model, "0")
+        sender.send(model, "1")
+        assert server.weights == [str(tmp_path)] * 2
+    assert [str(tmp_path) in record.message for record in caplog.records] == [True]
 
 
-def test_weights_take_the_other_way_once_the_first_failed(model: Qwen3ForCausalLM):
-    first, second = Ways(EngineError("no IPC here")), Ways()
-    sync = FirstThatWorks(first, second)
-    sync(model, "0")
-    sync(model, "1")
-    assert (first.sent, second.sent) == (["0"], ["0", "1"])
-    second.fault = EngineError("no room")
-    with pytest.raises(EngineError, match="no room"):
-        sync(model, "2")
-
-
-def test_an_engine_that_died_leaves_the_first_way_in_place(model: Qwen3ForCausalLM):
-    first, second = Ways(EngineError("gone")), Ways(EngineError("gone"))
-    sync = FirstThatWorks(first, second)
-    with pytest.raises(EngineError, match="gone"):
-        sync(model, "0")
-    first.fault = second.fault = None
-    sync(model, "1")
-    assert (first.sent[-1], "1" in second.sent) == ("1", False)
-
-
-KILLED = """
-import os, sys
-from pathlib import Path
-from typing import Any
-from orl_trl.sglang_control import SglangControl
-from orl_trl.weight_sync import SharedMemorySync
-with SharedMemorySync(SglangControl("http://127.0.0.1:9"), Path(sys.argv[1])) as sync:
-    (sync.folder / "model.safetensors").touch()
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_weights_of_a_killed_run_are_removed_by_the_next(tmp_path: Path):
-    control = SglangControl("http://127.0.0.1:9")
-    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
-    (left,) = tmp_path.iterdir()
-    with SharedMemorySync(control, tmp_path) as first:
-        assert not left.exists()
-        (first.folder / "model.safetensors").touch()
-        with SharedMemorySync(control, tmp_path) as second:
-            assert {first.folder, second.folder} == set(tmp_path.iterdir())
-    assert not list(tmp_path.iterdir())
-
-
-def test_folder_that_the_engine_does_not_read_is_named(model: Qwen3ForCausalLM, tmp_path: Path):
-    with SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path) as sync, pytest.raises(EngineError) as told:
-        sync(model, "0")
-    assert str(sync.folder) in str(told.value)
+def test_engine_that_takes_no_weights_leaves_handles_in_use(
+    model: Qwen3ForCausalLM, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with served() as (server, control):
+        sender = WeightSender(control, tmp_path, handles=True)
+        server.tamper = lambda weights: weights["nothing"]  # pyright: ignore[reportAttributeAccessIssue]
+        with pytest.raises(EngineError, match=str(tmp_path)):
+            sender.send(model, "0")
+        assert "CUDA IPC" not in caplog.text
+        server.tamper = untouched
+        sender.send(model, "1")
+    assert "CUDA IPC" in caplog.text  # handles were tried again
 
 
 def test_tied_weights_are_written_once(model: Qwen3ForCausalLM, tmp_path: Path):
-    with SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path) as sync:
-        sync.write(model)
-        written = load_file(sync.folder / "model.safetensors")
+    WeightSender(SglangControl("http://127.0.0.1:9"), tmp_path).write(model)
+    written = load_file(tmp_path / "model.safetensors")
     assert model.config.tie_word_embeddings
     assert written.keys() == model.state_dict().keys() - {"lm_head.weight"}
 
 
-def test_a_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):
-    with pytest.raises(EngineError, match="folder"):
-        SharedMemorySync(SglangControl("http://127.0.0.1:9"), tmp_path / "absent").__enter__()
+def test_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk, but=4096)
+        with pytest.raises(EngineError, match=str(disk)):
+            WeightSender(SglangControl("http://127.0.0.1:9"), disk / "weights").write(model)
 
 
 @pytest.mark.parametrize("most", [1, 100, 4096, 1 << 30])

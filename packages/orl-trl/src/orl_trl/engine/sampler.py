@@ -20,6 +20,7 @@ from msgspec import Struct
 from orl_rollout.logs import logger_of
 from orl_rollout.signals import interrupt
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -30,7 +31,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from orl_trl.out_of_memory import is_out_of_memory
+from orl_trl.engine.out_of_memory import is_out_of_memory
 
 logger = logger_of("orl")
 
@@ -40,7 +41,7 @@ BATCH_TOKENS = 65_536  # of padded prompts in one batch: bounds the memory of it
 class SamplingRequest(Struct, frozen=True, kw_only=True):
     """One continuation to sample. `temperature` 0 is greedy, with logprobs at temperature 1.
 
-    Equal requests with an equal `seed` draw the same, whatever shares their batch. Without one, torch's state decides.
+    Equal requests with an equal `seed` draw the same, whatever shares their batch. None draws at random.
     """
 
     token_ids: tuple[int, ...]
@@ -88,13 +89,11 @@ def _batches(requests: Sequence[SamplingRequest]) -> Generator[list[int]]:
     def kind(row: int) -> tuple[float, float]:
         return requests[row].temperature, requests[row].top_p
 
-    def length(row: int) -> int:
-        return len(requests[row].token_ids)
-
-    for _, members in groupby(sorted(range(len(requests)), key=lambda row: (kind(row), length(row))), key=kind):
+    by_length = sorted(range(len(requests)), key=lambda row: len(requests[row].token_ids))
+    for _, members in groupby(sorted(by_length, key=kind), key=kind):
         batch: list[int] = []
         for row in members:
-            if batch and (len(batch) + 1) * length(row) > BATCH_TOKENS:
+            if batch and (len(batch) + 1) * len(requests[row].token_ids) > BATCH_TOKENS:
                 yield batch
                 batch = []
             batch.append(row)
@@ -177,8 +176,7 @@ class _Draw(LogitsProcessor):
     """Draws one id for each row, by a random number of the row's own, and leaves nothing else to choose."""
 
     def __init__(self, batch: Sequence[SamplingRequest]) -> None:
-        given = (request.seed for request in batch)
-        self._rows = [Random(_any_seed() if seed is None else seed) for seed in given]  # noqa: S311 - no secret is drawn
+        self._rows = [Random(request.seed) for request in batch]  # noqa: S311 - no secret is drawn
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores [B, V] of 0 for the drawn id and -inf for all others."""
@@ -189,17 +187,12 @@ class _Draw(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
 
 
-def _any_seed() -> int:
-    return int(torch.randint(2**31, ()))
-
-
 class _Done(StoppingCriteria):
     """Tells which rows are done: each by its own stop ids and its own budget."""
 
     def __init__(self, batch: Sequence[SamplingRequest], width: int, device: torch.device) -> None:
-        most = max(1, *(len(request.stop_ids) for request in batch))
-        stops = [[*request.stop_ids, *[-1] * (most - len(request.stop_ids))] for request in batch]
-        self._stops = torch.tensor(stops, device=device)
+        stops = [torch.tensor([-1, *request.stop_ids]) for request in batch]
+        self._stops = pad_sequence(stops, batch_first=True, padding_value=-1).to(device)
         self._budgets = torch.tensor([request.max_new_tokens for request in batch], device=device)
         self._width = width
         self._done = torch.zeros(len(batch), dtype=torch.bool, device=device)

@@ -8,48 +8,45 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from functools import partial
 
 import transformers
 from datasets import Dataset
 from datasets.utils import disable_progress_bars
-from orl_core.config import RunConfig
 from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.logs import logger_of, say
-from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.results.group_scores import compare
-from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.signals import interrupt
-from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tokenizer.pretrained import load_pretrained
 from transformers import PreTrainedModel
 from transformers.integrations.integration_utils import TensorBoardCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from orl_trl.checkpoints import WholeCheckpoints, check_start, order_of, start_of
-from orl_trl.engine_choice import Choice
-from orl_trl.engines import engine_of, open_engine, share_of
-from orl_trl.importance import correct_ratios
-from orl_trl.local import load_model
-from orl_trl.lora import check_rank, lora_config
-from orl_trl.memory import check_memory
-from orl_trl.rollouts import BatchEngine, Player, Rollouts, TrainingPlan
-from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
-from orl_trl.tracking import tracking
-from orl_trl.training import Training
+from orl_trl.engine.batch_engine import BatchEngine
+from orl_trl.engine.engine_plan import EngineChoice, engine_of
+from orl_trl.engine.local_model import load_model
+from orl_trl.engine.lora import check_rank, lora_config
+from orl_trl.engine.open_engine import open_engine
+from orl_trl.run_plan.gpu_memory import check_memory
+from orl_trl.run_plan.resume import check_start, order_of, start_of
+from orl_trl.run_plan.settings import check_settings, grpo_config, unused, updates_per_step
+from orl_trl.run_plan.trackers import tracking
+from orl_trl.run_plan.training_plan import plan_of
+from orl_trl.training.importance import correct_ratios
+from orl_trl.training.rollouts import Player, Rollouts
+from orl_trl.training.training_callback import Training
+from orl_trl.training.whole_checkpoints import WholeCheckpoints
 
 logger = logger_of("orl")
 
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
-OpenEngine = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[BatchEngine]]
+OpenEngine = Callable[[Run, PreTrainedModel, EngineChoice], AbstractContextManager[BatchEngine]]
 
 
 def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine = open_engine) -> None:
@@ -68,7 +65,7 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
         choice = engine_of(run, model.num_parameters())
         say(str(choice))
         settings = grpo_config(run, parameters=model.num_parameters())
-        check_memory(run, settings, model.config.to_dict(), share_of(run, choice))
+        check_memory(run, settings, model.config.to_dict(), choice.memory_share)
         plan = plan_of(run, settings)
         start = start_of(run.config.trainer.load, settings, order_of(settings, list(plan.tasks)))
         interrupt.check()
@@ -86,36 +83,6 @@ def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine
                 say(f"continues {start.folder} after step {start.step}")
             write_tensorboard(trainer, run)
             Training(run, rollouts, updates=updates_per_step(settings)).train(trainer)
-
-
-def plan_of(run: Run, settings: GRPOConfig) -> TrainingPlan:
-    """Plan what is to be played.
-
-    Raises:
-        ConfigError: the tasks cannot be read or played, or are fewer than one step takes.
-    """
-    config = run.config
-    tasks = {task.key: task for task in read_tasks(run.task_data, config)}
-    rows = settings.generation_batch_size or 0
-    groups = rows // (settings.num_generations or 1)
-    if len(tasks) < groups:
-        raise ConfigError(f"{run.task_data}: {len(tasks)} tasks, and a step takes {groups}. Lower --rollout-batch-size")
-    held_out = tuple(read_tasks(run.eval_data, config)) if run.eval_data else ()
-    return TrainingPlan(
-        tasks=tasks,
-        held_out=held_out[: config.eval.max_tasks],
-        eval_samples=config.eval.samples,
-        concurrency=rows,
-        sampling={"temperature": settings.temperature, "top_p": settings.top_p},
-        seed=settings.seed,
-        eval_sampling={"temperature": config.eval.temperature, "top_p": config.eval.top_p},
-        compare=None if config.group_reward.mode == "off" else partial(_compared, config),
-    )
-
-
-async def _compared(config: RunConfig, outcomes: Sequence[Outcome]) -> tuple[list[Outcome], dict[str, float]]:
-    async with OpenRewardClient(config) as client:
-        return await compare(outcomes, client, config.group_reward, patience=config.rollout.patience)
 
 
 def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Runtime]:

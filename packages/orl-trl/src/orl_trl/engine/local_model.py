@@ -11,8 +11,8 @@ from orl_core.errors import ConfigError, boundary
 from orl_rollout.loop.engine import Engine
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from orl_trl.engine import InProcessEngine
-from orl_trl.loop_thread import LoopThread
+from orl_trl.engine.in_process_engine import InProcessEngine
+from orl_trl.engine.loop_thread import LoopThread
 
 T = TypeVar("T")
 

@@ -31,8 +31,8 @@ from orl_rollout.memory.model import ModelShape, shape_of
 from orl_rollout.run_folder.contract import Run
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.sampler import BATCH_TOKENS
-from orl_trl.settings import CHECKPOINTING, optimizer_of
+from orl_trl.engine.sampler import BATCH_TOKENS
+from orl_trl.run_plan.settings import CHECKPOINTING, optimizer_of
 
 logger = logger_of("orl")
 

@@ -21,9 +21,9 @@ from orl_rollout.logs import logger_of
 from torch import Tensor
 from transformers import Trainer
 
-from orl_trl.out_of_memory import is_out_of_memory
-from orl_trl.settings import MEANS_OVER_IDS
-from orl_trl.several_rows import SeveralRows
+from orl_trl.engine.out_of_memory import is_out_of_memory
+from orl_trl.run_plan.settings import MEANS_OVER_IDS
+from orl_trl.training.several_rows import SeveralRows
 
 logger = logger_of("orl")
 
@@ -99,13 +99,6 @@ class _Update(Struct):
     entropy: dict[str, Any] = {}
 
 
-class _Tried(Struct):
-    """The latest micro-batch: its rows, and its ids with padding."""
-
-    rows: int = 0
-    ids: int = 0
-
-
 class MicroBatches(SeveralRows):
     """TRL's trainer, whose passes are computed in micro-batches.
 
@@ -117,7 +110,8 @@ class MicroBatches(SeveralRows):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._update, self._tried = _Update(), _Tried()
+        self._update = _Update()
+        self._tried = 0, 0  # rows and ids, with padding, of the latest micro-batch
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Run forward and backward of one of TRL's passes, and return its loss.
@@ -169,8 +163,7 @@ class MicroBatches(SeveralRows):
             with self._counting(share, last=number == len(chosen)):
                 part = rows_of(batch, rows)
                 part["num_items_in_batch"] = batch["num_items_in_batch"] * share
-                self._tried.rows = len(rows)
-                self._tried.ids = part["prompt_ids"].numel() + part["completion_ids"].numel()
+                self._tried = len(rows), part["prompt_ids"].numel() + part["completion_ids"].numel()
                 losses.append(Trainer.training_step(self, model, part))
         self._merge(noted, counts)
         self._metrics["train"]["micro_batches"].append(len(chosen))
@@ -223,7 +216,7 @@ class MicroBatches(SeveralRows):
             for rows in micro_batches(prompts, responses, self.micro_batch_tokens, batch_size):
                 prompt, keep = (max(lengths[row] for row in rows) for lengths in (prompts, responses))
                 ids, mask = (one[rows, cut - prompt : cut + keep] for one in (input_ids, attention_mask))
-                self._tried.rows, self._tried.ids = len(rows), ids.numel()
+                self._tried = len(rows), ids.numel()
                 found[rows, :keep] = score(model, ids, mask, keep, **more)[0].float()
 
         self._until_it_fits(fill, lambda: None)
@@ -239,18 +232,16 @@ class MicroBatches(SeveralRows):
             try:
                 return work()
             except RuntimeError as error:
+                rows, ids = self._tried
                 if not is_out_of_memory(error):
                     raise
-                if self._tried.rows <= 1:
-                    raise ConfigError(
-                        f"training ran out of memory at one row of {self._tried.ids} ids. {LOWER}"
-                    ) from error
-            self.micro_batch_tokens = self._tried.ids // 2  # the error, which holds tensors, is gone
+                if rows <= 1:
+                    raise ConfigError(f"training ran out of memory at one row of {ids} ids. {LOWER}") from error
+            self.micro_batch_tokens = ids // 2  # the error, which holds tensors, is gone
             self.out_of_memory += 1
-            told = (
-                "training ran out of memory at %d ids. Micro-batches have at most %d now, as with --max-tokens-per-gpu"
+            logger.warning(
+                "memory ran out at %d ids. Micro-batches have at most %d now (--max-tokens-per-gpu)", ids, ids // 2
             )
-            logger.warning(told, self._tried.ids, self.micro_batch_tokens)
             clear_device_cache(garbage_collection=True)
             begin_again()
 

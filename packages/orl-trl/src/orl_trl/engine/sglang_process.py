@@ -25,7 +25,7 @@ from orl_rollout.secrets.entries import all_entries
 from orl_rollout.secrets.secrets import PLATFORM_KEY
 from orl_rollout.signals import interrupt
 
-from orl_trl.sglang_control import SglangControl
+from orl_trl.engine.sglang_control import SglangControl
 
 logger = logger_of("orl")
 
@@ -33,7 +33,8 @@ LOG = "engine.log"  # in the run's folder
 PROGRAM = (sys.executable, "-m", "sglang.launch_server")
 MEMORY_SHARE, SHARE = "--mem-fraction-static", 0.5
 START_SECONDS = 900.0  # a first start compiles kernels
-SAID_SECONDS = 15.0  # between two lines about the wait
+DEATH_SECONDS = 20.0  # from the end of its HTTP server to that of its processes
+REPORT_SECONDS = 15.0  # between two lines about the wait
 POLL_SECONDS = 0.1
 TAIL_BYTES = 4096
 COLOUR = re.compile("[\x1b\u241b]\\[[0-9;]*m")  # the log shows an escape character as U+241B
@@ -42,16 +43,15 @@ ALLOCATOR = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """The server to start. `memory_share` is the share of the GPU's memory for its weights and KV cache.
+    """The server to start. `memory_saver` lets it give memory back while the trainer works.
 
-    `memory_saver` lets it give memory back while the trainer works. `extra` are words of its command, which come last.
+    `extra` are words of its command, which come last.
     """
 
     model: str
     context_tokens: int
     seed: int = 0
     weight_version: str = "0"
-    memory_share: float = SHARE
     memory_saver: bool = True
     extra: tuple[str, ...] = ()
     program: tuple[str, ...] = PROGRAM
@@ -60,16 +60,16 @@ class Launch(Struct, frozen=True, kw_only=True):
 def command_of(launch: Launch, port: int) -> list[str]:
     """Return the command that serves `launch` at `port` of this machine alone."""
     options: Mapping[str, object] = {
-        "model-path": launch.model,
-        "host": "127.0.0.1",
-        "port": port,
-        "context-length": launch.context_tokens,
-        "dtype": "bfloat16",
-        MEMORY_SHARE.removeprefix("--"): launch.memory_share,
-        "random-seed": launch.seed,
-        "weight-version": launch.weight_version,
+        "--model-path": launch.model,
+        "--host": "127.0.0.1",
+        "--port": port,
+        "--context-length": launch.context_tokens,
+        "--dtype": "bfloat16",
+        MEMORY_SHARE: SHARE,
+        "--random-seed": launch.seed,
+        "--weight-version": launch.weight_version,
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    words = [str(word) for option in options.items() for word in option]
     saver = ["--enable-memory-saver"] if launch.memory_saver else []
     return [*launch.program, *words, "--skip-tokenizer-init", *saver, *launch.extra]
 
@@ -84,7 +84,7 @@ def environment_for(config: RunConfig) -> dict[str, str]:
 class SglangProcess:
     """A server of its own at `url`. A context manager; entering waits until the server is healthy.
 
-    `folder` is the run's. Use it on the main thread.
+    `folder` is the run's. `process` leads the group of all its processes. Use it on the main thread.
     """
 
     def __init__(self, launch: Launch, folder: Path, environment: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ class SglangProcess:
         self._environment = environment
         self._log = folder / LOG
         self._port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._life = ExitStack()
         self._restarted = False  # since the last batch that it served
         self.url = f"http://127.0.0.1:{self._port}"
@@ -105,20 +105,23 @@ class SglangProcess:
         self._life.close()
 
     @property
-    def pid(self) -> int | None:
-        """Return the id of the process, which is also that of its group."""
-        return self._process and self._process.pid
-
-    @property
     def ended(self) -> bool:
         """Return whether the server died."""
-        return self._process is None or self._process.poll() is not None
+        return self.process is None or self.process.poll() is not None
+
+    def ends(self) -> bool:
+        """Wait DEATH_SECONDS for the end of a server that has failed. Return whether it died."""
+        latest = time.monotonic() + DEATH_SECONDS
+        while not self.ended and time.monotonic() < latest:
+            interrupt.check()
+            time.sleep(POLL_SECONDS)
+        return self.ended
 
     def served(self) -> None:
         """Note that it served a whole batch: it may be started again when it dies."""
         self._restarted = False
 
-    def restart(self, model: str, version: str) -> None:
+    def restart(self, model: Path, version: str) -> None:
         """Start the server again, with the weights in the folder `model` as `version`. Wait until it is healthy.
 
         Raises:
@@ -126,46 +129,37 @@ class SglangProcess:
         """
         self._life.close()
         if self._restarted:
-            raise EngineError(
-                f"SGLang died twice, and served no batch in between: {self._last_line()}. Read {self._log}"
-            )
+            raise EngineError(f"SGLang died twice, and served no batch in between: {self._last_line()}")
         self._restarted = True
-        logger.warning("SGLang died and is started again: %s. Read %s", self._last_line(), self._log)
-        self._start(structs.replace(self._launch, model=model, weight_version=version))
+        logger.warning("SGLang died and is started again: %s", self._last_line())
+        self._start(structs.replace(self._launch, model=str(model), weight_version=version))
 
     def _start(self, launch: Launch) -> None:
-        command = guarded(command_of(launch, self._port))
+        command, began = guarded(command_of(launch, self._port)), time.monotonic()
         with ExitStack() as starting:
-            self._process = starting.enter_context(running(command, self._environment, log=self._log, hidden=()))
-            if self._becomes_healthy():
+            self.process = starting.enter_context(running(command, self._environment, log=self._log, hidden=()))
+            if self._becomes_healthy(began):
                 self._life = starting.pop_all()
+                say(f"SGLang is ready at {self.url} after {time.monotonic() - began:.1f} s")
                 return
-        raise EngineError(f"SGLang ended before it was ready: {self._last_line()}. Read {self._log}")
+        raise EngineError(f"SGLang is not ready after {time.monotonic() - began:.0f} s: {self._last_line()}")
 
-    def _becomes_healthy(self) -> bool:
-        """Wait until the server is healthy. Return False if it ends before.
-
-        Raises:
-            EngineError: it takes too long.
-        """
-        control, started, said = SglangControl(self.url), time.monotonic(), time.monotonic()
+    def _becomes_healthy(self, began: float) -> bool:
+        control, report = SglangControl(self.url), began + REPORT_SECONDS
         while not control.healthy():
             interrupt.check()
-            if self.ended:
+            now = time.monotonic()
+            if self.ended or now > began + START_SECONDS:
                 return False
-            waited = time.monotonic() - started
-            if waited > START_SECONDS:
-                raise EngineError(f"SGLang is not ready after {waited:.0f} s: {self._last_line()}. Read {self._log}")
-            if time.monotonic() - said > SAID_SECONDS:
-                said = time.monotonic()
-                say(f"SGLang starts, {waited:.0f} s: {self._last_line()}")
+            if now > report:
+                report = now + REPORT_SECONDS
+                say(f"SGLang starts, {now - began:.0f} s: {self._last_line()}")
             time.sleep(POLL_SECONDS)
-        say(f"SGLang is ready at {self.url} after {time.monotonic() - started:.1f} s")
         return True
 
     def _last_line(self) -> str:
-        """Return the last line of the log. A carriage return, which the log shows as U+240D, ends a line."""
+        """Return the last line of the log, and its path. The log shows a carriage return, a line's end, as U+240D."""
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
             lines = re.split("[\n\r\u240d]", COLOUR.sub("", file.read().decode("utf-8", "replace")))
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        return f"{next((line.strip() for line in reversed(lines) if line.strip()), '(no output)')}. Read {self._log}"

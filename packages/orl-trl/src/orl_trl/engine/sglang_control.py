@@ -5,7 +5,6 @@ It knows the wire and neither models nor rollouts. Rollouts use `orl_rollout.sgl
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any, Literal
 
@@ -13,7 +12,6 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, boundary
-from orl_rollout.http import safe_json
 from orl_rollout.http.client import HttpClient, read, read_error
 from orl_rollout.signals import interrupt
 
@@ -31,8 +29,12 @@ class _Rank(Struct):
     checksums: dict[str, str]
 
 
-class _Checked(Struct):
-    ranks: tuple[_Rank, ...]
+class _Answer(Struct):
+    """What orl reads of answers: whether SGLang obeyed, and the checksums of its ranks."""
+
+    success: bool = True
+    message: str = ""
+    ranks: tuple[_Rank, ...] = ()
 
 
 class SglangControl:
@@ -47,7 +49,7 @@ class SglangControl:
     def healthy(self) -> bool:
         """Return whether the server answers and is ready."""
         try:
-            interrupt.run(self._ask("GET", "/health", None, HEALTH_SECONDS))
+            interrupt.run(self._ask("GET", "/health", {}, HEALTH_SECONDS))
         except EngineError:
             return False
         return True
@@ -67,23 +69,25 @@ class SglangControl:
         Raises:
             EngineError: requests still run after IDLE_SECONDS.
         """
-        ends = time.monotonic() + IDLE_SECONDS
+        latest = time.monotonic() + IDLE_SECONDS
         while True:
             try:
-                return self._post("/flush_cache", {})
+                self._post("/flush_cache", {})
             except EngineRefused:  # requests run, also those that a client has just left
-                if time.monotonic() > ends:
+                if time.monotonic() > latest:
                     raise
+            else:
+                return
             interrupt.check()
             time.sleep(IDLE_POLL_SECONDS)
 
-    def release(self, *memory: Memory) -> None:
+    def release(self, memory: Memory) -> None:
         """Give GPU memory back. What was in it is lost."""
-        self._post("/release_memory_occupation", {"tags": list(memory)})
+        self._post("/release_memory_occupation", {"tags": [memory]})
 
-    def resume(self, *memory: Memory) -> None:
+    def resume(self, memory: Memory) -> None:
         """Take the GPU memory again that `release` gave back."""
-        self._post("/resume_memory_occupation", {"tags": list(memory)})
+        self._post("/resume_memory_occupation", {"tags": [memory]})
 
     def settle(self) -> None:
         """Abort what runs, and empty the prefix cache of the idle server. SGLang dies of a release before that."""
@@ -94,38 +98,27 @@ class SglangControl:
         """Return a checksum of each tensor that the server computes with, by its own names, for each rank.
 
         Empty if the server has no such request. The first one takes a real server 13 s: a kernel compiles.
-
-        Raises:
-            EngineAnswerError: the answer has another form.
         """
         try:
-            answer = self._send("/weights_checker", {"action": "checksum"})
+            return tuple(rank.checksums for rank in self._post("/weights_checker", {"action": "checksum"}).ranks)
         except EngineRefused:
             return ()
-        with boundary(EngineAnswerError, "SGLang: POST /weights_checker"):
-            return tuple(rank.checksums for rank in msgspec.json.decode(answer, type=_Checked).ranks)
 
-    def _post(self, path: str, body: dict[str, Any]) -> None:
-        answer = self._send(path, body)
-        if not answer.startswith(b"{"):
-            return
+    def _post(self, path: str, body: dict[str, Any]) -> _Answer:
+        text = interrupt.run(self._ask("POST", path, body, CONTROL_SECONDS))
         with boundary(EngineAnswerError, f"SGLang: POST {path}"):
-            told = msgspec.convert(safe_json.decode(answer), dict[str, Any])
-        if told.get("success") is False:
-            raise EngineError(f"SGLang: POST {path}: {told.get('message')}")
+            answer = msgspec.json.decode(text, type=_Answer) if text.startswith(b"{") else _Answer()
+        if not answer.success:
+            raise EngineError(f"SGLang: POST {path}: {answer.message}")
+        return answer
 
-    def _send(self, path: str, body: dict[str, Any]) -> bytes:
-        return interrupt.run(self._ask("POST", path, body, CONTROL_SECONDS))
-
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float) -> bytes:
+    async def _ask(self, method: str, path: str, body: object, seconds: float) -> bytes:
         with boundary(EngineError, f"SGLang: {method} {path}"):
-            timeout = aiohttp.ClientTimeout(total=seconds)
-            async with asyncio.timeout(seconds), HttpClient(self.url, timeout=timeout) as http:
-                data = None if body is None else msgspec.json.encode(body)
+            async with HttpClient(self.url, timeout=aiohttp.ClientTimeout(total=seconds)) as http:
                 headers = {"Content-Type": "application/json"}
-                async with http.request(method, path, headers=headers, data=data) as answer:
+                async with http.request(method, path, headers=headers, data=msgspec.json.encode(body)) as answer:
                     if answer.status != 200:
-                        said = (await read_error(answer)).decode("utf-8", "replace")
+                        text = (await read_error(answer)).decode("utf-8", "replace")
                         error = EngineRefused if answer.status in _REFUSED else EngineError
-                        raise error(f"SGLang: {method} {path}: HTTP {answer.status}: {said}")
+                        raise error(f"SGLang: {method} {path}: HTTP {answer.status}: {text}")
                     return await read(answer, ANSWER_BYTES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -21,15 +20,16 @@ from orl_rollout.secrets.entries import unset_in
 from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from orl_trl.checkpoints import check_start, order_of, start_of
-from orl_trl.disk import disk_report
-from orl_trl.engines import engine_of, share_of, unready
-from orl_trl.local import TINY
-from orl_trl.lora import check_rank
-from orl_trl.memory import report
-from orl_trl.settings import check_settings, grpo_config, optimizer_of, unused, updates_per_step
-from orl_trl.tracking import tracked_by
-from orl_trl.trainer import plan_of
+from orl_trl.engine.engine_plan import engine_of
+from orl_trl.engine.local_model import TINY
+from orl_trl.engine.lora import check_rank
+from orl_trl.engine.open_engine import unready
+from orl_trl.run_plan.disk import disk_report
+from orl_trl.run_plan.gpu_memory import report
+from orl_trl.run_plan.resume import check_start, order_of, start_of
+from orl_trl.run_plan.settings import check_settings, grpo_config, optimizer_of, unused, updates_per_step
+from orl_trl.run_plan.trackers import tracked_by
+from orl_trl.run_plan.training_plan import plan_of
 
 WEIGHTS = ("*.safetensors", "*.bin")
 
@@ -68,14 +68,12 @@ def plan_run(run: Run) -> Plan:
     except ConfigError as unknown:
         memory, disk = MemoryReport(table=f"memory is not estimated: {unknown}"), MemoryReport()
     else:
-        memory = report(run, settings, config, gpu_memory(), share_of(run, engine))
+        memory = report(run, settings, config, gpu_memory(), engine.memory_share)
         disk = disk_report(run, settings, config)
     notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes, *disk.notes)
     return Plan(
         command="\n".join(filter(None, lines)),
-        problems=tuple(
-            dict.fromkeys(filter(None, [unready(engine.url), *_missing_keys(run.config), *memory.problems]))
-        ),
+        problems=tuple(filter(None, (unready(engine.url), _missing_key(run.config), *memory.problems))),
         notes=tuple(filter(None, notes)),
         memory="\n".join(filter(None, (memory.table, disk.table))),
         engine=str(engine),
@@ -100,8 +98,7 @@ def parameters_of(model: str) -> int | None:
         return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
 
 
-def _missing_keys(config: RunConfig) -> Iterator[str]:
-    """Yield the keys that the environments need and this process does not have."""
-    for environment in config.environments.values():
-        if (environment.base_url is None or environment.send_api_key) and not api_key():
-            yield f"not set in the environment: {PLATFORM_KEY}"
+def _missing_key(config: RunConfig) -> str:
+    """Name the key that an environment needs and this process does not have."""
+    needed = any(one.base_url is None or one.send_api_key for one in config.environments.values())
+    return f"not set in the environment: {PLATFORM_KEY}" if needed and not api_key() else ""

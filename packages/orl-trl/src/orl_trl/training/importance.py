@@ -14,15 +14,11 @@ from typing import Any
 
 import torch
 from msgspec import Struct
-from orl_core.errors import ConfigError, EngineError
+from orl_core.errors import EngineError
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-MODES = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")  # TRL's default comes first
 JUMP = 5  # how many times `trainer.max_logprob_difference` a single step may differ
-FIELDS = frozenset(
-    f"vllm_importance_sampling_{name}" for name in ("correction", "mode", "clip_max", "clip_min", "cap")
-)  # of GRPOConfig, obeyed with every engine
 
 
 class Synchronized:
@@ -30,22 +26,6 @@ class Synchronized:
 
     def sync_weights(self) -> None:
         """Do nothing: the engine has the weights."""
-
-
-def check_correction(settings: Mapping[str, Any]) -> None:
-    """Refuse fields of GRPOConfig that TRL would refuse in the middle of a run, or only with vLLM.
-
-    Raises:
-        ConfigError: the mode does not exist, or the loss does not take it.
-    """
-    mode = settings.get("vllm_importance_sampling_mode", MODES[0])
-    if mode not in MODES:
-        raise ConfigError(f"`vllm_importance_sampling_mode` is {mode}. Set one of: {', '.join(MODES)}")
-    corrected = settings.get("vllm_importance_sampling_correction", True)
-    if corrected and settings.get("loss_type") == "vespo" and mode.startswith("sequence"):
-        raise ConfigError(
-            f"`loss_type: vespo` does not take `vllm_importance_sampling_mode: {mode}`. Set it to token_truncate"
-        )
 
 
 def correct_ratios(trainer: GRPOTrainer) -> None:

@@ -19,11 +19,10 @@ from transformers import HfArgumentParser, Trainer
 from transformers.training_args import OptimizerNames
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.importance import check_correction
-from orl_trl.local import TINY
-from orl_trl.owned import NAMES, OWNED
-from orl_trl.sglang_options import options_of
-from orl_trl.tracking import tracked_by
+from orl_trl.engine.engine_plan import split_options
+from orl_trl.engine.local_model import TINY
+from orl_trl.run_plan.owned_flags import NAMES, OWNED
+from orl_trl.run_plan.trackers import tracked_by
 
 if TYPE_CHECKING:
     from transformers.hf_argparser import DataClassType
@@ -35,6 +34,8 @@ ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
     "gspo": {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4},
 }
+# Ways to weigh the loss by the ratio of both policies; TRL's default comes first.
+MODES = ("sequence_mask", "sequence_truncate", "token_mask", "token_truncate")
 TINY_LR, REAL_LR = 4e-4, 1e-6  # a tiny model needs large steps, which would ruin a real one
 LORA_LR = 10  # times: adapters need larger steps than the weights that they change
 MEANS_OVER_IDS = ("dapo", "cispo")  # values of `loss_type` that count each trained id of a batch once, whatever its row
@@ -91,15 +92,15 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     }
     defaults["max_completion_length"] = run.config.rollout.turn_tokens
     defaults["report_to"] = ["wandb"] if tracked_by(config).mode else "none"
-    given = options_of(config.own_flags, run.extra)
-    merged = {**defaults, **_flags(given.flags, given.extra)}
+    _, flags = split_options(config.own_flags, run.extra)
+    merged = {**defaults, **_flags(flags)}
     if merged["temperature"] <= 0:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
     if merged["num_generations"] < 2:
         raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
     if config.lora_rank and not merged["use_cpu"] and not merged["bf16"]:
         raise ConfigError("`lora_rank` keeps the weights below the adapters in bf16. Leave `bf16` out")
-    check_correction(merged)
+    _check_correction(merged)
     if run.config.several_rows:
         _check_several_rows(merged, run.config.several_rows)
     merged.update(_batches(config, merged))
@@ -123,6 +124,22 @@ def _check_optimizer(config: TrainerConfig, settings: GRPOConfig) -> None:
         raise ConfigError(f"--optimizer {config.optimizer} does not take `{name}`. Remove one of them")
 
 
+def _check_correction(settings: Mapping[str, Any]) -> None:
+    """Refuse fields of GRPOConfig that TRL would refuse in the middle of a run, or only with vLLM.
+
+    Raises:
+        ConfigError: the mode does not exist, or the loss does not take it.
+    """
+    mode = settings.get("vllm_importance_sampling_mode", MODES[0])
+    if mode not in MODES:
+        raise ConfigError(f"`vllm_importance_sampling_mode` is {mode}. Set one of: {', '.join(MODES)}")
+    corrected = settings.get("vllm_importance_sampling_correction", True)
+    if corrected and settings.get("loss_type") == "vespo" and mode.startswith("sequence"):
+        raise ConfigError(
+            f"`loss_type: vespo` does not take `vllm_importance_sampling_mode: {mode}`. Set it to token_truncate"
+        )
+
+
 def _check_several_rows(settings: Mapping[str, Any], setting: str) -> None:
     """Refuse settings under which a rollout of several rows would count more than once.
 
@@ -143,21 +160,15 @@ def _check_several_rows(settings: Mapping[str, Any], setting: str) -> None:
         )
 
 
-def _flags(flags: Mapping[str, str | float | bool | None], extra: Sequence[str]) -> dict[str, Any]:
-    """Return the values of flags and command line by GRPOConfig's fields. A null flag stands for nothing."""
-    argv = [f"--{name.removeprefix('--')}={_text(value)}" for name, value in flags.items() if value is not None]
+def _flags(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of flags by GRPOConfig's fields."""
     parser = _Parser([cast("DataClassType", GRPOConfig)], allow_abbrev=False, add_help=False)
-    named = vars(parser.parse_args([*argv, *extra]))
+    named = vars(parser.parse_args(words))
     for name in sorted(named.keys() & OWNED.keys()):
         raise ConfigError(f"the flag `{name}` is refused: {OWNED[name]}. Leave it out")
     if "gradient_checkpointing" in named:
         named[CHECKPOINTING] = named.pop("gradient_checkpointing")
     return named
-
-
-def _text(value: str | float | bool) -> str:
-    """Return a flag's value as on a command line; YAML's 2 arrives here as 2.0."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _defaults(parameters: int, lora_rank: int | None) -> dict[str, Any]:

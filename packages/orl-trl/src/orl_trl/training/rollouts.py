@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
-from typing import Any, Protocol, Self, TypeVar
+from contextlib import AbstractAsyncContextManager, ExitStack
+from typing import Any, Protocol, Self
 
-from msgspec import Struct
 from orl_core.task import Task
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.sampling import sampling_seed
@@ -27,9 +26,9 @@ from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.runtime.stack import run_all
 from orl_rollout.signals import interrupt
 
-from orl_trl.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
-
-T = TypeVar("T")
+from orl_trl.engine.batch_engine import BatchEngine
+from orl_trl.engine.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread
+from orl_trl.run_plan.training_plan import TrainingPlan
 
 
 class Player(Protocol):
@@ -42,57 +41,6 @@ class Player(Protocol):
             OrlError: the run must end.
         """
         ...
-
-
-class BatchEngine(Protocol):
-    """The engine of a training run, which samples batch by batch, each with the weights of then.
-
-    `metrics` are numbers of the latest batch; `weight_sync_seconds`, where it is, is no time of the rollouts.
-    """
-
-    metrics: dict[str, float]
-
-    def client(self) -> AbstractAsyncContextManager[Engine]:
-        """Open, on the rollouts' event loop, the engine that they ask."""
-        ...
-
-    def batch(self, version: str) -> AbstractContextManager[None]:
-        """Let the block sample with the weights as they are, `version`. Training may have the memory afterwards.
-
-        Raises:
-            EngineError: the engine does not get the weights.
-        """
-        ...
-
-    def serve(self, until: Future[T]) -> T:
-        """Answer requests from this thread until `until` is done. Return its result.
-
-        Raises:
-            Interrupted: a signal came.
-            EngineError: the engine is gone for good.
-            Exception: whatever `until` raises.
-        """
-        ...
-
-
-Compare = Callable[[Sequence[Outcome]], Coroutine[Any, Any, tuple[list[Outcome], dict[str, float]]]]
-
-
-class TrainingPlan(Struct, frozen=True, kw_only=True):
-    """The tasks to play, and how. `tasks` by key; `concurrency` is the number of rollouts at once.
-
-    `seed` is the run's; each rollout samples with a seed made of it. `compare` pays the rollouts of a training batch by
-    the environment's own comparison, and says how that went.
-    """
-
-    tasks: dict[str, Task]
-    held_out: tuple[Task, ...]
-    eval_samples: int
-    concurrency: int
-    sampling: dict[str, Any]
-    eval_sampling: dict[str, Any]
-    seed: int = 0
-    compare: Compare | None = None
 
 
 class Rollouts:

@@ -14,7 +14,7 @@ from orl_rollout.memory.model import shape_of
 from orl_rollout.run_folder.contract import Run
 from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.memory import held, sizes_of
+from orl_trl.run_plan.gpu_memory import held, sizes_of
 
 MIB = 1 << 20
 

@@ -1,142 +1,29 @@
 """Checkpoints of TRL that a later run continues: weights, optimizer, schedule, random state, step and order of tasks.
 
-Transformers writes and reads the states. This module writes them under another name first, notes what the order of the
-tasks depends on, and refuses a checkpoint that would continue in another way than its own run.
+Transformers writes and reads the states. This module writes them under another name first, and notes the settings that
+a run which continues the checkpoint must share (`resume`).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-import torch
-from msgspec import Struct, structs
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import OrlError, boundary
 from orl_rollout.bounded_files import replace
 from orl_rollout.memory.estimate import GIB
-from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, write_note
-from orl_rollout.run_folder.config_file import read_object
+from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
 from orl_rollout.signals import interrupt
 from peft import PeftModel
 from transformers.trainer_utils import rotate_checkpoints
-from trl.trainer.grpo_config import GRPOConfig
 
-from orl_trl.lora import base_of, load_adapter, policy_weights, save_adapter
-from orl_trl.micro_batches import MicroBatches
-from orl_trl.settings import optimizer_of, updates_per_step
-
-STATE = "trainer_state.json"
-RANDOM = "rng_state.pth"
-STATES = (STATE, "optimizer.pt", "scheduler.pt", RANDOM)
-ORDER = "orl_order.json"
-
-
-class Order(Struct, frozen=True, kw_only=True):
-    """Values that a run and the one that continues it share. `tasks` is a digest of their keys.
-
-    "" is a value that is not known. The order of the tasks depends on all but `optimizer`.
-    """
-
-    seed: int
-    rollout_batch_size: int
-    n_samples: int
-    updates: int
-    tasks: str = ""
-    optimizer: str = ""
-
-
-class Start(Struct, frozen=True, kw_only=True):
-    """The checkpoint that a run continues, after `step` steps. `model` is the one that its training began with."""
-
-    folder: Path
-    step: int
-    model: str
-
-
-def order_of(settings: GRPOConfig, tasks: Sequence[str] = ()) -> Order:
-    """Return the order of a run over `tasks`, their keys."""
-    members = settings.num_generations or 1
-    return Order(
-        seed=settings.seed,
-        rollout_batch_size=(settings.generation_batch_size or 0) // members,
-        n_samples=members,
-        updates=updates_per_step(settings),
-        tasks=sha256("\n".join(tasks).encode()).hexdigest() if tasks else "",
-        optimizer=optimizer_of(settings),
-    )
-
-
-def check_start(load: str | None) -> Checkpoint | None:
-    """Return the checkpoint in the folder `load`; None where a run begins anew.
-
-    Raises:
-        ConfigError: there is none of TRL's, or it has no state to continue from.
-    """
-    if load is None:
-        return None
-    folder = Path(load).expanduser()
-    found = checkpoint_in(folder)
-    if found is None:
-        raise ConfigError(f"--load {load}: no checkpoint is there. Give the folder of a run or of a checkpoint")
-    if found.format != "hf":
-        command = conversion_of(load, found.trainer)
-        raise ConfigError(
-            f"--load {load}: {WORDS[found.format]}, which trl does not read. Run {command}, and give --model the result"
-        )
-    missing = [name for name in (*STATES, ORDER) if not (folder / name).is_file()]
-    if missing:
-        raise ConfigError(
-            f"--load {load}: {', '.join(missing)} not found, so no run continues it. Give it to --model: a new run "
-            "begins with its weights"
-        )
-    return found
-
-
-def start_of(load: str | None, settings: GRPOConfig, order: Order) -> Start | None:
-    """Return where a run begins that continues the checkpoint in `load`; None where it begins anew.
-
-    Raises:
-        ConfigError: as `check_start`, or a setting would continue it differently.
-    """
-    found = check_start(load)
-    if found is None:
-        return None
-    folder = Path(load or "").expanduser()
-    for name, before, now in _changes(folder, settings, order):
-        if name == "tasks":
-            raise ConfigError(f"--load {load}: tasks.jsonl has changed since its run began. Give it the same tasks")
-        raise ConfigError(f"--load {load}: its run has `{name}` {before}, and this one {now}. Set it as it was")
-    done = int(read_object(folder / STATE).get("global_step", 0))
-    if done >= settings.max_steps:
-        step = done // order.updates
-        raise ConfigError(f"--load {load}: it has {step} steps already. Set --num-rollout to more than {step}")
-    return Start(folder=folder, step=done // order.updates, model=found.model)
-
-
-def _changes(folder: Path, settings: GRPOConfig, order: Order) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what the checkpoint and this run have differently: the name, the value before, the value now."""
-    noted = structs.asdict(msgspec.convert(read_object(folder / ORDER), Order))
-    for name, now in structs.asdict(order).items():
-        if noted[name] != now and "" not in (noted[name], now):
-            yield name, noted[name], now
-    with boundary(ConfigError, f"reading {folder / 'optimizer.pt'}"):
-        saved = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
-    group: dict[str, Any] = saved["param_groups"][0]
-    wanted = {
-        "initial_lr": settings.learning_rate,
-        "betas": (settings.adam_beta1, settings.adam_beta2),
-        "eps": settings.adam_epsilon,
-        "weight_decay": settings.weight_decay,
-    }
-    named = {"initial_lr": "lr", "betas": "adam_beta1, adam_beta2", "eps": "adam_eps"}
-    for name, now in wanted.items():
-        if name in group and group[name] != now:
-            yield named.get(name, name), group[name], now
+from orl_trl.engine.lora import base_of, load_adapter, policy_weights, save_adapter
+from orl_trl.run_plan.resume import ORDER, RANDOM, STATE, Order, Start
+from orl_trl.training.micro_batches import MicroBatches
 
 
 @contextmanager

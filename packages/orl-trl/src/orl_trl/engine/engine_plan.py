@@ -1,0 +1,128 @@
+"""The engine of a run's rollouts and the reason for it, with the options of an SGLang that trl starts.
+
+Options of SGLang are named as slime and miles name them: `--sglang-mem-fraction-static 0.4`. They go to the command of
+SGLang without `sglang-`, and SGLang checks them. This module starts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+import torch
+from msgspec import Struct
+from orl_core.config.trainer import Flag
+from orl_core.errors import ConfigError
+from orl_rollout.run_folder.contract import Run
+
+from orl_trl.engine.local_model import TINY
+from orl_trl.engine.sglang_process import MEMORY_SHARE, SHARE
+
+PREFIX = "--sglang-"
+# Options that orl sets. One GPU trains and samples, so SGLang runs on it alone.
+_OWNED = (
+    "model model-path host port context-length dtype random-seed weight-version skip-tokenizer-init "
+    "enable-memory-saver tp tp-size tensor-parallel-size pp pp-size pipeline-parallel-size dp dp-size "
+    "data-parallel-size"
+)
+OWNED = frozenset(_OWNED.split())
+
+
+class EngineChoice(Struct, frozen=True, kw_only=True):
+    """The engine: "sglang", "transformers" or the address of an SGLang that the user serves, and why it is that one.
+
+    `options` are words of the command of an SGLang that trl starts.
+    """
+
+    engine: str
+    reason: str
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"engine: {self.engine}, because {self.reason}"
+
+    @property
+    def url(self) -> str:
+        """The address of the user's SGLang; "" if there is none."""
+        return self.engine if self.engine.startswith("http") else ""
+
+    @property
+    def memory_share(self) -> float | None:
+        """The share of the GPU that the engine takes beside training; None if the model itself is the engine."""
+        if self.engine != "sglang":
+            return 0.0 if self.url else None
+        given = re.findall(rf"{MEMORY_SHARE}[= ](\d*\.?\d+)", " ".join(self.options))
+        return float(given[-1]) if given else SHARE
+
+
+def engine_of(run: Run, parameters: int | None) -> EngineChoice:
+    """Choose the engine of a run on this machine. `parameters` are the model's; None if they are unknown.
+
+    Raises:
+        ConfigError: SGLang is wanted and cannot run here, or it has options and is not started.
+    """
+    engine, reason = choose_engine(run.config.trainer.engine, parameters, missing_for_sglang())
+    options, _ = split_options(run.config.trainer.own_flags, run.extra)
+    choice = EngineChoice(engine=engine, reason=reason, options=options)
+    if options and engine != "sglang":
+        raise ConfigError(f"{options[0].replace('--', PREFIX, 1)} needs an SGLang that trl starts, but {choice}")
+    return choice
+
+
+def missing_for_sglang() -> str:
+    """Return why SGLang cannot run here; "" if it can. SGLang is not imported."""
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA GPU"
+    return "" if find_spec("sglang") else "`sglang` is not installed (`just setup-gpu` installs it)"
+
+
+def choose_engine(wanted: str, parameters: int | None, missing: str) -> tuple[str, str]:
+    """Return the engine for `trainer.engine`, `wanted`, and the reason. SGLang cannot run if something is `missing`.
+
+    `auto` takes SGLang for a model of at least TINY parameters, and for one whose size is unknown. Starting SGLang
+    takes about a minute, in which a tiny model makes several steps.
+    """
+    if wanted == "sglang" and missing:
+        raise ConfigError(f"trainer.engine is sglang, but {missing}. Set it to auto")
+    if wanted != "auto":
+        return wanted.rstrip("/"), f"trainer.engine is {wanted}"
+    if missing:
+        return "transformers", missing
+    if parameters is not None and parameters < TINY:
+        return "transformers", f"the model has {parameters:,} parameters, and SGLang is for {TINY:,} or more"
+    return "sglang", "there are a CUDA GPU, `sglang`, and a model that is not tiny"
+
+
+def split_options(flags: Mapping[str, Flag], extra: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the words of SGLang's command and those for TRL: the `flags` of the file, then `extra`, which overrides.
+
+    Raises:
+        ConfigError: an option of SGLang is orl's own, or is switched off.
+    """
+    sglang: list[str] = []
+    trl: list[str] = []
+    target = trl
+    for word in (*_words(flags), *extra):
+        if word.startswith("--"):
+            target = sglang if word.startswith(PREFIX) else trl
+        target.append(word)
+    for name, _, value in (word.removeprefix(PREFIX).partition("=") for word in sglang if word.startswith(PREFIX)):
+        if name in OWNED:
+            raise ConfigError(f"the option {PREFIX}{name} is refused, because orl sets it. Leave it out")
+        if value == "False":
+            raise ConfigError(
+                f"the option {PREFIX}{name} is false, and switches of SGLang are off by default: remove it"
+            )
+    return tuple(word.replace(PREFIX, "--", 1).removesuffix("=True") for word in sglang), tuple(trl)
+
+
+def _words(flags: Mapping[str, Flag]) -> list[str]:
+    """Return flags as on a command line. A null flag is not set."""
+    set_flags = {name.removeprefix("--").replace("_", "-"): value for name, value in flags.items() if value is not None}
+    return [f"--{name}={_text(value)}" for name, value in set_flags.items()]
+
+
+def _text(value: str | float | bool) -> str:
+    """Return a flag's value as on a command line; YAML's 2 arrives here as 2.0."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

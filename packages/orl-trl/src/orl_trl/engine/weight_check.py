@@ -1,0 +1,151 @@
+"""The check after a sync: the engine's weights have changed exactly where the trainer's have.
+
+SGLang shows a checksum of each tensor that it computes with. A checksum tells a change, and not to what. So the trainer
+hashes each tensor as it is sent, and compares sets: the tensors of the engine that changed are those that the changed
+ones feed. This finds weights that do not arrive, a stale tensor, and adapters that are not applied. It needs no bound:
+bf16 kernels differ in logprobs, not in the bits of weights. Two tensors that changed places have both changed; they are
+found by the logprobs of what the run sampled (`importance.check_difference`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cache
+
+import torch
+from msgspec import Struct
+from orl_core.errors import EngineError
+from orl_rollout.logs import logger_of
+from torch import Tensor
+
+from orl_trl.engine.sglang_control import SglangControl
+
+logger = logger_of("orl")
+
+SENT = torch.bfloat16  # the type of weights as they are sent
+METRIC = "weights_changed"  # tensors of the engine that changed in the latest sync
+Checksums = dict[str, str]  # of one rank, by the engine's name of the tensor
+FUSED = {  # parts of names: what the trainer has apart is one tensor in the engine
+    **dict.fromkeys((".q_proj.", ".k_proj.", ".v_proj."), ".qkv_proj."),
+    **dict.fromkeys((".gate_proj.", ".up_proj."), ".gate_up_proj."),
+}
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"  # one tensor of the engine where they are tied
+_CHUNK = 1 << 20  # elements that are hashed at once
+_PRIME = 1_000_003
+
+
+def fingerprints(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
+    """Return a hash of each weight as it is sent, by name. One changed bit always changes it.
+
+    Sums of bits times odd factors, modulo 2^64: linear, and computed where the weight is.
+    """
+    return {name: _hash(weight.detach()) for name, weight in weights}
+
+
+def _hash(weight: Tensor) -> int:
+    """Return the hash of one weight, without a copy of it on another device."""
+    factors = _factors(weight.device)
+    sent = weight.to(SENT).view(torch.int16) if weight.is_floating_point() else weight
+    total = factors.new_zeros(())
+    for chunk in sent.reshape(-1).split(_CHUNK):
+        total = total * _PRIME + (chunk.long() * factors[: chunk.numel()]).sum()
+    return int(total)
+
+
+@cache
+def _factors(device: torch.device) -> Tensor:
+    """Return odd factors, int64 [_CHUNK]."""
+    drawn = torch.randint(-(2**62), 2**62, (_CHUNK,), generator=torch.Generator().manual_seed(0))
+    return (2 * drawn + 1).to(device)
+
+
+def engine_name(name: str, known: Collection[str]) -> str | None:
+    """Return the engine's name of the tensor that a weight of the trainer feeds; None if none of `known` is it."""
+    if name in known:
+        return name
+    fused = next((name.replace(part, whole) for part, whole in FUSED.items() if part in name), name)
+    if fused in known:
+        return fused
+    return EMBEDDINGS if name == HEAD and EMBEDDINGS in known else None
+
+
+Shown = tuple[Checksums, ...]  # by rank of the engine
+
+
+class _Sync(Struct, frozen=True):
+    """Fingerprints of the trainer and checksums of the engine after one sync."""
+
+    sent: dict[str, int]
+    shown: Shown
+
+
+class WeightCheck:
+    """Compares the changes of trainer and engine from sync to sync.
+
+    `exact`: the engine holds what it is sent, bit by bit, so each changed weight shows. Otherwise (it quantises, or has
+    another type) a small change may not, but some of many do.
+    """
+
+    def __init__(self, control: SglangControl, *, exact: bool) -> None:
+        self._control = control
+        self._exact = exact
+        self._before: tuple[_Sync, ...] = ()  # the first sync of this engine, and the latest
+        self._warned = False
+
+    def restarted(self) -> None:
+        """Forget the engine's checksums: another process begins anew."""
+        self._before = ()
+
+    def after_sync(self, sent: dict[str, int]) -> dict[str, float]:
+        """Compare the changes since the sync before, and since the first: an engine must not go back to the base model.
+
+        `sent` are the `fingerprints` of this sync. Return metrics.
+
+        Raises:
+            EngineError: other tensors changed in the engine than in the trainer.
+        """
+        now = _Sync(sent, self._control.checksums())
+        self._warn_once(now)
+        if not now.shown:
+            self.restarted()
+            return {}
+        before, self._before = self._before, (*self._before[:1], now)
+        exact = self._exact and not any("scale" in name or "qweight" in name for name in now.shown[0])
+        for fault in filter(None, (_difference(sync, now, exact=exact) for sync in before)):
+            raise EngineError(
+                f"after a sync of weights, {fault}. SGLang does not compute with the weights of the trainer. "
+                "Continue from the last checkpoint with --load; if it happens again, set trainer.engine to transformers"
+            )
+        return {METRIC: float(len(set[str]().union(*_changed(before[-1].shown, now.shown))))} if before else {}
+
+    def _warn_once(self, now: _Sync) -> None:
+        """Name the weights that this engine does not show."""
+        hidden = [name for name in now.sent if not now.shown or engine_name(name, now.shown[0]) is None]
+        if hidden and not self._warned:
+            logger.warning(
+                "SGLang shows no checksum of %d of %d weights, such as %s", len(hidden), len(now.sent), hidden[0]
+            )
+        self._warned = True
+
+
+def _changed(old: Shown, new: Shown) -> list[set[str]]:
+    """Return the engine's tensors that changed, by rank."""
+    pairs = zip(old, new, strict=False)
+    return [{name for name, value in now.items() if before.get(name) != value} for before, now in pairs]
+
+
+def _difference(before: _Sync, now: _Sync, *, exact: bool) -> str:
+    """Return how the changes of trainer and engine differ, in words; empty if they agree."""
+    fed = {name: engine_name(name, now.shown[0]) for name in now.sent}
+    expected = {fed[name] for name, value in now.sent.items() if before.sent.get(name) != value} - {None}
+    ranks = _changed(before.shown, now.shown)
+    found = set[str | None]().union(*ranks) & set(fed.values())
+    if missing := expected - found if exact or not found else None:
+        return f"{len(missing)} of {len(expected)} changed tensors did not change in SGLang, such as {missing.pop()}"
+    if extra := found - expected:
+        return f"{len(extra)} tensors changed in SGLang and not in the trainer, such as {extra.pop()}"
+    first, *others = before.shown
+    alike = {name for name, value in first.items() if all(rank.get(name) == value for rank in others)}
+    if stale := alike & set[str]().union(*ranks) - set.intersection(*ranks):
+        return f"{len(stale)} tensors changed in some ranks of SGLang only, such as {stale.pop()}"
+    return ""

@@ -1,0 +1,108 @@
+"""The engine of a run's rollouts: every case of `trainer.engine`, model and machine, and SGLang's own options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from orl_core.errors import ConfigError
+from orl_rollout.run_folder.contract import Run
+from orl_trl import plan
+from orl_trl.engine.engine_plan import OWNED, EngineChoice, choose_engine, engine_of, split_options
+from orl_trl.engine.local_model import TINY
+from orl_trl.engine.open_engine import launch_of
+from orl_trl.engine.sglang_process import SHARE, command_of
+from transformers import Qwen3ForCausalLM
+
+from tests.trl.fakes import make_run
+
+URL = "http://127.0.0.1:30000"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "parameters", "missing", "engine", "reason"),
+    [
+        ("auto", TINY, "", "sglang", "not tiny"),
+        ("auto", None, "", "sglang", "not tiny"),
+        ("auto", TINY - 1, "", "transformers", "9,999,999"),
+        ("auto", TINY, "no GPU", "transformers", "no GPU"),
+        ("sglang", 1, "", "sglang", "trainer.engine"),
+        ("transformers", TINY, "", "transformers", "trainer.engine"),
+        (f"{URL}/", TINY, "no GPU", URL, "trainer.engine"),
+    ],
+)
+def test_engine_is_chosen_with_a_reason(wanted: str, parameters: int | None, missing: str, engine: str, reason: str):
+    found, why = choose_engine(wanted, parameters, missing)
+    assert found == engine
+    assert reason in why
+
+
+def test_sglang_that_cannot_run_is_refused():
+    with pytest.raises(ConfigError, match="no GPU"):
+        choose_engine("sglang", TINY, "no GPU")
+
+
+def test_plan_names_the_engine(checkpoint: Path, tmp_path: Path):
+    made = plan(make_run(tmp_path / "run", checkpoint, engine="transformers"))
+    assert made.engine.startswith("engine: transformers")
+    assert made.engine in made.command
+
+
+def test_options_of_sglang_are_split_from_those_of_trl():
+    flags = {"beta": 0.1, "sglang_mem_fraction_static": 0.4, "--sglang-disable-cuda-graph": True, "sglang-x": None}
+    extra = ["--sglang-cuda-graph-bs", "1", "2", "--max-grad-norm", "2", "--sglang-stream-interval=1"]
+    sglang, trl = split_options({**flags, "sglang-max-total-tokens": 2.0}, extra)
+    assert " ".join(sglang) == (
+        "--mem-fraction-static=0.4 --disable-cuda-graph --max-total-tokens=2 --cuda-graph-bs 1 2 --stream-interval=1"
+    )
+    assert trl == ("--beta=0.1", "--max-grad-norm", "2")
+
+
+@pytest.mark.parametrize("name", sorted(OWNED))
+def test_option_that_orl_sets_is_refused(name: str):
+    for flags, extra in (({f"sglang-{name}": "x"}, []), ({}, [f"--sglang-{name}=x"])):
+        with pytest.raises(ConfigError, match=name):
+            split_options(flags, extra)
+
+
+def test_switch_of_sglang_that_is_false_is_refused():
+    with pytest.raises(ConfigError, match="sglang-disable-cuda-graph"):
+        split_options({"sglang-disable-cuda-graph": False}, [])
+
+
+@pytest.mark.parametrize("engine", ["transformers", URL])
+def test_option_of_an_sglang_that_is_not_started_is_refused(checkpoint: Path, tmp_path: Path, engine: str):
+    run = make_run(tmp_path / "run", checkpoint, engine=engine, flags={"sglang-stream-interval": 1})
+    with pytest.raises(ConfigError, match="--sglang-stream-interval"):
+        engine_of(run, None)
+
+
+def test_sglang_starts_as_the_run_says(checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM):
+    run = with_context(make_run(tmp_path / "run", checkpoint, seed=7), context_tokens=100)
+    words = command_of(launch_of(run, model, ("--stream-interval=1",)), 1)
+    assert {"--model-path", str(checkpoint), "--random-seed", "7", "--stream-interval=1"} <= set(words)
+    assert words[words.index("--context-length") + 1] == "100"
+    most = model.config.max_position_embeddings
+    assert launch_of(with_context(run, context_tokens=most + 1), model, ()).context_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "share"),
+    [
+        ("transformers", (), None),
+        (URL, (), 0.0),
+        ("sglang", (), SHARE),
+        ("sglang", ("--mem-fraction-static", "0.3"), 0.3),
+        ("sglang", ("--mem-fraction-static=0.2", "--stream-interval", "1"), 0.2),
+        ("sglang", ("--mem-fraction-static",), SHARE),
+    ],
+)
+def test_memory_share_is_that_of_the_options(engine: str, options: tuple[str, ...], share: float | None):
+    assert EngineChoice(engine=engine, reason="", options=options).memory_share == share
+
+
+def with_context(run: Run, **rollout: Any) -> Run:
+    config = structs.replace(run.config, rollout=structs.replace(run.config.rollout, **rollout))
+    return structs.replace(run, config=config)
