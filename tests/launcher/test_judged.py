@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_launcher.view.catalog import Catalog, state_of
 from orl_launcher.view.curves import charts_of
 from orl_launcher.view.progress import Course, following
 from orl_launcher.view.report import write_report
 from orl_launcher.view.tables import metrics_table
-from orl_launcher.viewer.catalog import Catalog, state_of
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import read_record
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from tests.launcher.outputs import printed
 from tests.launcher.synthetic import ENVIRONMENT, make_run
-from tests.launcher.viewer.runs import TOKEN, make_rollouts, viewed
+from tests.launcher.view.runs import TOKEN, make_rollouts, viewed
 
 Capture = pytest.CaptureFixture[str]
 FIRST = "2 of 16 judged, 14 in ERROR"

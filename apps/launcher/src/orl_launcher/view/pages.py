@@ -12,15 +12,14 @@ from orl_core.errors import ConfigError, OrlError
 from orl_rollout.journal.journal import Entry
 from orl_rollout.run_folder.record import Record, has_journal
 
+from orl_launcher.view.catalog import Catalog, last_change, state_of
+from orl_launcher.view.comparison import MOST, compare
 from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.html import page
+from orl_launcher.view.index import Index
+from orl_launcher.view.indexes import Indexes
 from orl_launcher.view.pieces import Decoder, load_decoder
-from orl_launcher.view.report import values_of
-from orl_launcher.viewer.catalog import Catalog, last_change, state_of
-from orl_launcher.viewer.comparison import MOST, compare
-from orl_launcher.viewer.index import Index
-from orl_launcher.viewer.indexes import Indexes
-from orl_launcher.viewer.queries import (
+from orl_launcher.view.queries import (
     ORDERS,
     EpisodeLine,
     Filter,
@@ -31,6 +30,7 @@ from orl_launcher.viewer.queries import (
     line_of,
     page_of,
 )
+from orl_launcher.view.report import values_of
 
 WHOLE = 8  # episodes of a group that are shown whole
 

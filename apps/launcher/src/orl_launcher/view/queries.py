@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from orl_core.errors import ConfigError
 
-from orl_launcher.viewer.index import VERDICTS
+from orl_launcher.view.index import VERDICTS
 
 PAGE = 50  # episodes
 GROUP = 32  # episodes of a group, or attempts at a task, that are shown

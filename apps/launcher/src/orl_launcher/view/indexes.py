@@ -9,7 +9,7 @@ from pathlib import Path
 from orl_core.errors import OrlError
 from orl_rollout.logs import logger_of
 
-from orl_launcher.viewer.index import Index
+from orl_launcher.view.index import Index
 
 PERIOD = 2.0  # seconds between two looks at a journal
 FIRST_SECONDS = 0.5  # that the first page of a journal waits for its index

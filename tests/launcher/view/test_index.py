@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
 from orl_core.trajectory import StopReason
-from orl_launcher.viewer.index import VERSION, Index
-from orl_launcher.viewer.queries import (
+from orl_launcher.view.index import VERSION, Index
+from orl_launcher.view.queries import (
     PAGE,
     Filter,
     attempts_of,
@@ -109,7 +109,7 @@ def test_index_that_is_taken_away_is_an_error(index: Index, folder: Path, tmp_pa
 def test_index_of_another_version_is_made_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, trajectory_of(key="a"))
     assert grown(Index(folder, tmp_path / "cache")) == 1
-    monkeypatch.setattr("orl_launcher.viewer.index.VERSION", VERSION + 1)
+    monkeypatch.setattr("orl_launcher.view.index.VERSION", VERSION + 1)
     assert grown(Index(folder, tmp_path / "cache")) == 1
 
 
