@@ -123,7 +123,7 @@ async def test_run_of_failures_alone_has_failed(error: str, tmp_path: Path) -> N
     metrics_log.append(folder / "metrics.jsonl", "eval", 0, counts(16), seconds=0)
     (folder / "summary.json").write_text(json.dumps({"rollouts": 16, **({"error": error} if error else {})}), "utf-8")
     assert state_of(read_record(folder), 0.0) == "failed"
-    (line,) = Catalog(folder.parent).lines()
+    (line,) = Catalog(folder.parent).rows()
     assert (line.state, line.problem) == ("failed", error)
     async with viewed(folder.parent, tmp_path / "cache") as client:
         page = await (await client.get(f"/{TOKEN}/run/lost")).text()

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import starmap
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from orl_core.messages import Action, FailureKind, ParseFailure, ToolResult, tex
 from orl_core.trajectory import StopDetail, StopReason
 from orl_launcher.commands import show
 from orl_launcher.main import main
+from orl_launcher.reports import row_of
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.examples import examples_of
 from orl_launcher.view.html import page
@@ -87,7 +89,7 @@ def test_endings_are_shown_by_name(detail: StopDetail | None, told: str) -> None
     trajectory = structs.replace(trajectory, stop_reason=StopReason.MAX_TURNS, stop_detail=detail)
     entry = Entry(key="k", time=1.0, reward=0.0, success=False, trajectory=trajectory)
     console = Console(record=True, width=200, file=io.StringIO())
-    console.print(episodes_table([(1, entry)]))
+    console.print(episodes_table([row_of(1, entry)]))
     console.print(episode_view(episode_rows("episode 1", entry, None)))
     assert console.export_text().count(told) == 2
 
@@ -167,7 +169,7 @@ def test_an_error_has_no_reward() -> None:
     lost = structs.replace(entry.trajectory, stop_reason=StopReason.ERROR, error="gone")
     entry = structs.replace(entry, trajectory=lost)
     assert "reward" not in episode_rows("Episode 1", entry, None).facts
-    assert list(episodes_table([(1, entry)]).columns[3].cells) == [""]
+    assert list(episodes_table([row_of(1, entry)]).columns[3].cells) == [""]
 
 
 def test_brackets_and_colons_in_a_path_are_no_markup(capsys: Capture, tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_a_terminal_that_has_no_bars_and_arrows_is_shown_others(run: Path) -> No
 @pytest.mark.parametrize("width", [40, 60])
 def test_a_narrow_terminal_cuts_the_task_and_folds_the_rest(run: Path, width: int) -> None:
     out = io.StringIO()
-    Console(file=out, width=width).print(episodes_table(enumerate(read_journal(run), start=1)))
+    Console(file=out, width=width).print(episodes_table(starmap(row_of, enumerate(read_journal(run), start=1))))
     cells = out.getvalue()
     assert max(map(len, cells.splitlines())) <= width
     assert cells.count("won") == 3

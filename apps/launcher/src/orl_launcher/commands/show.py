@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Literal
 
+from msgspec import structs
 from orl_core.errors import OrlError, boundary
 from orl_rollout.journal.journal import Entry, journal_files, read_sized
 from orl_rollout.run_folder.record import Record, journal_of, read_record
@@ -21,10 +22,10 @@ from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 from orl_launcher import cli
 from orl_launcher.export.conversations import rows_of
 from orl_launcher.hints import invocation
-from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_json, print_json
+from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_json, print_json, row_of
 from orl_launcher.trainers import RUNS
 from orl_launcher.view.curves import charts_of
-from orl_launcher.view.episode import EpisodeRows, episode_rows, verdict
+from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.tables import curves_table, episode_view, episodes_table, overview
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if overview:
         _show_overview(path, record, chosen)
         return 0
-    decoder = load_decoder(journal if journal.is_dir() else journal.parent) or load_decoder(path)
+    decoder = load_decoder(journal, path, journal.parent)
     if arguments.html:
         _write_page(arguments.html, path, record, [episode_rows(_title(*one), one[1], decoder) for one in chosen])
         console.print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
@@ -171,19 +172,10 @@ def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], 
 
 
 def _episode_report(number: int, entry: Entry, *, whole: bool) -> EpisodeReport:
-    trajectory = entry.trajectory
     return EpisodeReport(
-        number=number,
-        step=entry.step,
-        evaluation=trajectory.job.evaluation,
-        verdict=verdict(entry),
-        reward=None if trajectory.error else entry.reward,
-        turns=len(trajectory.turns),
-        stop_reason=trajectory.ending,
-        task=trajectory.job.task.key,
+        **structs.asdict(row_of(number, entry)),
         rollout_id=entry.key,
-        seconds=trajectory.seconds,
-        error=trajectory.error,
+        error=entry.trajectory.error,
         conversations=list(rows_of(entry, ids=True)) if whole else None,
     )
 
@@ -201,7 +193,7 @@ def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, En
     if not chosen:
         console.print("no episode matches")
         return
-    console.print(episodes_table(chosen))
+    console.print(episodes_table(starmap(row_of, chosen)))
     console.print(f"to show one: {invocation()} show {path} --episode N", style="dim", soft_wrap=True)
 
 

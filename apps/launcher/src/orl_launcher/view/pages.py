@@ -1,4 +1,4 @@
-"""The pages of the viewer: what each shows, made from the files of a run and the index of its journal."""
+"""The pages of `orl view`: what each shows, made from the files of a run and the index of its journal."""
 
 from __future__ import annotations
 
@@ -7,29 +7,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from msgspec import Struct, structs
+from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError
-from orl_rollout.journal.journal import Entry
 from orl_rollout.run_folder.record import Record, has_journal
 
+from orl_launcher.reports import EpisodeRow
 from orl_launcher.view.catalog import Catalog, last_change, state_of
 from orl_launcher.view.comparison import MOST, compare
 from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.html import page
-from orl_launcher.view.index import Index
-from orl_launcher.view.indexes import Indexes
+from orl_launcher.view.index import FILTERS, ORDERS, Index, Indexes
 from orl_launcher.view.pieces import Decoder, load_decoder
-from orl_launcher.view.queries import (
-    ORDERS,
-    EpisodeLine,
-    Filter,
-    attempts_of,
-    filter_of,
-    group_of,
-    last_number,
-    line_of,
-    page_of,
-)
 from orl_launcher.view.report import values_of
 
 WHOLE = 8  # episodes of a group that are shown whole
@@ -48,9 +36,9 @@ class Address(Struct, frozen=True):
         """Return the page of a run."""
         return f"{self.root}run/{quote(name, safe='')}"
 
-    def episodes(self, name: str, chosen: Filter | None = None, page: int = 0) -> str:
+    def episodes(self, name: str, chosen: Mapping[str, str] | None = None, page: int = 0) -> str:
         """Return a page of the episodes that match."""
-        query = {key: value for key, value in structs.asdict(chosen).items() if value} if chosen else {}
+        query = {key: value for key, value in (chosen or {}).items() if value}
         return f"{self.run(name)}/episodes?{urlencode({**query, 'page': page})}"
 
     def episode(self, name: str, number: int, view: str = "episode") -> str:
@@ -63,6 +51,7 @@ class Pages:
 
     Raises:
         NotFoundError: there is no such run or episode.
+        ConfigError: the query is wrong.
         OrlError: files of the run cannot be read.
     """
 
@@ -72,14 +61,10 @@ class Pages:
 
     def runs(self) -> str:
         """Return the list of runs."""
-        return self._page("runs", "Runs", lines=self._catalog.lines(), most=MOST)
+        return self._page("runs", "Runs", rows=self._catalog.rows(), most=MOST)
 
     def comparison(self, names: Sequence[str]) -> str:
-        """Return several runs side by side.
-
-        Raises:
-            ConfigError: they are fewer than two or more than MOST.
-        """
+        """Return 2 to MOST runs side by side."""
         names = list(dict.fromkeys(names))
         if not 2 <= len(names) <= MOST:
             raise ConfigError(f"{len(names)} runs are chosen. Choose 2 to {MOST}")
@@ -89,64 +74,41 @@ class Pages:
     def run(self, name: str) -> str:
         """Return the page of a run: figures, curves, settings."""
         record = self._record(name)
-        state = state_of(record, last_change(record))
         trainer: dict[str, Any] = record.config.get("trainer") or {}
         place = (record.steps[-1] if record.steps else 0, trainer.get("num_rollout"))
-        values = {**values_of(record), "name": name, "state": state, "place": place if trainer else None}
-        return self._page("run", name, run=name, journal=has_journal(record.journal), **values)
+        values = {**values_of(record), "name": name, "place": place if trainer else None}
+        state = state_of(record, last_change(record))
+        return self._page("run", name, run=name, state=state, journal=has_journal(record.journal), **values)
 
     def episodes(self, name: str, query: Mapping[str, str]) -> str:
-        """Return a page of a run's episodes.
-
-        Raises:
-            ConfigError: the filter is wrong.
-        """
-        chosen = filter_of(query)
-        number = query.get("page", "")
+        """Return a page of a run's episodes."""
         index = self._index(self._record(name))
-        with index.opened() as database:
-            found = page_of(database, chosen, int(number) if number.isdecimal() and len(number) < 10 else 0)
-        done, total = index.progress()
-        return self._page(
-            "episode_list",
-            f"Episodes of {name}",
-            run=name,
-            chosen=structs.asdict(chosen),
-            choice=chosen,
-            found=found,
-            orders=tuple(ORDERS),
-            indexed=min(1.0, done / total) if total else 1.0,
-        )
+        number = query.get("page", "")
+        chosen = {key: query.get(key, "").strip() for key in (*FILTERS, "order")}
+        found = index.page(chosen, int(number) if number.isdecimal() and len(number) < 10 else 0)
+        values = {"found": found, "chosen": chosen, "orders": tuple(ORDERS), "indexed": index.progress()}
+        return self._page("episode_list", f"Episodes of {name}", run=name, **values)
 
     def episode(self, name: str, number: int) -> str:
         """Return one episode."""
-        record = self._record(name)
-        index = self._index(record)
-        line, group = self._line(index, number)
-        rows = self._rows(record, index, [line])
-        with index.opened() as database:
-            last = last_number(database)
-        title = f"Episode {number} of {name}"
-        return self._page("one_episode", title, run=name, line=line, last=last, rows=rows[0], group=len(group))
+        record, index, row = self._found(name, number)
+        (episode,) = self._whole(record, index, [row])
+        values = {"episode": episode, "group": len(index.group(row)), "last": index.last_number()}
+        return self._page("one_episode", f"Episode {number} of {name}", run=name, number=number, **values)
 
     def group(self, name: str, number: int) -> str:
         """Return the rollouts of one task in one step side by side."""
-        record = self._record(name)
-        index = self._index(record)
-        _, lines = self._line(index, number)
-        rows = self._rows(record, index, lines[:WHOLE])
-        return self._page("group", f"Group of {name}", run=name, number=number, lines=lines, episodes=rows)
+        record, index, row = self._found(name, number)
+        rows = index.group(row)
+        whole = self._whole(record, index, rows[:WHOLE])
+        return self._page("group", f"Group of {name}", run=name, rows=rows, episodes=whole)
 
     def task(self, name: str, number: int) -> str:
         """Return the first and the last rollout of one task, and a list of those between."""
-        record = self._record(name)
-        index = self._index(record)
-        line, _ = self._line(index, number)
-        with index.opened() as database:
-            lines = [one for one in attempts_of(database, line) if one.held_out == line.held_out]
-        ends = [*lines[:1], *lines[1:][-1:]]
-        rows = self._rows(record, index, ends)
-        return self._page("task", f"A task of {name}", run=name, number=number, lines=lines, episodes=rows)
+        record, index, row = self._found(name, number)
+        rows = index.attempts(row)
+        whole = self._whole(record, index, [*rows[:1], *rows[1:][-1:]])
+        return self._page("task", f"A task of {name}", run=name, rows=rows, episodes=whole)
 
     def problem(self, text: str) -> str:
         """Return a page that says what is wrong."""
@@ -156,7 +118,7 @@ class Pages:
         return page(template, title=f"{title} · orl view", address=self._address, **values)
 
     def _record(self, name: str) -> Record:
-        path = self._catalog.path(name)
+        path = self._catalog.runs().get(name)
         if path is None:
             raise NotFoundError(f"there is no run {name}")
         return self._catalog.record(path)
@@ -167,26 +129,23 @@ class Pages:
             raise NotFoundError(f"{record.folder.name} has no journal yet")
         return self._indexes.of(journal)
 
-    def _line(self, index: Index, number: int) -> tuple[EpisodeLine, tuple[EpisodeLine, ...]]:
-        with index.opened() as database:
-            line = line_of(database, number)
-            if line is None:
-                raise NotFoundError(f"there is no episode {number}")
-            return line, group_of(database, line)
+    def _found(self, name: str, number: int) -> tuple[Record, Index, EpisodeRow]:
+        record = self._record(name)
+        index = self._index(record)
+        row = index.row(number)
+        if row is None:
+            raise NotFoundError(f"there is no episode {number}")
+        return record, index, row
 
-    def _rows(self, record: Record, index: Index, lines: Sequence[EpisodeLine]) -> list[EpisodeRows]:
-        decoder = self._decoder(record)
-        entries = ((line, index.entry(line.number)) for line in lines)
-        return [episode_rows(_title(line, entry), entry, decoder) for line, entry in entries if entry is not None]
-
-    def _decoder(self, record: Record) -> Decoder | None:
+    def _whole(self, record: Record, index: Index, rows: Sequence[EpisodeRow]) -> list[EpisodeRows]:
         folder = record.folder if record.folder.is_dir() else record.folder.parent
         if self._decoders.get(folder) is None:
-            journal = record.journal if record.folder.is_dir() else folder
-            self._decoders[folder] = load_decoder(journal) or load_decoder(folder)
-        return self._decoders[folder]
+            self._decoders[folder] = load_decoder(record.journal, folder)
+        decoder = self._decoders[folder]
+        entries = ((row, index.entry(row.number)) for row in rows)
+        return [episode_rows(_title(row), entry, decoder) for row, entry in entries if entry is not None]
 
 
-def _title(line: EpisodeLine, entry: Entry) -> str:
-    step = "" if entry.step is None else f", step {entry.step}"
-    return f"Episode {line.number}{step}{', held out' if line.held_out else ''}"
+def _title(row: EpisodeRow) -> str:
+    step = "" if row.step is None else f", step {row.step}"
+    return f"Episode {row.number}{step}{', held out' if row.evaluation else ''}"

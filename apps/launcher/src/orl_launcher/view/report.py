@@ -42,7 +42,7 @@ def write_report(folder: Path) -> Path:
     values = values_of(record)
     if values["charts"]:
         write_png(values["charts"], folder / "curve.png", f"{', '.join(record.environments) or folder.name}")
-    examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal) or load_decoder(folder)
+    examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal, folder)
     played = (("Before", examples.before), ("After", examples.after)) if examples else ()
     text = page(
         "report",

@@ -16,7 +16,7 @@ from aiohttp import web
 from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_launcher.view.catalog import Catalog
-from orl_launcher.view.indexes import Indexes
+from orl_launcher.view.index import Indexes
 from orl_launcher.view.pages import Address, NotFoundError, Pages
 
 HEADERS = {
