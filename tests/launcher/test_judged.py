@@ -99,9 +99,9 @@ def test_json_has_the_judged_and_what_is_to_be_said(capsys: Capture, run: Path) 
 
 
 async def test_pages_say_how_many_were_judged(run: Path, tmp_path: Path) -> None:
-    charts = {chart.name: chart.note for chart in charts_of(read_record(run))}
-    assert "14 in ERROR" in charts["success"]
-    assert charts["valid_calls"] == ""
+    charts = {chart.title: chart.note for chart in charts_of(read_record(run))}
+    assert "14 in ERROR" in charts["Success rate"]
+    assert charts["Valid tool calls"] == ""
     make_run(run.parent / "other", steps=2)
     pages = [write_report(run).read_text(encoding="utf-8")]
     async with viewed(run.parent, tmp_path / "cache") as client:

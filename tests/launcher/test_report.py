@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from orl_core.errors import ConfigError
-from orl_launcher.view.curves import Chart, charts_of, write_png
+from orl_launcher.view.curves import charts_of, write_png
 from orl_launcher.view.evaluations import results_of
 from orl_launcher.view.report import write_report
-from orl_launcher.view.svg import Line
+from orl_launcher.view.svg import Drawing, Line, Stroke
 from orl_rollout.results.interval import wilson
 from orl_rollout.run_folder.record import read_record
 
@@ -220,7 +220,7 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("name", ["A/$B$", "A/$\\frac{$", "A/$x^{y}_{z}$ $", "A/\x1b[31m\n" + "b" * 5000, "A/\ud800$$"])
 def test_a_name_is_no_formula_in_a_picture(tmp_path: Path, name: str) -> None:
     line = Line(steps=(1, 2), values=(0.1, 0.9))
-    chart = Chart(name="success", title="Success rate", share=True, train=line, held_out=line)
+    chart = Drawing(title="Success rate", share=True, strokes=(Stroke(line=line, style="set"),))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph that the font has not
         write_png((chart,), tmp_path / "curve.png", name)
@@ -244,8 +244,8 @@ def test_results_stand_by_environment_with_n_and_interval(tmp_path: Path) -> Non
     low, high = wilson(0.5, 8)
     assert row[1] == f"50\u00a0% ({100 * low:.0f} to {100 * high:.0f}\u00a0%, 8 of 12 judged, 4 in ERROR)"
     assert row[-1].endswith("n 4)")
-    charts = {chart.name: chart for chart in charts_of(read_record(run))}
-    assert [name for name, _ in charts["success"].sets] == [ENVIRONMENT, "A/<q>", "A/<q>/hard"]
+    success, *_ = charts_of(read_record(run))
+    assert [stroke.label for stroke in success.strokes if stroke.style == "set"] == ["GuessNumber", "<q>", "<q>/hard"]
     page = write_report(run).read_text(encoding="utf-8")
     assert "A/&lt;q&gt;/hard" in page
     assert "<q>" not in page

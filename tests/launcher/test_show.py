@@ -20,11 +20,10 @@ from orl_launcher.commands import show
 from orl_launcher.main import main
 from orl_launcher.reports import row_of
 from orl_launcher.view.episode import episode_rows
-from orl_launcher.view.examples import examples_of
 from orl_launcher.view.html import page
 from orl_launcher.view.pieces import Role, load_decoder
 from orl_launcher.view.progress import following
-from orl_launcher.view.report import write_report
+from orl_launcher.view.report import examples_of, write_report
 from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
 from orl_rollout.journal.frames import frame

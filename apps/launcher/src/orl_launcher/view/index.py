@@ -55,9 +55,8 @@ ORDERS = {
 }
 KINDS = {"training": 0, "held-out": 1}  # by `evaluation`
 VERDICTS = {"won": "won", "lost": "lost", "error": "error"}
-FILTERS: dict[
-    str, tuple[str, type[str] | type[float] | dict[str, Any]]
-] = {  # by the names of the form: the condition, and how its value is read
+# By the names of the form: the condition, and how its value is read.
+FILTERS: dict[str, tuple[str, type[str] | type[float] | dict[str, Any]]] = {
     "environment": ("environment = ?", str),
     "kind": ("evaluation = ?", KINDS),
     "verdict": ("verdict = ?", VERDICTS),

@@ -9,17 +9,21 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError
-from orl_rollout.run_folder.record import Record, has_journal
+from orl_rollout.run_folder.metrics_log import Kind
+from orl_rollout.run_folder.record import Record, has_journal, running_mean
 
 from orl_launcher.reports import EpisodeRow
 from orl_launcher.view.catalog import Catalog, last_change, state_of
-from orl_launcher.view.comparison import MOST, compare
+from orl_launcher.view.curves import CHARTS, EXACT
 from orl_launcher.view.episode import EpisodeRows, episode_rows
-from orl_launcher.view.html import page
+from orl_launcher.view.html import flat, page
 from orl_launcher.view.index import FILTERS, ORDERS, Index, Indexes
+from orl_launcher.view.notices import unjudged
 from orl_launcher.view.pieces import Decoder, load_decoder
 from orl_launcher.view.report import values_of
+from orl_launcher.view.svg import Drawing, Line, Stroke
 
+MOST = 8  # runs that are compared; each has a colour in the style sheet
 WHOLE = 8  # episodes of a group that are shown whole
 
 
@@ -69,7 +73,15 @@ class Pages:
         if not 2 <= len(names) <= MOST:
             raise ConfigError(f"{len(names)} runs are chosen. Choose 2 to {MOST}")
         records = [self._record(name) for name in names]
-        return self._page("compare", "Comparison", names=names, made=compare(records))
+        return self._page(
+            "compare",
+            "Comparison",
+            names=names,
+            held_out=_drawings(records, "eval"),
+            training=_drawings(records, "train"),
+            settings=_differences(records),
+            notes=[unjudged(record) for record in records],
+        )
 
     def run(self, name: str) -> str:
         """Return the page of a run: figures, curves, settings."""
@@ -149,3 +161,28 @@ class Pages:
 def _title(row: EpisodeRow) -> str:
     step = "" if row.step is None else f", step {row.step}"
     return f"Episode {row.number}{step}{', held out' if row.evaluation else ''}"
+
+
+def _drawings(records: Sequence[Record], kind: Kind) -> tuple[Drawing, ...]:
+    made: list[Drawing] = []
+    for name, title, share in CHARTS:
+        strokes = tuple(
+            Stroke(line=line, style=f"run-{index}", dots=kind == "eval")
+            for index, record in enumerate(records)
+            if (line := _line(record, name, kind)).steps
+        )
+        if any(len(stroke.line.steps) > 1 for stroke in strokes):
+            made.append(Drawing(title=title, strokes=strokes, share=share))
+    return tuple(made)
+
+
+def _line(record: Record, name: str, kind: Kind) -> Line:
+    steps, values = record.curve(name, kind)
+    return Line(steps, values if kind == "eval" or name in EXACT else running_mean(values))
+
+
+def _differences(records: Sequence[Record]) -> tuple[tuple[str, ...], ...]:
+    settings = [dict(flat(record.config)) for record in records]
+    names = dict.fromkeys(name for one in settings for name in one)
+    rows = ((name, *(one.get(name, "-") for one in settings)) for name in names)
+    return tuple(row for row in rows if len(set(row[1:])) > 1)

@@ -5,18 +5,19 @@ It writes these two files and changes nothing else. An interrupted run gets a pa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import Struct
 from orl_rollout.bounded_files import replace
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.journal.journal import Entry, read_journal
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import Record, read_record
 
 from orl_launcher.view.curves import charts_of, write_png
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.evaluations import results_of
-from orl_launcher.view.examples import examples_of
 from orl_launcher.view.html import flat, page
 from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
@@ -91,3 +92,47 @@ def _metrics(record: Record) -> dict[str, list[Any]]:
         cells = (number(point.metrics[name]) if name in point.metrics else "-" for _, point in points)
         (ours if name.startswith(prefixes) else others).append([name, *cells])
     return {"columns": ["metric", *(label for label, _ in points)], "ours": ours, "others": others}
+
+
+class Examples(Struct, frozen=True):
+    """An episode from the beginning and one from the end; `choice` says how they were chosen."""
+
+    before: Entry
+    after: Entry
+    choice: str
+
+
+def examples_of(entries: Iterable[Entry]) -> Examples | None:
+    """Return examples from evaluation if it was journalled, else from training; None if there is only one step."""
+    ends: dict[tuple[bool, int], dict[str, Entry]] = {(held, way): {} for held in (True, False) for way in (-1, 1)}
+    steps: dict[tuple[bool, int], int] = {}
+    for entry in entries:
+        if entry.trajectory.error or not entry.trajectory.turns:
+            continue
+        step = entry.step or 0
+        for way in (-1, 1):
+            end = (entry.trajectory.job.evaluation, way)
+            ahead = way * (step - steps.setdefault(end, step))
+            if ahead > 0:
+                steps[end] = step
+                ends[end].clear()
+            if ahead >= 0:
+                ends[end].setdefault(entry.trajectory.job.task.key, entry)
+    for held in (True, False):
+        if steps.get((held, -1)) != steps.get((held, 1)):
+            return _choose(ends[held, -1], ends[held, 1], "held-out" if held else "training")
+    return None
+
+
+def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examples:
+    pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
+    improved = [pair for pair in pairs if pair[1].success and not pair[0].success]
+    if improved:
+        return Examples(*improved[0], f"The first {kind} task that was lost before training and won after it.")
+    if pairs:
+        return Examples(*pairs[0], f"The first {kind} task, played before and after training.")
+    before = next((entry for entry in first.values() if not entry.success), next(iter(first.values())))
+    after = next((entry for entry in last.values() if entry.success), next(iter(last.values())))
+    return Examples(
+        before, after, f"Two {kind} tasks: the first one lost before training, and the first one won after it."
+    )

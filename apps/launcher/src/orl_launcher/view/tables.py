@@ -6,7 +6,6 @@ Text of episodes becomes rich Text (never markup) and has passed `visible`, so t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 
 from orl_core.text import visible
 from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, mean, names_in, tally_in, tally_of
@@ -22,6 +21,7 @@ from orl_launcher.reports import EpisodeRow
 from orl_launcher.view.episode import Act, EpisodeRows
 from orl_launcher.view.evaluations import ResultRows, results_of, rungs_of
 from orl_launcher.view.pieces import Role
+from orl_launcher.view.svg import Line, thinned
 from orl_launcher.view.wording import (
     GPU_METRICS,
     JUDGED,
@@ -52,13 +52,9 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     """Draw `values` as at most `width` bars, scaled from least to greatest; longer rows are averaged in bins."""
     if not values:
         return ""
-    bins = min(width, len(values))
-    edges = [round(place * len(values) / bins) for place in range(bins + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    if high == low:
-        return BARS[0] * bins
-    return "".join(BARS[min(len(BARS) - 1, int((mean - low) / (high - low) * len(BARS)))] for mean in means)
+    means = thinned(Line(tuple(range(len(values))), tuple(values)), width).values
+    low, span = min(means), (max(means) - min(means)) or 1.0
+    return "".join(BARS[min(len(BARS) - 1, int((mean - low) / span * len(BARS)))] for mean in means)
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:
