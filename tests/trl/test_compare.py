@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from orl_core.config import GroupRewardConfig
 from orl_rollout.loop.engine import Engine
-from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
+from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import ScriptedEngine
 from orl_trl.rollouts import Rollouts, TrainingPlan
