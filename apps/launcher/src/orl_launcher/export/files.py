@@ -147,4 +147,5 @@ def _arrow(kind: inspect.Type, name: str = "") -> Any:
         case inspect.IntType():
             return {"step": pa.int64(), "loss_mask": pa.int8(), "sampled": pa.int8()}.get(name, pa.int32())
         case _:
-            return {inspect.FloatType: pa.float64(), inspect.BoolType: pa.bool_()}.get(type(kind), pa.string())
+            plain: dict[type, Any] = {inspect.FloatType: pa.float64(), inspect.BoolType: pa.bool_()}
+            return plain.get(type(kind), pa.string())
