@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import pytest
 from orl_launcher import trainers
-from orl_launcher.doctor import report
 from orl_launcher.main import main
 from orl_launcher.playground import cache_folder
 from orl_playground.warm_start import checkpoint_folder
@@ -225,9 +224,7 @@ def test_secrets_that_the_platform_says_are_needed(
 
 
 @pytest.mark.slow
-def test_environments_fail_one_by_one_with_their_words(
-    doctor: Doctor, gallery: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environments_fail_one_by_one_with_their_words(doctor: Doctor, gallery: Served) -> None:
     broken = {
         "Gone": {"base_url": NOWHERE},
         "Echo": {"splits": ["trian"]},
@@ -235,7 +232,6 @@ def test_environments_fail_one_by_one_with_their_words(
         "SlowSetup": {},
         "Terminal": {},
     }
-    monkeypatch.setattr(report, "PROGRESS_SECONDS", 1.0)
     lines = doctor("--timeout", "5", code=1, environments=broken)
     gone, split, setup = found(lines, "failed")
     assert gone.startswith("gallery/Gone: asking gallery/Gone what it serves: no answer")
@@ -244,7 +240,6 @@ def test_environments_fail_one_by_one_with_their_words(
     assert "no image" in setup
     slow = "gallery/SlowSetup: opening a session takes over 5 s"
     assert any(line.startswith(slow) for line in found(lines, "still loading"))
-    assert any(line.strip().startswith("gallery/SlowSetup: still opening a session") for line in lines)
     assert any(line.startswith("gallery/Terminal: ") and "of a context" in line for line in found(lines, "ok"))
     assert gallery.sessions == 0
 

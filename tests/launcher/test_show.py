@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.messages import Action, FailureKind, ParseFailure, ToolResult, text_message
 from orl_core.trajectory import StopDetail, StopReason
-from orl_launcher.commands import show
 from orl_launcher.main import main
 from orl_launcher.reports import row_of
 from orl_launcher.view.episode import episode_rows
@@ -27,7 +26,7 @@ from orl_launcher.view.report import examples_of, write_report
 from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
 from orl_rollout.journal.frames import frame
-from orl_rollout.journal.journal import Entry, encode_entry, read_journal, read_sized
+from orl_rollout.journal.journal import Entry, encode_entry, read_journal
 from orl_rollout.run_folder import metrics_log, recoveries
 from orl_rollout.run_folder.record import read_record
 from orl_rollout.run_folder.recoveries import Recovery
@@ -97,17 +96,6 @@ def test_a_journal_alone(capsys: Capture, run: Path) -> None:
     page = shown(capsys, str(run / JOURNAL), "--failed")
     assert page.count("lost") == 3
     assert "won" not in page
-
-
-def test_episodes_are_kept_as_far_as_their_bytes_allow(
-    capsys: Capture, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert shown(capsys, str(run)).count("GuessNumber/test/") == 6
-    sizes = [size for _, size in read_sized(run)]
-    monkeypatch.setattr(show, "KEPT_BYTES", sum(sizes[-2:]))
-    assert shown(capsys, str(run)).count("GuessNumber/test/") == 2
-    monkeypatch.setattr(show, "KEPT_BYTES", 1)
-    assert shown(capsys, str(run)).count("GuessNumber/test/") == 1
 
 
 def test_one_episode(capsys: Capture, run: Path) -> None:

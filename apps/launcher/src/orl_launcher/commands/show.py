@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import structs
 from orl_core.errors import OrlError, boundary
-from orl_rollout.journal.journal import Entry, journal_files, read_sized
+from orl_rollout.journal.journal import Entry, journal_files, read_journal
 from orl_rollout.run_folder.record import Record, journal_of, read_record
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
@@ -33,7 +33,6 @@ from orl_launcher.view.wording import MAIN_METRICS
 
 ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
-KEPT_BYTES = 64 << 20  # of the records that are held at once: a hundred ordinary ones
 
 EXAMPLES = """\
   orl show                                   the latest run
@@ -108,15 +107,14 @@ def _title(number: int, entry: Entry) -> str:
     return f"Episode {number}{'' if entry.step is None else f', step {entry.step}'}"
 
 
-def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry, int]]:
-    """Yield episodes with their number in the journal, from 1, and the bytes of their records."""
-    for number, (entry, size) in enumerate(read_sized(path), start=1):
-        if not (failed and entry.success):
-            yield number, entry, size
+def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
+    """Yield episodes with their number in the journal, from 1."""
+    numbered = enumerate(read_journal(path), start=1)
+    return (one for one in numbered if not (failed and one[1].success))
 
 
 def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
-    """Return the episode that was asked for, or the last `most`, as far as KEPT_BYTES hold them.
+    """Return the episode that was asked for, or the last `most`.
 
     Raises:
         UsageError: there is no such episode.
@@ -124,7 +122,7 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
     wanted: int | None = arguments.episode
     numbered = _numbered(path, failed=arguments.failed)
     if wanted is None:
-        return _last(numbered, most)
+        return [*deque(numbered, most)]
     if wanted < 0:  # counted first: the last ones may be more than memory holds
         before = sum(1 for _ in numbered) + wanted
         rest = _numbered(path, failed=arguments.failed)
@@ -134,19 +132,7 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
     if not found:
         kind = " that failed" if arguments.failed else ""
         raise cli.UsageError(f"{path}: no episode {wanted}{kind}. List them with {invocation()} show")
-    return [found[:2]]
-
-
-def _last(numbered: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[int, Entry]]:
-    """Return the last `most` episodes, or as many of them as KEPT_BYTES hold, at least one."""
-    kept: deque[tuple[int, Entry, int]] = deque()
-    held = 0
-    for one in numbered:
-        kept.append(one)
-        held += one[2]
-        while len(kept) > most or (held > KEPT_BYTES and len(kept) > 1):
-            held -= kept.popleft()[2]
-    return [one[:2] for one in kept]
+    return [found]
 
 
 def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], *, whole: bool) -> ShowReport:

@@ -104,23 +104,17 @@ class Examples(Struct, frozen=True):
 
 def examples_of(entries: Iterable[Entry]) -> Examples | None:
     """Return examples from evaluation if it was journalled, else from training; None if there is only one step."""
-    ends: dict[tuple[bool, int], dict[str, Entry]] = {(held, way): {} for held in (True, False) for way in (-1, 1)}
-    steps: dict[tuple[bool, int], int] = {}
+    ends: dict[bool, dict[int, dict[str, Entry]]] = {True: {}, False: {}}  # the first and the last step, by evaluation
     for entry in entries:
         if entry.trajectory.error or not entry.trajectory.turns:
             continue
-        step = entry.step or 0
-        for way in (-1, 1):
-            end = (entry.trajectory.job.evaluation, way)
-            ahead = way * (step - steps.setdefault(end, step))
-            if ahead > 0:
-                steps[end] = step
-                ends[end].clear()
-            if ahead >= 0:
-                ends[end].setdefault(entry.trajectory.job.task.key, entry)
-    for held in (True, False):
-        if steps.get((held, -1)) != steps.get((held, 1)):
-            return _choose(ends[held, -1], ends[held, 1], "held-out" if held else "training")
+        job, steps = entry.trajectory.job, ends[entry.trajectory.job.evaluation]
+        steps.setdefault(entry.step or 0, {}).setdefault(job.task.key, entry)
+        for between in sorted(steps)[1:-1]:
+            del steps[between]
+    for evaluation, kind in ((True, "held-out"), (False, "training")):
+        if len(steps := ends[evaluation]) == 2:
+            return _choose(steps[min(steps)], steps[max(steps)], kind)
     return None
 
 
