@@ -20,10 +20,10 @@ from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.runtime.group_scores import compare
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.signals import interrupt

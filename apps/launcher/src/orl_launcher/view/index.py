@@ -90,6 +90,8 @@ class Index:
 
     def __init__(self, journal: Path, cache: Path) -> None:
         self.journal = journal.resolve()
+        self.asked = 0.0  # when somebody looked at it last
+        self.whole = threading.Event()  # the whole journal was read once
         digest = hashlib.blake2b(os.fsencode(self.journal), digest_size=12).hexdigest()
         self._path = cache / f"{digest}.sqlite3"
         with boundary(OrlError, f"making the index {self._path}"):
@@ -265,8 +267,6 @@ class Indexes:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._indexes: dict[Path, Index] = {}
-        self._asked: dict[Path, float] = {}
-        self._read: dict[Path, threading.Event] = {}  # set once the whole journal was read
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ended = False
@@ -289,30 +289,28 @@ class Indexes:
             OrlError: the cache cannot be written.
         """
         with self._lock:
-            index = self._indexes.get(journal)
-            if index is None:
-                index = self._indexes[journal] = Index(journal, self._cache)
-                self._read[journal] = threading.Event()
-            self._asked[journal] = time.monotonic()
+            if journal not in self._indexes:
+                self._indexes[journal] = Index(journal, self._cache)
+            index = self._indexes[journal]
+            index.asked = time.monotonic()
         self._wake.set()
-        self._read[journal].wait(FIRST_SECONDS)
+        index.whole.wait(FIRST_SECONDS)
         return index
 
     def _follow(self) -> None:
         while not self._ended:
             self._wake.clear()
             with self._lock:
-                now = time.monotonic()
-                followed = [one for one, asked in self._asked.items() if now - asked < IDLE]
-            for journal in followed:
-                self._refresh(journal)
+                followed = [one for one in self._indexes.values() if time.monotonic() - one.asked < IDLE]
+            for index in followed:
+                self._refresh(index)
             self._wake.wait(PERIOD if followed else None)
 
-    def _refresh(self, journal: Path) -> None:
+    def _refresh(self, index: Index) -> None:
         try:
-            for _ in self._indexes[journal].refresh():
+            for _ in index.refresh():
                 if self._ended:
                     return
         except OrlError as fault:
             logger.warning("%s", fault)
-        self._read[journal].set()
+        index.whole.set()
