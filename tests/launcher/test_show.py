@@ -152,14 +152,6 @@ def test_held_out_episodes_train_nothing(run: Path) -> None:
         assert {piece.role for turn in rows.turns for piece in turn.pieces} == {Role.SHOWN, role}
 
 
-def test_an_error_has_no_reward() -> None:
-    entry = entry_of("key", won=False, step=0)
-    lost = structs.replace(entry.trajectory, stop_reason=StopReason.ERROR, error="gone")
-    entry = structs.replace(entry, trajectory=lost)
-    assert "reward" not in episode_rows("Episode 1", entry, None).facts
-    assert list(episodes_table([row_of(1, entry)]).columns[3].cells) == [""]
-
-
 def test_brackets_and_colons_in_a_path_are_no_markup(capsys: Capture, tmp_path: Path) -> None:
     run = make_run(tmp_path / "[bold]:key:[" / "b]")
     assert f"orl show {run} --episode N" in shown(capsys, str(run))
@@ -216,11 +208,6 @@ def test_a_page_of_episodes(capsys: Capture, run: Path, tmp_path: Path) -> None:
     assert "3 episodes" in shown(capsys, str(run), "--failed", "--html", str(out))
     outline = outline_of(out.read_text(encoding="utf-8"))
     assert outline.tags["article"] == 3
-
-
-def test_a_page_that_cannot_be_written(capsys: Capture, run: Path, tmp_path: Path) -> None:
-    assert main(["show", str(run), "--html", str(tmp_path / "none" / "x.html")]) == 1
-    assert "writing" in capsys.readouterr().err
 
 
 def entry_of(key: str, *, won: bool, step: int, index: int = 0, evaluation: bool = True, prompt: str = "") -> Entry:
