@@ -15,7 +15,7 @@ from yarl import URL
 
 from tests.kit.journalled import trajectory_of
 from tests.launcher.synthetic import make_run
-from tests.launcher.viewer.runs import TOKEN, add, branching, make_cluster_run, make_hostile, make_rollouts, viewed
+from tests.launcher.view.runs import TOKEN, add, branching, make_cluster_run, make_hostile, make_rollouts, viewed
 
 pytestmark = pytest.mark.browser
 PAGES = (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
+from orl_launcher.view.catalog import Catalog, state_of
 from orl_launcher.view.curves import charts_of
 from orl_launcher.view.progress import Course, following
 from orl_launcher.view.report import write_report
 from orl_launcher.view.tables import metrics_table
-from orl_launcher.viewer.catalog import Catalog, state_of
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import read_record
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from tests.launcher.outputs import printed
 from tests.launcher.synthetic import ENVIRONMENT, make_run
-from tests.launcher.viewer.runs import TOKEN, make_rollouts, viewed
+from tests.launcher.view.runs import TOKEN, make_rollouts, viewed
 
 Capture = pytest.CaptureFixture[str]
 FIRST = "2 of 16 judged, 14 in ERROR"
@@ -68,11 +68,8 @@ def test_progress_says_how_many_were_judged() -> None:
     assert "0 of 16 judged, 16 in ERROR" in none
     assert "success" not in none
     assert "judged" not in Course(8).line(MetricsRow(step=0, kind="eval", metrics=counts(0, success=1.0)))
-
-
-def test_aborted_rollouts_are_no_errors() -> None:
-    metrics = {**counts(0, success=1.0), f"{ENVIRONMENT}/judged": 15.0}
-    assert "15 of 16 judged  success" in Course(8).line(MetricsRow(step=0, kind="eval", metrics=metrics))
+    aborted = {**counts(0, success=1.0), f"{ENVIRONMENT}/judged": 15.0}
+    assert "15 of 16 judged  success" in Course(8).line(MetricsRow(step=0, kind="eval", metrics=aborted))
 
 
 def test_terminal_says_how_many_were_judged(capsys: Capture, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +96,9 @@ def test_json_has_the_judged_and_what_is_to_be_said(capsys: Capture, run: Path) 
 
 
 async def test_pages_say_how_many_were_judged(run: Path, tmp_path: Path) -> None:
-    charts = {chart.name: chart.note for chart in charts_of(read_record(run))}
-    assert "14 in ERROR" in charts["success"]
-    assert charts["valid_calls"] == ""
+    charts = {chart.title: chart.note for chart in charts_of(read_record(run))}
+    assert "14 in ERROR" in charts["Success rate"]
+    assert charts["Valid tool calls"] == ""
     make_run(run.parent / "other", steps=2)
     pages = [write_report(run).read_text(encoding="utf-8")]
     async with viewed(run.parent, tmp_path / "cache") as client:
@@ -123,7 +120,7 @@ async def test_run_of_failures_alone_has_failed(error: str, tmp_path: Path) -> N
     metrics_log.append(folder / "metrics.jsonl", "eval", 0, counts(16), seconds=0)
     (folder / "summary.json").write_text(json.dumps({"rollouts": 16, **({"error": error} if error else {})}), "utf-8")
     assert state_of(read_record(folder), 0.0) == "failed"
-    (line,) = Catalog(folder.parent).lines()
+    (line,) = Catalog(folder.parent).rows()
     assert (line.state, line.problem) == ("failed", error)
     async with viewed(folder.parent, tmp_path / "cache") as client:
         page = await (await client.get(f"/{TOKEN}/run/lost")).text()
@@ -132,13 +129,6 @@ async def test_run_of_failures_alone_has_failed(error: str, tmp_path: Path) -> N
     assert "0 of 16 judged, 16 in ERROR" in listed
     assert ("no answer &lt;b&gt;" in page) == ("no answer &lt;b&gt;" in listed) == bool(error)
     assert "<b>" not in page
-
-
-def test_error_of_a_run_is_shown_in_the_terminal(capsys: Capture, run: Path) -> None:
-    (run / "summary.json").write_text('{"error": "33 of the last 64 rollouts ended in ERROR"}', encoding="utf-8")
-    assert main(["show", str(run)]) == 0
-    assert "33 of the last 64" in capsys.readouterr().out
-    assert "33 of the last 64" in write_report(run).read_text(encoding="utf-8")
 
 
 async def test_run_without_signal_is_told_everywhere(capsys: Capture, silent: Path, tmp_path: Path) -> None:

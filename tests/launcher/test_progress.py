@@ -90,5 +90,5 @@ def test_counted_work_is_told_at_each_tenth() -> None:
             clock.now += 1
             told(done, 40)
     lines = out.getvalue().splitlines()
-    assert lines[:2] == ["making the model", "  10\u00a0%, 36.0 s left"]
+    assert lines[:2] == ["making the model", "  10\u00a0%  36.0 s left"]
     assert len(lines) == 11

@@ -7,8 +7,7 @@ import io
 import pytest
 from orl_core.errors import OrlError
 from orl_launcher import cli, main
-from orl_launcher.view.evaluations import ResultRows
-from orl_launcher.view.tables import metrics_table, pass_at_k_table, plain_table, results_table
+from orl_launcher.view.tables import metrics_table, pass_at_k_table, plain_table
 from orl_launcher.view.terminal import Terminal
 from rich.progress import Progress
 from rich.text import Text
@@ -35,15 +34,6 @@ def test_whatever_is_printed_is_made_visible():
     assert unfit(text) == []
     assert "[bold]line[/bold]" in text
     assert text.count("\u241b") >= 5
-
-
-def test_results_of_a_long_name_fit_100_columns():
-    rate = "31\u00a0% (26 to 37\u00a0%, n 256)"
-    columns = ("environment", *(f"{figure}, step {step}" for step in (0, 12) for figure in ("success", "reward")))
-    row = ("playground/GuessNumber", rate, "0.312", rate, "0.836")
-    written = io.StringIO()
-    Terminal(file=written, width=100).print(results_table(ResultRows(kind="tasks", columns=columns, rows=(row,))))
-    assert any("playground/GuessNumber" in line and rate in line for line in written.getvalue().splitlines())
 
 
 def test_pass_at_1_alone_has_no_table_beside_success():

@@ -23,7 +23,7 @@ from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.wire import candidate_of
-from orl_rollout.results.group_scores import Group, compare, conversation, score_groups
+from orl_rollout.runtime.group_scores import Group, candidate, compare, score_groups
 from orl_testing import environments as envs
 
 from tests.kit.episodes import config_of, task_of
@@ -44,7 +44,7 @@ def test_conversation_includes_broken_calls_and_answers():
     opening = (text_message("system", "Be brief."), text_message("user", "Go."))
     action = Action(text="So:", reasoning="Hm.", calls=(broken, call))
     played = Trajectory(job=job, messages=opening, turns=(turn(action, *results),), stop_reason=StopReason.FINISHED)
-    said = conversation(played)
+    said = candidate(played)
     assert said[:2] == opening
     assert said[2] == Message(role="assistant", content=(TextBlock(text="So:\n{oops"),), reasoning="Hm.", calls=(call,))
     assert [(message.role, text_of(message.content)) for message in said[3:]] == [
@@ -55,8 +55,8 @@ def test_conversation_includes_broken_calls_and_answers():
 
 
 def test_a_server_that_takes_text_only_is_shown_what_was_said():
-    candidate = candidate_of(conversation(ended("Bob did it.").trajectory), calls=False)
-    said = [(message.role, [block.text for block in message.blocks]) for message in candidate.messages]  # type: ignore[union-attr]
+    shown = candidate_of(candidate(ended("Bob did it.").trajectory), calls=False)
+    said = [(message.role, [block.text for block in message.blocks]) for message in shown.messages]  # type: ignore[union-attr]
     assert said == [
         ("user", ["Act."]),
         ("assistant", ["So."]),

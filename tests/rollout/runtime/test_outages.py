@@ -15,9 +15,9 @@ from orl_core.errors import RunAborted
 from orl_core.trajectory import StopReason
 from orl_rollout.loop import admission
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import WINDOW, CircuitBreaker
+from orl_rollout.runtime.group_scores import compare
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import Mishap, MishapKind, Proxy, SglangServer

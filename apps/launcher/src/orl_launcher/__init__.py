@@ -7,6 +7,6 @@ commands         one module for each command
 cli              the parser that all commands share; trainer_options: options that override the configuration
 trainers         find the adapter of a trainer and plan a run
 doctor           the checks of `orl doctor`
-view             the terminal, charts, and the HTML report
+view             the terminal, charts, the HTML report, and the pages of `orl view`
 playground       the environments and the tiny model that the command brings itself
 """

@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 from orl_core.text import clean, map_strings
+from orl_core.trajectory import StopReason
 
 from orl_launcher.export.conversations import ChatRow
 
 if TYPE_CHECKING:
     import argparse
+
+    from orl_rollout.journal.journal import Entry
+
+
+Verdict = Literal["won", "lost", "error"]
 
 
 class PrepareReport(Struct, frozen=True, kw_only=True):
@@ -49,19 +55,24 @@ class MetricReport(Struct, frozen=True, kw_only=True):
     values: list[float]
 
 
-class EpisodeReport(Struct, frozen=True, kw_only=True):
-    """One episode of a journal."""
+class EpisodeRow(Struct, frozen=True, kw_only=True):
+    """One episode of a journal in a list: in the terminal, on a page, in JSON, and in the index of a journal."""
 
     number: Annotated[int, Meta(description="Number in the journal, from 1, for --episode.")]
     step: int | None
     evaluation: Annotated[bool, Meta(description="The task was held out.")]
-    verdict: Literal["won", "lost", "error"]
+    verdict: Verdict
     reward: Annotated[float | None, Meta(description="Null if the episode ended in ERROR.")]
     turns: int
     stop_reason: str
     task: str
-    rollout_id: str
     seconds: float
+
+
+class EpisodeReport(EpisodeRow, frozen=True, kw_only=True):
+    """One episode of a journal."""
+
+    rollout_id: str
     error: str
     conversations: Annotated[list[ChatRow] | None, Meta(description="Its messages, with --episode alone.")] = None
 
@@ -106,6 +117,23 @@ OUTPUTS: dict[str, type[Struct]] = {
     "show": ShowReport,
     "doctor": DoctorReport,
 }
+
+
+def row_of(number: int, entry: Entry) -> EpisodeRow:
+    """Return the row of an episode."""
+    trajectory = entry.trajectory
+    failed = trajectory.stop_reason is StopReason.ERROR
+    return EpisodeRow(
+        number=number,
+        step=entry.step,
+        evaluation=trajectory.job.evaluation,
+        verdict="error" if failed else "won" if entry.success else "lost",
+        reward=None if failed else entry.reward,
+        turns=len(trajectory.turns),
+        stop_reason=trajectory.ending,
+        task=trajectory.job.task.key,
+        seconds=trajectory.seconds,
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

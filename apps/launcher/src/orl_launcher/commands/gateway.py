@@ -81,10 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_launcher.doctor.engine import check_answers
 
     config = _config(arguments)
-    serve = _server()
+    found = next(iter(entry_points(group="orl.gateways")), None)
+    if found is None:
+        raise ConfigError("`orl gateway` needs the package orl-gateway, which is not in this environment. Install it")
+    serve = cast("GatewayServer", found.load())
     folder = new_run(arguments.name, "gateway")
     given = os.environ.get(KEY, "")
-    key = os.environ[KEY] = given or _new_key()
+    if not given and not sys.stdout.isatty():
+        raise cli.UsageError(f"{KEY} is not set, and a new key would be written to this output. Set the variable")
+    key = os.environ[KEY] = given or secrets.token_urlsafe(32)
     if not _GOOD(key):
         raise cli.UsageError(f"{KEY} stands in addresses: set it to 16 or more letters, digits, `-` and `_`")
     keep_out(Scrubber.of(config))
@@ -104,24 +109,6 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         cli.console().print(f"To show the sessions: {invocation()} show {folder}", soft_wrap=True)
     return 0
-
-
-def _new_key() -> str:
-    """Return a new key, if a terminal can show it.
-
-    Raises:
-        UsageError: the output would keep it.
-    """
-    if not sys.stdout.isatty():
-        raise cli.UsageError(f"{KEY} is not set, and a new key would be written to this output. Set the variable")
-    return secrets.token_urlsafe(32)
-
-
-def _server() -> GatewayServer:
-    found = next(iter(entry_points(group="orl.gateways")), None)
-    if found is None:
-        raise ConfigError("`orl gateway` needs the package orl-gateway, which is not in this environment. Install it")
-    return cast("GatewayServer", found.load())
 
 
 def _config(arguments: argparse.Namespace) -> RunConfig:

@@ -9,22 +9,23 @@ from __future__ import annotations
 import argparse
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from typing import Literal
 
+from msgspec import structs
 from orl_core.errors import OrlError, boundary
-from orl_rollout.journal.journal import Entry, journal_files, read_sized
+from orl_rollout.journal.journal import Entry, journal_files, read_journal
 from orl_rollout.run_folder.record import Record, journal_of, read_record
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
 from orl_launcher import cli
 from orl_launcher.export.conversations import rows_of
 from orl_launcher.hints import invocation
-from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_json, print_json
+from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_json, print_json, row_of
 from orl_launcher.trainers import RUNS
 from orl_launcher.view.curves import charts_of
-from orl_launcher.view.episode import EpisodeRows, episode_rows, verdict
+from orl_launcher.view.episode import EpisodeRows, episode_rows
 from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
 from orl_launcher.view.tables import curves_table, episode_view, episodes_table, overview
@@ -32,7 +33,6 @@ from orl_launcher.view.wording import MAIN_METRICS
 
 ROWS = 20  # episodes that the terminal lists
 ARTICLES = 50  # episodes that a page shows whole
-KEPT_BYTES = 64 << 20  # of the records that are held at once: a hundred ordinary ones
 
 EXAMPLES = """\
   orl show                                   the latest run
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     if overview:
         _show_overview(path, record, chosen)
         return 0
-    decoder = load_decoder(journal if journal.is_dir() else journal.parent) or load_decoder(path)
+    decoder = load_decoder(journal, path, journal.parent)
     if arguments.html:
         _write_page(arguments.html, path, record, [episode_rows(_title(*one), one[1], decoder) for one in chosen])
         console.print(f"{len(chosen)} episodes: {arguments.html}", soft_wrap=True)
@@ -107,15 +107,14 @@ def _title(number: int, entry: Entry) -> str:
     return f"Episode {number}{'' if entry.step is None else f', step {entry.step}'}"
 
 
-def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry, int]]:
-    """Yield episodes with their number in the journal, from 1, and the bytes of their records."""
-    for number, (entry, size) in enumerate(read_sized(path), start=1):
-        if not (failed and entry.success):
-            yield number, entry, size
+def _numbered(path: Path, *, failed: bool) -> Iterator[tuple[int, Entry]]:
+    """Yield episodes with their number in the journal, from 1."""
+    numbered = enumerate(read_journal(path), start=1)
+    return (one for one in numbered if not (failed and one[1].success))
 
 
 def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[int, Entry]]:
-    """Return the episode that was asked for, or the last `most`, as far as KEPT_BYTES hold them.
+    """Return the episode that was asked for, or the last `most`.
 
     Raises:
         UsageError: there is no such episode.
@@ -123,7 +122,7 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
     wanted: int | None = arguments.episode
     numbered = _numbered(path, failed=arguments.failed)
     if wanted is None:
-        return _last(numbered, most)
+        return [*deque(numbered, most)]
     if wanted < 0:  # counted first: the last ones may be more than memory holds
         before = sum(1 for _ in numbered) + wanted
         rest = _numbered(path, failed=arguments.failed)
@@ -133,19 +132,7 @@ def _chosen(path: Path, arguments: argparse.Namespace, most: int) -> list[tuple[
     if not found:
         kind = " that failed" if arguments.failed else ""
         raise cli.UsageError(f"{path}: no episode {wanted}{kind}. List them with {invocation()} show")
-    return [found[:2]]
-
-
-def _last(numbered: Iterator[tuple[int, Entry, int]], most: int) -> list[tuple[int, Entry]]:
-    """Return the last `most` episodes, or as many of them as KEPT_BYTES hold, at least one."""
-    kept: deque[tuple[int, Entry, int]] = deque()
-    held = 0
-    for one in numbered:
-        kept.append(one)
-        held += one[2]
-        while len(kept) > most or (held > KEPT_BYTES and len(kept) > 1):
-            held -= kept.popleft()[2]
-    return [one[:2] for one in kept]
+    return [found]
 
 
 def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], *, whole: bool) -> ShowReport:
@@ -171,19 +158,10 @@ def _report(path: Path, record: Record | None, chosen: list[tuple[int, Entry]], 
 
 
 def _episode_report(number: int, entry: Entry, *, whole: bool) -> EpisodeReport:
-    trajectory = entry.trajectory
     return EpisodeReport(
-        number=number,
-        step=entry.step,
-        evaluation=trajectory.job.evaluation,
-        verdict=verdict(entry),
-        reward=None if trajectory.error else entry.reward,
-        turns=len(trajectory.turns),
-        stop_reason=trajectory.ending,
-        task=trajectory.job.task.key,
+        **structs.asdict(row_of(number, entry)),
         rollout_id=entry.key,
-        seconds=trajectory.seconds,
-        error=trajectory.error,
+        error=entry.trajectory.error,
         conversations=list(rows_of(entry, ids=True)) if whole else None,
     )
 
@@ -201,7 +179,7 @@ def _show_overview(path: Path, record: Record | None, chosen: list[tuple[int, En
     if not chosen:
         console.print("no episode matches")
         return
-    console.print(episodes_table(chosen))
+    console.print(episodes_table(starmap(row_of, chosen)))
     console.print(f"to show one: {invocation()} show {path} --episode N", style="dim", soft_wrap=True)
 
 

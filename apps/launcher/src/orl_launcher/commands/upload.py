@@ -17,7 +17,6 @@ from orl_launcher.playground import reachable
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
-    from orl_rollout.upload.uploader import Counts
 
 REST_SECONDS = 60  # after a training, for what its trainer did not send
 
@@ -43,7 +42,7 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Upload, and print the counts."""
-    from orl_rollout.upload.uploader import Uploader, uploads
+    from orl_rollout.upload.uploader import uploads
 
     config = reachable(load_config(arguments.run / "config.json", arguments.overrides))
     folder = Path(config.rollout.journal or arguments.run)
@@ -52,19 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(uploads(config, name) for name in config.environments):
         advice = "Set OPENREWARD_API_KEY. For environments of your own, give --set rollout.upload=true"
         raise ConfigError(f"no environment of this run is uploaded. {advice}")
-    uploader = Uploader(folder, config)
-    finished = False
-    try:
-        finished = interrupt.result_of(interrupt.on_thread(lambda: uploader.close(arguments.seconds)))
-    finally:
-        _tell(uploader.counts, finished=finished)
-    return 0 if finished else cli.EXIT_FAILED
+    return 0 if _send(folder, config, arguments.seconds) else cli.EXIT_FAILED
 
 
 def send_rest(config: RunConfig, folder: Path) -> None:
     """Send what the trainer of the run in `folder` left over, in REST_SECONDS at most; after a signal only say how."""
     from orl_rollout.upload.progress import unsent
-    from orl_rollout.upload.uploader import Uploader, uploads
+    from orl_rollout.upload.uploader import uploads
 
     config, console = reachable(config), cli.console()
     journal = Path(config.rollout.journal or folder)
@@ -72,25 +65,32 @@ def send_rest(config: RunConfig, folder: Path) -> None:
     try:
         if not any(uploads(config, name) for name in config.environments) or not unsent(journal):
             return
-        if interrupt.received():
-            console.print(advice, soft_wrap=True)
-            return
-        console.print(f"sending rollouts to OpenReward, {REST_SECONDS} s at most", style="dim", soft_wrap=True)
-        uploader = Uploader(journal, config)
         finished = False
         try:
-            finished = interrupt.result_of(interrupt.on_thread(lambda: uploader.close(REST_SECONDS)))
+            if not interrupt.received():
+                told = f"sending rollouts to OpenReward, {REST_SECONDS} s at most"
+                console.print(told, style="dim", soft_wrap=True)
+                finished = _send(journal, config, REST_SECONDS)
         finally:
-            _tell(uploader.counts, finished=finished)
             if not finished:
                 console.print(advice, soft_wrap=True)
     except OrlError as fault:  # the end of the training itself counts
         console.print(f"uploads: {fault}. {advice}", soft_wrap=True)
 
 
-def _tell(counts: Counts, *, finished: bool) -> None:
-    told = [f"{counts.sent} rollouts sent"]
-    told += [f"{counts.refused} refused by the platform"] if counts.refused else []
-    told += [f"{counts.withheld} not sent because they contain a secret"] if counts.withheld else []
-    told += [f"{counts.broken} unreadable"] if counts.broken else []
-    cli.console().print(", ".join(told) + ("" if finished else "; not all of them"), soft_wrap=True)
+def _send(journal: Path, config: RunConfig, seconds: float) -> bool:
+    """Send the rollouts of a journal, and print the counts. Return whether all were sent."""
+    from orl_rollout.upload.uploader import Uploader
+
+    uploader = Uploader(journal, config)
+    finished = False
+    try:
+        finished = interrupt.result_of(interrupt.on_thread(lambda: uploader.close(seconds)))
+    finally:
+        counts = uploader.counts
+        told = [f"{counts.sent} rollouts sent"]
+        told += [f"{counts.refused} refused by the platform"] if counts.refused else []
+        told += [f"{counts.withheld} not sent because they contain a secret"] if counts.withheld else []
+        told += [f"{counts.broken} unreadable"] if counts.broken else []
+        cli.console().print(", ".join(told) + ("" if finished else "; not all of them"), soft_wrap=True)
+    return finished

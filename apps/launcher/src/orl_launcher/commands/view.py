@@ -13,7 +13,7 @@ from orl_launcher import cli
 from orl_launcher.trainers import RUNS
 
 if TYPE_CHECKING:
-    from orl_launcher.viewer.server import Viewer
+    from orl_launcher.view.server import Viewer
 
 DESCRIPTION = """\
 Show runs in a browser: curves, comparison of several runs, all episodes with filters, single episodes with their ids.
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from orl_rollout.signals import interrupt
 
     from orl_launcher.playground import cache_folder
-    from orl_launcher.viewer.server import Viewer
+    from orl_launcher.view.server import Viewer
 
     viewer = Viewer(arguments.path, cache_folder() / "view")
     viewer.check()

@@ -13,7 +13,6 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import EngineError, boundary
@@ -26,11 +25,6 @@ from orl_launcher.doctor.report import Report, Verdict
 ANY_IDS = (1,)  # every vocabulary has this one
 ANSWER_SECONDS = 10.0  # for a first answer of a running engine
 ANSWER_BYTES = 1 << 24  # of what a server says of itself
-
-
-class _Worker(Struct, frozen=True, kw_only=True):  # unknown fields are allowed: the shape is not ours
-    url: str
-    is_healthy: bool = False
 
 
 def check_engine(page: Report, config: RunConfig, url: str, ids: Sequence[int]) -> None:
@@ -76,8 +70,8 @@ async def _ask(url: str) -> dict[str, Any]:
             about = await _fields_of(http, "model_info", "server_info")
             if "model_path" in about:
                 return about
-            workers = msgspec.convert((await _fields_of(http, "workers")).get("workers", []), list[_Worker])
-            healthy = [worker.url for worker in workers if worker.is_healthy]
+            workers: list[dict[str, Any]] = (await _fields_of(http, "workers")).get("workers", [])
+            healthy = [str(worker["url"]) for worker in workers if worker.get("is_healthy")]
             if workers and not healthy:
                 raise EngineError(f"a router without a healthy worker (of {len(workers)})")
             told = {"workers": f"a router, {len(healthy)} of {len(workers)} workers healthy"} if workers else {}

@@ -7,11 +7,8 @@ text from outside steers the terminal. Every check has a time limit, and a faile
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import TypeVar
 
@@ -44,7 +41,6 @@ STYLES = {
     Verdict.LOADING: "yellow",
     Verdict.UNCHECKED: "dim",
 }
-PROGRESS_SECONDS = 10.0  # between two lines of progress
 
 
 class Stage:
@@ -94,7 +90,7 @@ class Report:
         """Return the result of `work` on a thread; None if it fails or takes too long, which is said with `advice`.
 
         A thread that takes too long is left behind: foreign code cannot be ended, and must not hold the command.
-        Work with a `stage` shows progress, and is still loading rather than failed where it takes too long.
+        Work with a `stage` is still loading rather than failed if it takes too long.
         """
         waited = lambda: interrupt.result_of(interrupt.on_thread(work), self.seconds)  # noqa: E731
         return self._tried(subject, waited, advice, stage or Stage())
@@ -114,7 +110,7 @@ class Report:
         try:
             with boundary(OrlError, "a bug in orl"):
                 try:
-                    with self._progress(subject, stage):
+                    with self._console.status(visible(subject)):  # a terminal alone shows that it works
                         return work()
                 except TimeoutError as exc:
                     if not stage.words:
@@ -125,21 +121,3 @@ class Report:
         except OrlError as exc:
             self.say(Verdict.FAILED, f"{subject}: {exc}{f'. {advice}' if advice else ''}")
         return None
-
-    @contextmanager
-    def _progress(self, subject: str, stage: Stage) -> Generator[None]:
-        """Print the stage every PROGRESS_SECONDS while the block runs."""
-        done, began = threading.Event(), time.monotonic()
-
-        def tell() -> None:
-            while not done.wait(PROGRESS_SECONDS):
-                if stage.words:
-                    self.note(f"{subject}: still {stage.words}, {time.monotonic() - began:.0f} of {self.seconds:g} s")
-
-        telling = threading.Thread(target=tell, name="orl-progress", daemon=True)
-        telling.start()
-        try:
-            yield
-        finally:
-            done.set()
-            telling.join()

@@ -7,14 +7,16 @@ one. Arguments of calls and schemas of tools are JSON text, so that every row ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
 from orl_core.datum import to_data
-from orl_core.messages import Action, Block, ImageBlock, Message, ParseFailure, ToolCall, text_message
+from orl_core.messages import Block, ImageBlock, ToolCall
 from orl_core.text import clean, map_strings
 from orl_core.tools.format import for_chat_template
 from orl_core.trajectory import Trajectory
+from orl_rollout.episodes.conversation import conversation
 from orl_rollout.journal.journal import Entry
 
 
@@ -85,7 +87,7 @@ def rows_of(entry: Entry, *, ids: bool) -> Iterator[ChatRow]:
     task = trajectory.job.task
     for number, path in enumerate(_paths(trajectory)):
         yield ChatRow(
-            messages=tuple(_numbered(_messages(trajectory, path))),
+            messages=tuple(_messages(trajectory, path)),
             tools=_json(for_chat_template(trajectory.tools)),
             environment=task.env_name,
             split=task.split,
@@ -116,54 +118,34 @@ def _paths(trajectory: Trajectory) -> list[list[int]]:
     return paths or [[]]
 
 
-def _messages(trajectory: Trajectory, path: Sequence[int]) -> Iterator[Message | Action]:
-    """Yield what was said on one path, in order: messages, and the actions of the model."""
-    turns = [trajectory.turns[index] for index in path]
-    if not turns or not turns[0].messages:
-        yield from trajectory.messages
-    for index, turn in enumerate(turns):
-        yield from turn.messages
-        yield turn.action
-        if any(following.messages for following in turns[index + 1 : index + 2]):
-            continue  # the agent said itself what came back
-        for result in turn.results:
-            yield Message(role="tool", content=result.content, name=result.name)
-        if turn.nudge:
-            yield text_message("user", turn.nudge)
-
-
-def _numbered(said: Iterator[Message | Action]) -> Iterator[ChatMessage]:
-    """Yield the messages in chat format. Calls are numbered; results take the numbers in the same order."""
+def _messages(trajectory: Trajectory, path: Sequence[int]) -> Iterator[ChatMessage]:
+    """Yield what was said on one path. Calls are numbered; results take the numbers in the same order."""
+    repeated = {turn for turn, following in pairwise(path) if trajectory.turns[following].messages}
     made = 0
     open_calls: list[str | None] = []
-    for one in said:
-        if isinstance(one, Message) and one.role == "tool":
+    for one in conversation(trajectory, path):
+        message = one.message
+        if one.turn in repeated and (one.result or one.nudge):
+            continue  # the agent said itself what came back
+        if one.result or message.role == "tool":
             number = open_calls.pop(0) if open_calls else None
-            yield ChatMessage(role="tool", content=_text(one.content), name=clean(one.name), tool_call_id=number)
+            name = clean(one.result.name if one.result else message.name)
+            yield ChatMessage(role="tool", content=_text(message.content), name=name, tool_call_id=number)
             continue
-        calls = one.calls
-        kept = [call for call in calls if isinstance(call, ToolCall)]
-        numbers = iter([f"call_{made + index}" for index in range(len(kept))])
-        made += len(kept)
-        named = [(call, next(numbers) if isinstance(call, ToolCall) else None) for call in calls]
-        open_calls = [number for _, number in named]
-        content = _text(one.content) if isinstance(one, Message) else _said(one)
+        open_calls = []
+        for call in one.action.calls if one.action else message.calls:
+            open_calls.append(f"call_{made}" if isinstance(call, ToolCall) else None)
+            made += isinstance(call, ToolCall)
         yield ChatMessage(
-            role=one.role if isinstance(one, Message) else "assistant",
-            content=content,
-            reasoning_content=clean(one.reasoning) or None,
-            tool_calls=tuple(_call(call, number) for call, number in named if isinstance(call, ToolCall) and number),
+            role=message.role,
+            content=_text(message.content),
+            reasoning_content=clean(message.reasoning) or None,
+            tool_calls=tuple(map(_call, message.calls, filter(None, open_calls))),
         )
 
 
 def _call(call: ToolCall, number: str) -> Call:
     return Call(id=number, function=Function(name=clean(call.name), arguments=_json(call.arguments)))
-
-
-def _said(action: Action) -> str:
-    """Return the text of an action; calls that could not be parsed are text as well."""
-    failed = [call.text for call in action.calls if isinstance(call, ParseFailure) and call.text]
-    return clean("\n".join(filter(None, (action.text, *failed))))
 
 
 def _text(content: Sequence[Block]) -> str:

@@ -10,13 +10,14 @@ Rows are written as they come, so that a journal may be larger than memory. A fi
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
+from msgspec import inspect
 from orl_core.errors import ConfigError
 from orl_rollout.signals import interrupt
 
@@ -25,7 +26,9 @@ from orl_launcher.installation import to_install
 
 FORMATS = ("jsonl", "parquet", "hf")
 GROUP_ROWS = 256  # rows that are held until they are written as one group of Parquet
+FILE = "data/{}-00000-of-00001.parquet"
 SPLITS = {False: "train", True: "test"}  # of a folder for `datasets`, by `evaluation`
+Add = Callable[[ChatRow], object]  # writes one row
 CARD = """\
 ---
 configs:
@@ -36,14 +39,6 @@ configs:
 Episodes of {name} in chat format, written by `orl export`. `train` holds training episodes, `test` held-out ones.
 `tools` and the arguments of calls are JSON texts.
 """
-
-
-class Writer(Protocol):
-    """Takes rows, one after another."""
-
-    def add(self, row: ChatRow) -> None:
-        """Write one row."""
-        ...
 
 
 def check_format(form: str) -> None:
@@ -70,10 +65,11 @@ def write(rows: Iterable[ChatRow], output: Path, form: str, name: str) -> int:
     count = 0
     try:
         _remove(part)
-        with _opened(part, form, name) as writer:
+        opened = _folder(part, name) if form == "hf" else _parquet(part) if form == "parquet" else _lines(part)
+        with opened as add:
             for row in rows:
                 interrupt.check()
-                writer.add(row)
+                add(row)
                 count += 1
         if count:
             part.rename(output)
@@ -90,109 +86,66 @@ def _remove(path: Path) -> None:
 
 
 @contextmanager
-def _opened(path: Path, form: str, name: str) -> Generator[Writer]:
+def _lines(path: Path) -> Generator[Add]:
+    with path.open("wb") as file:
+        yield lambda row: file.write(msgspec.json.encode(row) + b"\n")
+
+
+@contextmanager
+def _parquet(path: Path) -> Generator[Add]:
+    """Write groups of rows. The columns are those of ChatRow, whatever the first rows hold."""
+    import pyarrow
+    from pyarrow import parquet
+
+    schema = pyarrow.schema([*_arrow(inspect.type_info(ChatRow))])
+    rows: list[dict[str, Any]] = []
+    with parquet.ParquetWriter(path, schema, compression="zstd") as file:
+
+        def flush() -> None:
+            file.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
+            rows.clear()
+
+        def add(row: ChatRow) -> None:
+            rows.append(msgspec.to_builtins(row))
+            if len(rows) >= GROUP_ROWS:
+                flush()
+
+        yield add
+        if rows:
+            flush()
+
+
+@contextmanager
+def _folder(path: Path, name: str) -> Generator[Add]:
+    """Write one Parquet file for each split, and the card that names them."""
+    (path / "data").mkdir(parents=True)
+    adders: dict[bool, Add] = {}
     with ExitStack() as closing:
-        if form == "jsonl":
-            yield _Lines(closing, path)
-        elif form == "parquet":
-            yield _Parquet(closing, path)
-        else:
-            yield _Folder(closing, path, name)
+
+        def add(row: ChatRow) -> None:
+            if row.evaluation not in adders:
+                adders[row.evaluation] = closing.enter_context(_parquet(path / FILE.format(SPLITS[row.evaluation])))
+                splits = [split for evaluation, split in SPLITS.items() if evaluation in adders]
+                files = "".join(f"  - split: {split}\n    path: {FILE.format(split)}\n" for split in splits)
+                (path / "README.md").write_text(CARD.format(files=files, name=name), encoding="utf-8")
+            adders[row.evaluation](row)
+
+        yield add
 
 
-class _Lines:
-    def __init__(self, closing: ExitStack, path: Path) -> None:
-        self._file = closing.enter_context(path.open("wb"))
-
-    def add(self, row: ChatRow) -> None:
-        self._file.write(msgspec.json.encode(row) + b"\n")
-
-
-class _Parquet:
-    """Writes row groups. The columns are stated, so that they do not depend on what the first rows hold."""
-
-    def __init__(self, closing: ExitStack, path: Path) -> None:
-        from pyarrow import parquet
-
-        self._rows: list[dict[str, Any]] = []
-        self._writer = closing.enter_context(parquet.ParquetWriter(path, _schema(), compression="zstd"))
-        closing.callback(self._flush)
-
-    def add(self, row: ChatRow) -> None:
-        self._rows.append(msgspec.to_builtins(row))
-        if len(self._rows) >= GROUP_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        import pyarrow
-
-        if self._rows:
-            self._writer.write_table(pyarrow.Table.from_pylist(self._rows, schema=_schema()))
-            self._rows.clear()
-
-
-class _Folder:
-    """Writes one Parquet file for each split, and the card that names them."""
-
-    def __init__(self, closing: ExitStack, path: Path, name: str) -> None:
-        self._closing, self._path, self._name = closing, path, name
-        self._writers: dict[bool, _Parquet] = {}
-        (path / "data").mkdir(parents=True)
-
-    def add(self, row: ChatRow) -> None:
-        writer = self._writers.get(row.evaluation)
-        if writer is None:
-            writer = self._writers[row.evaluation] = _Parquet(self._closing, self._path / self._file(row.evaluation))
-            held = (evaluation for evaluation in SPLITS if evaluation in self._writers)
-            files = "".join(f"  - split: {SPLITS[each]}\n    path: {self._file(each)}\n" for each in held)
-            (self._path / "README.md").write_text(CARD.format(files=files, name=self._name), encoding="utf-8")
-        writer.add(row)
-
-    def _file(self, evaluation: bool) -> str:
-        return f"data/{SPLITS[evaluation]}-00000-of-00001.parquet"
-
-
-def _schema() -> Any:
-    """Return the columns of a ChatRow."""
+def _arrow(kind: inspect.Type, name: str = "") -> Any:
+    """Return the type of a column; numbers of these names are small."""
     import pyarrow as pa
 
-    text, number = pa.string(), pa.float64()
-    function = pa.struct([("name", text), ("arguments", text)])
-    call = pa.struct([("id", text), ("type", text), ("function", function)])
-    message = pa.struct(
-        [
-            ("role", text),
-            ("content", text),
-            ("reasoning_content", text),
-            ("tool_calls", pa.list_(call)),
-            ("tool_call_id", text),
-            ("name", text),
-        ]
-    )
-    ids, flags = pa.list_(pa.int32()), pa.list_(pa.int8())
-    datum = pa.struct(
-        [
-            ("prompt_ids", ids),
-            ("response_ids", ids),
-            ("loss_mask", flags),
-            ("sampled", flags),
-            ("logprobs", pa.list_(number)),
-        ]
-    )
-    return pa.schema(
-        [
-            ("messages", pa.list_(message)),
-            ("tools", text),
-            *((name, text) for name in ("environment", "split", "task", "rollout_id")),
-            ("conversation", pa.int32()),
-            ("evaluation", pa.bool_()),
-            ("step", pa.int64()),
-            ("time", number),
-            ("reward", number),
-            ("success", pa.bool_()),
-            ("stop_reason", text),
-            ("error", text),
-            ("seconds", number),
-            ("data", pa.list_(datum)),
-        ]
-    )
+    match kind:
+        case inspect.StructType():
+            return pa.struct([(field.name, _arrow(field.type, field.name)) for field in kind.fields])
+        case inspect.VarTupleType():
+            return pa.list_(_arrow(kind.item_type, name))
+        case inspect.UnionType():  # with None
+            return _arrow(next(each for each in kind.types if not isinstance(each, inspect.NoneType)), name)
+        case inspect.IntType():
+            return {"step": pa.int64(), "loss_mask": pa.int8(), "sampled": pa.int8()}.get(name, pa.int32())
+        case _:
+            plain: dict[type, Any] = {inspect.FloatType: pa.float64(), inspect.BoolType: pa.bool_()}
+            return plain.get(type(kind), pa.string())

@@ -5,8 +5,6 @@ It knows no renderer. Text from environments and models is hostile: all of it pa
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 from msgspec import Struct
 from orl_core.datum import loss_mask_of
@@ -15,10 +13,9 @@ from orl_core.text import visible
 from orl_core.trajectory import ROOT, Trajectory, Turn
 from orl_rollout.journal.journal import Entry
 
+from orl_launcher.reports import row_of
 from orl_launcher.view.pieces import Decoder, Piece, pieces_of
 from orl_launcher.view.wording import duration, number
-
-Verdict = Literal["won", "lost", "error"]
 
 
 class Act(Struct, frozen=True):
@@ -58,16 +55,16 @@ class EpisodeRows(Struct, frozen=True, kw_only=True):
 
 def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRows:
     """Make the rows of an episode. Without a `decoder` the parsed text stands in for the pieces."""
-    trajectory = entry.trajectory
+    trajectory, row = entry.trajectory, row_of(0, entry)
     shown = sum(len(turn.observation) for turn in trajectory.turns)
     sampled = sum(len(turn.action_ids) for turn in trajectory.turns)
-    reward = "" if trajectory.error else f"reward {number(entry.reward)}, "
+    reward = "" if row.reward is None else f"reward {number(row.reward)}, "
     turns = tuple(_turn(index, trajectory, decoder) for index in range(len(trajectory.turns)))
     branches = sum(turn.branch is not None for turn in trajectory.turns)
     opening = tuple((message.role, visible(text_of(message.content))) for message in trajectory.messages)
     return EpisodeRows(
         title=title,
-        verdict=verdict(entry),
+        verdict=row.verdict,
         facts=f"{reward}stopped: {trajectory.ending}, {shown} ids shown, "
         f"{sampled} sampled, {duration(trajectory.seconds)}{_counted(branches)}",
         task=visible(trajectory.job.task.key),
@@ -76,13 +73,6 @@ def episode_rows(title: str, entry: Entry, decoder: Decoder | None) -> EpisodeRo
         opening=() if any(turn.pieces for turn in turns[:1]) else opening,
         turns=turns,
     )
-
-
-def verdict(entry: Entry) -> Verdict:
-    """Return won, lost or error."""
-    if entry.trajectory.error:
-        return "error"
-    return "won" if entry.success else "lost"
 
 
 def _turn(index: int, trajectory: Trajectory, decoder: Decoder | None) -> TurnRows:

@@ -14,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from orl_core.text import visible
 
 from orl_launcher.view import wording
-from orl_launcher.view.curves import svg_of
 from orl_launcher.view.pieces import Piece, Role
 from orl_launcher.view.svg import draw, spark
 
@@ -37,7 +36,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     words = (wording.number, wording.percent, wording.duration, wording.count, wording.thousands, wording.noted)
-    filters = (*words, svg_of, draw, spark, folded)
+    filters = (*words, draw, spark, folded)
     cast("dict[str, Any]", made.filters).update({each.__name__: each for each in filters})
     cast("dict[str, Any]", made.globals)["random"] = wording.RANDOM
     return made

@@ -60,13 +60,14 @@ class Decoder(Protocol):
         ...
 
 
-def load_decoder(folder: Path) -> Decoder | None:
-    """Load the tokenizer beside a journal, or that of a run's checkpoint. Return None if there is none.
+def load_decoder(*folders: Path) -> Decoder | None:
+    """Load the first tokenizer in `folders`: beside a journal, or in a run's checkpoint. Return None if there is none.
 
     Raises:
         RenderError: the file holds no tokenizer.
     """
-    path = next(filter(Path.is_file, (folder / TOKENIZER, folder / "checkpoint" / TOKENIZER)), None)
+    places = (place / TOKENIZER for folder in folders for place in (folder, folder / "checkpoint"))
+    path = next(filter(Path.is_file, places), None)
     if path is None:
         return None
     from tokenizers import Tokenizer

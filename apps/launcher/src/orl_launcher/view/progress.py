@@ -139,45 +139,27 @@ def _rows_of(path: Path, ended: threading.Event) -> Iterator[MetricsRow | None]:
 
 @contextmanager
 def counting(what: str, console: Console, clock: Clock = time.monotonic) -> Generator[Callable[[int, int], None]]:
-    """Show how far work is that reports `(done, total)`. Print `what` once, at the first report.
-
-    A terminal gets a bar, other outputs a line at each tenth.
-    """
-    from rich.progress import Progress
-
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar, pace = progress.add_task("", total=None, visible=False), Pace(clock)
+    """Show how far work is that reports `(done, total)`. Print `what` once, at the first report."""
+    with _counted(console, clock) as show:
+        begun: list[str] = []
 
         def told(done: int, total: int) -> None:
-            if not progress.tasks[bar].visible:
+            if not begun:
                 console.print(what, soft_wrap=True)
-            left = pace.left(done, total)
-            progress.update(bar, completed=done, total=total, visible=True)
-            if left is not None and not console.is_terminal and _ends_tenth(done, total):
-                console.print(f"  {percent(done / total)}, {duration(left)} left", soft_wrap=True)
+                begun.append(what)
+            show(done, total, f"  {percent(done / total)}")
 
         yield told
-
-
-def _ends_tenth(done: int, total: int) -> bool:
-    return done * TENTHS // total > (done - 1) * TENTHS // total
 
 
 @contextmanager
 def rollouts_counted(
     total: int, console: Console, clock: Clock = time.monotonic
 ) -> Generator[Callable[[float | None], None]]:
-    """Yield a function that takes each rollout's success, None for one in ERROR, and shows how far `total` are done.
-
-    A terminal gets a bar, other outputs a line at each tenth.
-    """
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("rollouts", total=total)
-        pace, judged, done = Pace(clock), list[float](), 0
-        pace.left(0, total)
+    """Yield a function that takes each rollout's success, None for one in ERROR, and shows how far `total` are done."""
+    with _counted(console, clock) as show:
+        judged, done = list[float](), 0
+        show(0, total, "rollouts")
 
         def told(success: float | None) -> None:
             nonlocal done
@@ -186,13 +168,32 @@ def rollouts_counted(
             words = [f"rollouts {done}/{total}"]
             words += [f"success {percent(sum(judged) / len(judged))}"] if judged else []
             words += [f"{done - len(judged)} in ERROR"] if done > len(judged) else []
-            left = pace.left(done, total)
-            words += [f"{duration(left)} left"] if left is not None and done < total else []
-            progress.update(bar, completed=done, description="  ".join(words))
-            if not console.is_terminal and _ends_tenth(done, total):
-                console.print("  ".join(words), soft_wrap=True)
+            show(done, total, "  ".join(words))
 
         yield told
+
+
+@contextmanager
+def _counted(console: Console, clock: Clock) -> Generator[Callable[[int, int, str], None]]:
+    """Yield a function that shows `done` of `total` in words, with the time that is left.
+
+    A terminal gets a bar, other outputs a line at each tenth.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar, pace = progress.add_task("", total=None, visible=False), Pace(clock)
+
+        def show(done: int, total: int, words: str) -> None:
+            left = pace.left(done, total)
+            line = f"{words}  {duration(left)} left" if left is not None and done < total else words
+            progress.update(bar, completed=done, total=total, description=line, visible=True)
+            tenth = done * TENTHS // total > max(0, done - 1) * TENTHS // total
+            if left is not None and tenth and not console.is_terminal:
+                console.print(line, soft_wrap=True)
+
+        yield show
 
 
 def line_of(row: MetricsRow, steps: int | None) -> str:

@@ -5,18 +5,19 @@ It writes these two files and changes nothing else. An interrupted run gets a pa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import Struct
 from orl_rollout.bounded_files import replace
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.journal.journal import Entry, read_journal
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import Record, read_record
 
 from orl_launcher.view.curves import charts_of, write_png
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.evaluations import results_of
-from orl_launcher.view.examples import examples_of
 from orl_launcher.view.html import flat, page
 from orl_launcher.view.notices import notices_of
 from orl_launcher.view.pieces import load_decoder
@@ -42,7 +43,7 @@ def write_report(folder: Path) -> Path:
     values = values_of(record)
     if values["charts"]:
         write_png(values["charts"], folder / "curve.png", f"{', '.join(record.environments) or folder.name}")
-    examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal) or load_decoder(folder)
+    examples, decoder = examples_of(read_journal(record.journal)), load_decoder(record.journal, folder)
     played = (("Before", examples.before), ("After", examples.after)) if examples else ()
     text = page(
         "report",
@@ -91,3 +92,41 @@ def _metrics(record: Record) -> dict[str, list[Any]]:
         cells = (number(point.metrics[name]) if name in point.metrics else "-" for _, point in points)
         (ours if name.startswith(prefixes) else others).append([name, *cells])
     return {"columns": ["metric", *(label for label, _ in points)], "ours": ours, "others": others}
+
+
+class Examples(Struct, frozen=True):
+    """An episode from the beginning and one from the end; `choice` says how they were chosen."""
+
+    before: Entry
+    after: Entry
+    choice: str
+
+
+def examples_of(entries: Iterable[Entry]) -> Examples | None:
+    """Return examples from evaluation if it was journalled, else from training; None if there is only one step."""
+    ends: dict[bool, dict[int, dict[str, Entry]]] = {True: {}, False: {}}  # the first and the last step, by evaluation
+    for entry in entries:
+        if entry.trajectory.error or not entry.trajectory.turns:
+            continue
+        job, steps = entry.trajectory.job, ends[entry.trajectory.job.evaluation]
+        steps.setdefault(entry.step or 0, {}).setdefault(job.task.key, entry)
+        for between in sorted(steps)[1:-1]:
+            del steps[between]
+    for evaluation, kind in ((True, "held-out"), (False, "training")):
+        if len(steps := ends[evaluation]) == 2:
+            return _choose(steps[min(steps)], steps[max(steps)], kind)
+    return None
+
+
+def _choose(first: dict[str, Entry], last: dict[str, Entry], kind: str) -> Examples:
+    pairs = [(entry, last[key]) for key, entry in first.items() if key in last]
+    improved = [pair for pair in pairs if pair[1].success and not pair[0].success]
+    if improved:
+        return Examples(*improved[0], f"The first {kind} task that was lost before training and won after it.")
+    if pairs:
+        return Examples(*pairs[0], f"The first {kind} task, played before and after training.")
+    before = next((entry for entry in first.values() if not entry.success), next(iter(first.values())))
+    after = next((entry for entry in last.values() if entry.success), next(iter(last.values())))
+    return Examples(
+        before, after, f"Two {kind} tasks: the first one lost before training, and the first one won after it."
+    )

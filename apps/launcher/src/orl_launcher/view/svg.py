@@ -36,9 +36,13 @@ class Stroke(Struct, frozen=True, kw_only=True):
 
 
 class Drawing(Struct, frozen=True, kw_only=True):
-    """A chart to draw. `share` scales it from 0 to 1; `band` is filled; `level` is a dashed horizontal line."""
+    """A chart to draw. `share` scales it from 0 to 1; `band` is filled; `level` is a dashed horizontal line.
+
+    `note` says how many rollouts were judged if the metric leaves some out.
+    """
 
     title: str
+    note: str = ""
     strokes: tuple[Stroke, ...]
     share: bool = False
     band: tuple[Line, Line] | None = None
@@ -100,12 +104,12 @@ def ticks_of(low: float, high: float) -> tuple[float, ...]:
     return tuple(size * place for place in range(start, max(end, start + 1) + 1))
 
 
-def thinned(line: Line) -> Line:
-    """Return a line of at most MOST_POINTS: the means of bins."""
+def thinned(line: Line, most: int = MOST_POINTS) -> Line:
+    """Return a line of at most `most` points: the means of bins."""
     count = len(line.steps)
-    if count <= MOST_POINTS:
+    if count <= most:
         return line
-    edges = [round(place * count / MOST_POINTS) for place in range(MOST_POINTS + 1)]
+    edges = [round(place * count / most) for place in range(most + 1)]
     bins = list(pairwise(edges))
     return Line(
         steps=tuple(line.steps[(start + end) // 2] for start, end in bins),

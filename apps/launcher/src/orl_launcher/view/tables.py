@@ -6,10 +6,8 @@ Text of episodes becomes rich Text (never markup) and has passed `visible`, so t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 
 from orl_core.text import visible
-from orl_rollout.journal.journal import Entry
 from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, mean, names_in, tally_in, tally_of
 from orl_rollout.run_folder.record import Record
 from rich import box
@@ -19,9 +17,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from orl_launcher.view.episode import Act, EpisodeRows, verdict
+from orl_launcher.reports import EpisodeRow
+from orl_launcher.view.episode import Act, EpisodeRows
 from orl_launcher.view.evaluations import ResultRows, results_of, rungs_of
 from orl_launcher.view.pieces import Role
+from orl_launcher.view.svg import Line, thinned
 from orl_launcher.view.wording import (
     GPU_METRICS,
     JUDGED,
@@ -52,13 +52,9 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     """Draw `values` as at most `width` bars, scaled from least to greatest; longer rows are averaged in bins."""
     if not values:
         return ""
-    bins = min(width, len(values))
-    edges = [round(place * len(values) / bins) for place in range(bins + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    if high == low:
-        return BARS[0] * bins
-    return "".join(BARS[min(len(BARS) - 1, int((mean - low) / (high - low) * len(BARS)))] for mean in means)
+    means = thinned(Line(tuple(range(len(values))), tuple(values)), width).values
+    low, span = min(means), (max(means) - min(means)) or 1.0
+    return "".join(BARS[min(len(BARS) - 1, int((mean - low) / span * len(BARS)))] for mean in means)
 
 
 def plain_table(*columns: str, title: str | None = None) -> Table:
@@ -158,21 +154,19 @@ def overview(record: Record) -> Iterator[Table]:
     yield from (table for table in (*made, *([results_table(results)] if results else [])) if table.row_count)
 
 
-def episodes_table(numbered: Iterable[tuple[int, Entry]]) -> Table:
+def episodes_table(rows: Iterable[EpisodeRow]) -> Table:
     """Make a table with one row for each episode."""
     table = plain_table("", "step", "", "reward", "turns", "stopped", "task")
     table.columns[-1].justify = "left"
-    for place, entry in numbered:
-        word, trajectory = verdict(entry), entry.trajectory
-        kind = " eval" if trajectory.job.evaluation else ""
+    for row in rows:
         table.add_row(
-            str(place),
-            f"{'' if entry.step is None else entry.step}{kind}",
-            Text(word, style=VERDICTS[word]),
-            "" if trajectory.error else number(entry.reward),
-            str(len(trajectory.turns)),
-            trajectory.ending,
-            Text(visible(_short(trajectory.job.task.key)), no_wrap=True, overflow="ellipsis"),
+            str(row.number),
+            f"{'' if row.step is None else row.step}{' eval' if row.evaluation else ''}",
+            Text(row.verdict, style=VERDICTS[row.verdict]),
+            "" if row.reward is None else number(row.reward),
+            str(row.turns),
+            row.stop_reason,
+            Text(visible(_short(row.task)), no_wrap=True, overflow="ellipsis"),
         )
     return table
 

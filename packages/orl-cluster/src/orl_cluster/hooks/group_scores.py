@@ -19,7 +19,7 @@ from orl_core.reward import group_rewards
 from orl_core.trajectory import Trajectory
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.results.group_scores import Group, conversation, metrics_of_groups, score_groups
+from orl_rollout.runtime.group_scores import Group, candidate, metrics_of_groups, score_groups
 
 from orl_cluster.hooks.rows import task_of
 from orl_cluster.hooks.worker import config_of
@@ -35,7 +35,7 @@ def store_conversation(sample: Any, trajectory: Trajectory | None) -> None:
     sample.metadata.pop(OFFERED, None)
     sample.metadata.pop(SCORED, None)
     if trajectory is not None:
-        sample.metadata[OFFERED] = msgspec.to_builtins(conversation(trajectory))
+        sample.metadata[OFFERED] = msgspec.to_builtins(candidate(trajectory))
 
 
 def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list[float]:

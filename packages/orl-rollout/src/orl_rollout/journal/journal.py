@@ -148,12 +148,7 @@ def journal_files(path: str | Path) -> list[Path]:
 
 
 def read_journal(path: str | Path, *, replaced: bool = False) -> Iterator[Entry]:
-    """Return the entries of the journal at `path`, as `read_sized` does."""
-    return (entry for entry, _ in read_sized(path, replaced=replaced))
-
-
-def read_sized(path: str | Path, *, replaced: bool = False) -> Iterator[tuple[Entry, int]]:
-    """Yield the entries of the journal at `path`, a folder or one file, in order, each with its bytes of JSON.
+    """Yield the entries of the journal at `path`, a folder or one file, in order.
 
     Attempts that were replaced are left out, unless `replaced` is set. What is torn or foreign is skipped and logged.
 
@@ -172,7 +167,7 @@ def read_sized(path: str | Path, *, replaced: bool = False) -> Iterator[tuple[En
                     logger.warning("%s: the record at byte %d is skipped: %s", file, found.start, fault)
                 else:
                     if replaced or not entry.replaced:
-                        yield entry, len(found.content)
+                        yield entry
             _warn_of_gap(file, position, file.stat().st_size)
 
 

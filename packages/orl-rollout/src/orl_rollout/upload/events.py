@@ -9,16 +9,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, cast
 
 import msgspec
 from orl_core.config import RunConfig, TrainerConfig
-from orl_core.messages import Action, Message, ParseFailure, ToolCall, ToolSpec, text_of
+from orl_core.messages import ParseFailure, ToolCall, ToolSpec, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.tools.format import for_system_prompt
-from orl_core.trajectory import BranchCause, Turn
+from orl_core.trajectory import BranchCause, Trajectory
 
+from orl_rollout.episodes.conversation import Said, conversation
 from orl_rollout.journal.journal import Entry
 
 
@@ -129,10 +131,8 @@ def _messages(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:
     system = _system_prompt(entry.trajectory.tools, said, config.system_prompt_template)
     if opening and system:  # else its session did not open
         yield {"type": "system_message", "content": system}
-    for message in opening[bool(said) :]:
-        yield from _opening(message)
-    for number, turn in enumerate(entry.trajectory.turns):
-        yield from _turn(number, turn)
+    for one in islice(conversation(entry.trajectory), bool(said), None):
+        yield from _message(one, entry.trajectory)
 
 
 def _system_prompt(tools: Sequence[ToolSpec], said: str, template: str | None) -> str:
@@ -146,37 +146,29 @@ def _system_prompt(tools: Sequence[ToolSpec], said: str, template: str | None) -
     return "\n\n".join(part for part in parts if part)
 
 
-def _opening(message: Message) -> Iterator[dict[str, Any]]:
-    if message.role == "tool":
-        yield {"type": "tool_result", "content": text_of(message.content)}
-    elif message.role != "assistant":
-        yield {"type": f"{message.role}_message", "content": text_of(message.content)}
-    else:
-        yield from _said(Action(text=text_of(message.content), reasoning=message.reasoning, calls=message.calls))
-
-
-def _turn(number: int, turn: Turn) -> Iterator[dict[str, Any]]:
-    """Yield a turn. What an agent said before it stands there, but for the opening and the results of tools."""
-    branch = {"metadata": {"branch": turn.branch.value}} if turn.branch else {}
-    for message in turn.messages if number else ():
-        if message.role in ("system", "user"):
-            yield {"type": f"{message.role}_message", "content": text_of(message.content), **branch}
-    yield from _said(turn.action, number)
-    for index, result in enumerate(turn.results):
-        content = text_of(result.content)
-        told = {"reward": result.reward, "metadata": result.metadata}
-        yield {"type": "tool_result", "content": content, "callId": f"{number}.{index}", **told}
-    if turn.nudge:
-        yield {"type": "user_message", "content": turn.nudge}
-
-
-def _said(action: Action, turn: int | None = None) -> Iterator[dict[str, Any]]:
-    if action.reasoning:
-        yield {"type": "reasoning", "content": action.reasoning}
-    if action.text.strip():
-        yield {"type": "assistant_message", "content": action.text}
-    for index, call in enumerate(action.calls):
-        yield _call(None if turn is None else f"{turn}.{index}", call)
+def _message(one: Said, trajectory: Trajectory) -> Iterator[dict[str, Any]]:
+    """Yield a message in the platform's form. An agent's copies of actions and results are left out."""
+    message, content = one.message, text_of(one.message.content)
+    if one.result:
+        told = {"reward": one.result.reward, "metadata": one.result.metadata}
+        yield {"type": "tool_result", "content": content, "callId": f"{one.turn}.{one.place}", **told}
+    elif one.action or (one.turn is None and message.role == "assistant"):
+        text, calls = (one.action.text, one.action.calls) if one.action else (content, message.calls)
+        if message.reasoning:
+            yield {"type": "reasoning", "content": message.reasoning}
+        if text.strip():
+            yield {"type": "assistant_message", "content": text}
+        for index, call in enumerate(calls):
+            yield _call(None if one.turn is None else f"{one.turn}.{index}", call)
+    elif message.role in ("system", "user"):
+        branch = None if one.turn is None or one.nudge else trajectory.turns[one.turn].branch
+        yield {
+            "type": f"{message.role}_message",
+            "content": content,
+            **({"metadata": {"branch": branch}} if branch else {}),
+        }
+    elif one.turn is None:
+        yield {"type": "tool_result", "content": content}
 
 
 def _call(call_id: str | None, call: ToolCall | ParseFailure) -> dict[str, Any]:

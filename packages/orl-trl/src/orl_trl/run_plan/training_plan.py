@@ -11,9 +11,9 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.task import Task
 from orl_rollout.openreward import OpenRewardClient
-from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
+from orl_rollout.runtime.group_scores import compare
 from orl_rollout.tasks.file import read_tasks
 from trl.trainer.grpo_config import GRPOConfig
 

@@ -14,7 +14,7 @@ from orl_core.limits import TrainOn
 from orl_core.messages import Action, FailureKind, ParseFailure, Span, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.task import Task
 from orl_core.trajectory import BranchCause, RolloutSpec, StopReason, Trajectory
-from orl_launcher.viewer.server import Viewer
+from orl_launcher.view.server import Viewer
 from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import encode_entry
 from orl_rollout.run_folder import metrics_log

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.bounded_files import MOST_BYTES
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, is_run, read_record
 
@@ -22,7 +21,7 @@ READ = ("config.json", "metrics.jsonl", "summary.json", "recoveries.jsonl")
 State = Literal["running", "finished", "interrupted", "failed", "stopped", "unreadable"]
 
 
-class RunLine(Struct, frozen=True, kw_only=True):
+class RunRow(Struct, frozen=True, kw_only=True):
     """One row of the list of runs.
 
     `change` is the success rate before and after, `success` the latest one; `note` says on which tasks, and how many
@@ -63,10 +62,6 @@ class Catalog:
             raise ConfigError(f"{root}: no such folder. Give the folder of your runs, or of one run")
         return {path.name: path for path in sorted(root.iterdir()) if is_run(path)}
 
-    def path(self, name: str) -> Path | None:
-        """Return the folder of the run of this name; None if there is none."""
-        return self.runs().get(name)
-
     def record(self, path: Path) -> Record:
         """Return the run in the folder `path`; a journal's file is a run of nothing else.
 
@@ -75,32 +70,34 @@ class Catalog:
         """
         if path.is_file():
             return Record(folder=path, config={}, summary={}, points=())
-        stamp = tuple(_stamp(path / name) for name in READ)
+        stamp = tuple(
+            (file.stat().st_mtime_ns, file.stat().st_size) for name in READ if (file := path / name).is_file()
+        )
         if path not in self._records or self._records[path][0] != stamp:
             self._records[path] = (stamp, read_record(path))
         return self._records[path][1]
 
-    def lines(self) -> list[RunLine]:
+    def rows(self) -> list[RunRow]:
         """Return the list of runs, the one that changed last first."""
-        made = [self._line(name, path) for name, path in self.runs().items()]
-        return sorted(made, key=lambda line: line.changed, reverse=True)
+        made = [self._row(name, path) for name, path in self.runs().items()]
+        return sorted(made, key=lambda row: row.changed, reverse=True)
 
-    def _line(self, name: str, path: Path) -> RunLine:
+    def _row(self, name: str, path: Path) -> RunRow:
         try:
             with boundary(OrlError, f"reading {path}"):  # a file of another program, or of an older version
-                return _line_of(name, self.record(path))
+                return _row_of(name, self.record(path))
         except OrlError as fault:
-            return RunLine(name=name, state="unreadable", problem=str(fault))
+            return RunRow(name=name, state="unreadable", problem=str(fault))
 
 
-def _line_of(name: str, record: Record) -> RunLine:
+def _row_of(name: str, record: Record) -> RunRow:
     changed = last_change(record)
     trainer: dict[str, Any] = record.config.get("trainer", {})
     kind, latest = record.judged_on, record.points[-1:]
     change = record.change("success")
     measured, tally = (kind, record.tally(kind)) if change or not latest else (latest[0].kind, tally_of(latest))
     notes = (label_of(record, measured) if latest else "", str(tally), "no signal" if record.no_signal else "")
-    return RunLine(
+    return RunRow(
         name=name,
         state=state_of(record, changed),
         model=str(trainer.get("model") or ""),
@@ -132,12 +129,3 @@ def last_change(record: Record) -> float:
     places = {record.folder, record.journal}
     files = (file for place in places for file in (place.iterdir() if place.is_dir() else (place,)))
     return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    if not path.is_file():
-        return None
-    fact = path.stat()
-    if fact.st_size > MOST_BYTES and path.suffix == ".json":
-        raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes: this is no file of a run")
-    return fact.st_mtime_ns, fact.st_size

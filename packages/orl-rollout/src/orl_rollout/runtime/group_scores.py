@@ -16,11 +16,12 @@ from typing import Protocol
 from msgspec import Struct, structs
 from orl_core.config import GroupRewardConfig, RolloutConfig
 from orl_core.errors import OrlError, SessionError
-from orl_core.messages import Message, ParseFailure, TextBlock, ToolCall
+from orl_core.messages import Message
 from orl_core.reward import group_rewards
 from orl_core.task import Task
-from orl_core.trajectory import Trajectory, Turn
+from orl_core.trajectory import Trajectory
 
+from orl_rollout.episodes.conversation import conversation
 from orl_rollout.logs import logger_of
 from orl_rollout.loop.admission import AdaptiveLimiter, Ticket
 from orl_rollout.loop.clock import never
@@ -64,26 +65,9 @@ class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     candidates: tuple[tuple[Message, ...], ...]
 
 
-def conversation(trajectory: Trajectory) -> tuple[Message, ...]:
-    """Return the messages of an episode, from its opening to its last result. The loop's own nudges are left out.
-
-    A call that could not be parsed is what the model wrote instead, and its answer is the user's.
-    """
-    return (*trajectory.messages, *(message for turn in trajectory.turns for message in _messages(turn)))
-
-
-def _messages(turn: Turn) -> list[Message]:
-    action = turn.action
-    broken = [call.text for call in action.calls if isinstance(call, ParseFailure)]
-    text = "\n".join(part for part in (action.text, *broken) if part)
-    made = tuple(call for call in action.calls if isinstance(call, ToolCall))
-    content = (TextBlock(text=text),) if text else ()
-    messages = [Message(role="assistant", content=content, reasoning=action.reasoning, calls=made)]
-    for number, result in enumerate(turn.results):
-        answers_call = number < len(action.calls) and isinstance(action.calls[number], ToolCall)
-        role = "tool" if answers_call else "user"
-        messages.append(Message(role=role, name=result.name if answers_call else "", content=result.content))
-    return messages
+def candidate(trajectory: Trajectory) -> tuple[Message, ...]:
+    """Return the messages of an episode for the judge, without the loop's own nudges and the words of an agent."""
+    return tuple(one.message for one in conversation(trajectory) if one.turn is None or one.action or one.result)
 
 
 async def score_groups(
@@ -152,7 +136,7 @@ async def compare(
     groups = [
         Group(
             task=outcomes[places[0]].trajectory.job.task,
-            candidates=tuple(conversation(outcomes[place].trajectory) for place in places),
+            candidates=tuple(candidate(outcomes[place].trajectory) for place in places),
         )
         for places in members.values()
     ]

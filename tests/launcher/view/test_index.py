@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
 from orl_core.trajectory import StopReason
-from orl_launcher.viewer.index import VERSION, Index
-from orl_launcher.viewer.queries import (
-    PAGE,
-    Filter,
-    attempts_of,
-    filter_of,
-    group_of,
-    line_of,
-    page_of,
-)
+from orl_launcher.view.index import PAGE, VERSION, Index
 from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import Entry, encode_entry
 
@@ -43,8 +34,7 @@ def grown(index: Index) -> int:
 
 
 def total(index: Index, **chosen: str) -> int:
-    with index.opened() as database:
-        return page_of(database, Filter(**chosen), 0).total
+    return index.page(chosen, 0).total
 
 
 def test_index_grows_with_the_journal(index: Index, folder: Path, tmp_path: Path) -> None:
@@ -63,7 +53,7 @@ def test_index_grows_with_the_journal(index: Index, folder: Path, tmp_path: Path
     keys = [entry.key for number in range(1, 5) if (entry := again.entry(number))]
     assert sorted(keys) == ["a", "b", "c", "d"]
     assert again.entry(5) is None
-    assert index.progress()[0] == index.progress()[1]
+    assert index.progress() == 1.0
     assert sorted(path.name for path in folder.iterdir()) == ["journal-1.jsonl.zst", "journal-2.jsonl.zst"]
 
 
@@ -109,7 +99,7 @@ def test_index_that_is_taken_away_is_an_error(index: Index, folder: Path, tmp_pa
 def test_index_of_another_version_is_made_anew(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, trajectory_of(key="a"))
     assert grown(Index(folder, tmp_path / "cache")) == 1
-    monkeypatch.setattr("orl_launcher.viewer.index.VERSION", VERSION + 1)
+    monkeypatch.setattr("orl_launcher.view.index.VERSION", VERSION + 1)
     assert grown(Index(folder, tmp_path / "cache")) == 1
 
 
@@ -148,14 +138,13 @@ def test_filters_choose_what_they_say(
     assert total(index, ending="max_turns") == sum(entry.trajectory.ending == "max_turns" for entry in made)
     assert total(index, environment="a/b") == len(made)
     assert total(index, environment="other") == 0
-    with index.opened() as database:
-        shown = page_of(database, Filter(order="highest reward"), 0).lines
-        first = page_of(database, Filter(), 0).lines
-    assert [line.held_out for line in first] == sorted(line.held_out for line in first)  # training, whose tokens train
+    first = index.page({}, 0).rows
+    assert [row.evaluation for row in first] == sorted(row.evaluation for row in first)  # training, whose tokens train
     for kind in (False, True):
-        newest = [line.number for line in first if line.held_out == kind]
+        newest = [row.number for row in first if row.evaluation == kind]
         assert newest == sorted(newest, reverse=True)
-    rewards = [line.reward for line in shown if line.reward is not None]
+    shown = index.page({"order": "highest reward"}, 0).rows
+    rewards = [row.reward for row in shown if row.reward is not None]
     assert rewards == sorted((entry.reward for entry in sound), reverse=True)
 
 
@@ -166,26 +155,24 @@ def test_group_and_attempts_are_of_one_task(index: Index, folder: Path) -> None:
             entry = structs.replace(entry_of(trajectory_of(key=f"r{number}")), step=step)
             file.write(frame(encode_entry(entry)))
     grown(index)
-    with index.opened() as database:
-        line = line_of(database, 2)
-        assert line is not None
-        assert [one.number for one in group_of(database, line)] == [1, 2]
-        assert [one.number for one in attempts_of(database, line)] == [1, 2, 3, 4]
-        assert line_of(database, 9) is None
+    row = index.row(2)
+    assert row is not None
+    assert [one.number for one in index.group(row)] == [1, 2]
+    assert [one.number for one in index.attempts(row)] == [1, 2, 3, 4]
+    assert index.row(9) is None
 
 
 def test_pages_are_bounded(index: Index, folder: Path) -> None:
     write(folder, *(trajectory_of(key=str(number)) for number in range(PAGE + 1)))
     grown(index)
-    with index.opened() as database:
-        first, last = (page_of(database, Filter(), page) for page in (0, 10**9))
-    assert (len(first.lines), first.pages) == (PAGE, 2)
-    assert (last.page, len(last.lines)) == (1, 1)
+    first, last = (index.page({}, page) for page in (0, 10**9))
+    assert (len(first.rows), first.pages) == (PAGE, 2)
+    assert (last.page, len(last.rows)) == (1, 1)
 
 
 @pytest.mark.parametrize(
     "query", [{"step_from": "x"}, {"verdict": "good"}, {"order": "id; DROP TABLE episodes"}, {"kind": "all"}]
 )
-def test_wrong_filter_is_refused(query: dict[str, str]) -> None:
+def test_wrong_filter_is_refused(index: Index, query: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
-        filter_of(query)
+        index.page(query, 0)

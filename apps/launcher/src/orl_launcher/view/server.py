@@ -15,9 +15,9 @@ from pathlib import Path
 from aiohttp import web
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_launcher.viewer.catalog import Catalog
-from orl_launcher.viewer.indexes import Indexes
-from orl_launcher.viewer.pages import Address, NotFoundError, Pages
+from orl_launcher.view.catalog import Catalog
+from orl_launcher.view.index import Indexes
+from orl_launcher.view.pages import Address, NotFoundError, Pages
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from orl_core.errors import ConfigError
 from orl_launcher.main import main
-from orl_launcher.viewer.catalog import Catalog
-from orl_launcher.viewer.server import HEADERS, Viewer
+from orl_launcher.view.catalog import Catalog
+from orl_launcher.view.server import HEADERS, Viewer
 
 from tests.kit.journalled import trajectory_of
 from tests.kit.pages import HOSTILE, Outline
 from tests.launcher.synthetic import make_run
-from tests.launcher.viewer.runs import (
+from tests.launcher.view.runs import (
     TOKEN,
     add,
     branching,
@@ -128,12 +128,12 @@ def test_state_of_a_run_tells_what_became_of_it(tmp_path: Path) -> None:
         for file in folders[name].iterdir():
             os.utime(file, (0, 0))
     (folders["starting"] / "engine.log").write_text("loading weights", encoding="utf-8")
-    states = {line.name: line.state for line in Catalog(tmp_path).lines()}
+    states = {row.name: row.state for row in Catalog(tmp_path).rows()}
     assert states == {"begun": "running", "starting": "running", "killed": "stopped", "played": "finished"}
 
 
 async def test_page_follows_a_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orl_launcher.viewer.indexes.PERIOD", 0.01)
+    monkeypatch.setattr("orl_launcher.view.index.PERIOD", 0.01)
     async with viewed(runs, tmp_path / "cache") as client:
         address = f"/{TOKEN}/run/rollouts/episodes"
         assert "<b>3</b> episodes match" in await (await client.get(address)).text()
