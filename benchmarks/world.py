@@ -136,7 +136,7 @@ async def playing(world: World, engine: str, servers: Sequence[str], journal: Pa
     breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
     async with AsyncExitStack() as stack:
         sglang = await stack.enter_async_context(SglangEngine(engine, context_tokens=CONTEXT))
-        written = stack.enter_context(Journal(journal, config_of(servers[0], 1)))
+        written = stack.enter_context(Journal(journal))
         clients = [await stack.enter_async_context(OpenRewardClient(config_of(url, 1))) for url in servers]
 
         def runtime(server: int, turns: int) -> Runtime:

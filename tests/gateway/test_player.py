@@ -208,7 +208,7 @@ def config_of(**fields: Any) -> RunConfig:
 async def test_runtime_plays_with_the_agent_and_journals_it(tmp_path: Path) -> None:
     config = config_of(agent=f"{HERE}:loops")
     breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    with Journal(tmp_path, config) as journal:
+    with Journal(tmp_path) as journal:
         runtime = Runtime(config, renderer=RENDERER, client=Sessions(), breaker=breaker, journal=journal)
         outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("call",)))
     assert (outcome.reward, outcome.trajectory.stop_reason) == (0.75, StopReason.FINISHED)
@@ -370,7 +370,7 @@ async def test_secret_that_a_program_prints_is_kept_out(monkeypatch: pytest.Monk
     code = "import os; print(os.environ['MY_API_KEY']); raise SystemExit(1)"
     config = config_of(agent={"command": [sys.executable, "-I", "-S", "-c", code], "env": {"MY_API_KEY": None}})
     breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    with Journal(tmp_path, config) as journal:
+    with Journal(tmp_path) as journal:
         runtime = Runtime(config, renderer=RENDERER, client=Sessions(), breaker=breaker, journal=journal)
         outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("call",)))
     assert "[secret]" in outcome.trajectory.error

@@ -78,7 +78,7 @@ async def test_nothing_planted_is_seen_or_written(
     }
     config, engine = decode_config(tree, "test"), Model(("text",))
     breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    with caplog.at_level(logging.DEBUG), Journal(run, config) as journal:
+    with caplog.at_level(logging.DEBUG), Journal(run) as journal:
         runtime = Runtime(config, renderer=RENDERER, client=Pays(), breaker=breaker, journal=journal)
         outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), engine)
         write_config(run, config)

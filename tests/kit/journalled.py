@@ -1,4 +1,4 @@
-"""Records for the tests of the journal and of uploads: a configuration with a secret, outcomes, files."""
+"""Records for the tests of the journal and of uploads: a configuration, outcomes, files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from orl_rollout.journal.frames import frame
 from orl_rollout.journal.journal import Entry, encode_entry, journal_files
 from orl_rollout.results.outcome import Outcome, outcome_of
 
-SECRET = "sk-very-secret-value"
-CONFIG = decode_config({"environments": {"a/b": {}}, "secrets": {"some_key": SECRET}}, "test")
+CONFIG = decode_config({"environments": {"a/b": {}}}, "test")
 
 
 def config_of(**fields: Any) -> RunConfig:

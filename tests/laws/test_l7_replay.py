@@ -64,7 +64,7 @@ def play(faults: list[tuple[int, Fault] | None], stopped: Any = lambda: False, *
 
     async def main() -> Played:
         breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
-        with tempfile.TemporaryDirectory() as folder, Journal(folder, config) as journal:
+        with tempfile.TemporaryDirectory() as folder, Journal(folder) as journal:
             runtime = Runtime(config, renderer=RENDERER, client=world, breaker=breaker, journal=journal)
             engine = ScriptedEngine([calling("act")] * 2 * CALLS)
             outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), engine, stopped=stopped)

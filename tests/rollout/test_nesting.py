@@ -57,7 +57,7 @@ async def test_deep_answer_ends_no_more_than_its_rollout(
         config = config_of("Echo", served.url, secrets={"passphrase": None})
         async with OpenRewardClient(config) as client:
             breaker = CircuitBreaker(max_error_rate=0.0, group_size=1)
-            with Journal(tmp_path, config) as journal:
+            with Journal(tmp_path) as journal:
                 playing = Runtime(config, renderer=RENDERER, client=client, breaker=breaker, journal=journal)
                 outcome = await playing.play(RolloutRequest(task=task_of("Echo"), rollout_id="1"), model(("finish",)))
     (entry,) = read_journal(tmp_path)

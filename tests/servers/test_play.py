@@ -31,7 +31,7 @@ async def played(tmp_path: Path) -> Path:
     with (
         log.open("a") as lines,
         envs.serve(envs.Echo, envs.Failing, wrap=lambda app: Logged(app, lines)) as served,
-        Journal(tmp_path, config_of("Echo", served.url)) as journal,
+        Journal(tmp_path) as journal,
     ):
         for name, actions in (
             ("Echo", [("finish",)]),

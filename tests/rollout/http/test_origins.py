@@ -17,11 +17,11 @@ from orl_core.task import Task, row_of
 from orl_rollout.http.client import HttpClient, UnsafeRequest
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import list_tasks, open_listing
-from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.openreward.transport import Refusal
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tasks.prepare import prepare
-from orl_rollout.upload import sender as delivery
+from orl_rollout.upload.sender import post
 from orl_testing import environments as envs
 
 from tests.kit.answering import Answering
@@ -176,16 +176,11 @@ async def test_no_request_follows_a_redirect_with_the_key(status: int, monkeypat
         assert other.requests == []
 
 
-def test_an_upload_follows_no_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+async def test_an_upload_follows_no_redirect() -> None:
     with envs.serve(envs.Echo) as other, envs.serve(envs.Echo, wrap=moved(["/v1/rollouts"], 307, other.url)) as served:
-        monkeypatch.setenv("OPENREWARD_API_URL", served.url)
-        stop = delivery.Stop()
-        stop.within(0.3)
-        sender = delivery.Delivery(stop, Scrubber([]))
-        with pytest.raises(delivery.Ended):
-            sender.post(b"{}")
-        sender.hang_up()
+        async with HttpClient(served.url) as http:
+            with pytest.raises(Refusal):
+                await post(http, b"{}", again=lambda _: False)
         assert other.requests == []
 
 

@@ -8,9 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.upload.events import events_of
-from orl_rollout.upload.sender import Delivery, Ended, Stop, seconds_of
 from orl_rollout.upload.uploader import Uploader
 
 from tests.kit.collector import Collector
@@ -101,9 +99,9 @@ def test_a_platform_that_is_dead_at_first(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         uploader = Uploader(tmp_path, config_of())
         ends = time.monotonic() + 30
-        while "uploads wait for the platform" not in caplog.text and time.monotonic() < ends:
+        while "they wait for the platform" not in caplog.text and time.monotonic() < ends:
             time.sleep(0.02)
-    assert caplog.text.count("uploads wait for the platform: ClientConnectorError") == 1
+    assert caplog.text.count("they wait for the platform: ClientConnectorError") == 1
     with collector.serving():
         assert uploader.close(30)
     assert collector.events() == expected()
@@ -118,7 +116,7 @@ def test_a_platform_that_stays_dead_holds_up_no_end(tmp_path, monkeypatch, caplo
     with caplog.at_level(logging.WARNING), Uploader(tmp_path, config_of()) as uploader:
         pass
     assert not uploader.finished
-    assert "the next run in this folder, goes on" in caplog.text
+    assert "the next run in this folder, sends the rest" in caplog.text
     assert time.monotonic() - started < 30
 
 
@@ -145,20 +143,3 @@ def test_unwritable_ledger_costs_this_process_nothing(tmp_path, platform, caplog
         assert uploader.close(20)
     assert caplog.text.count("cannot be noted") == 1
     assert platform.events() == expected()
-
-
-def test_a_retry_after_is_heeded_within_reason():
-    assert seconds_of("7") == 7
-    assert seconds_of("0") == 0.5
-    assert seconds_of("1e9") == 600
-    assert seconds_of("Fri, 31 Dec 1999 23:59:59 GMT") == 0.5
-    assert seconds_of("Fri, 31 Dec 2100 23:59:59 GMT") == 600
-    assert [seconds_of(text) for text in ("", None, "soon", "nan", "inf", "Fri, 31 Foo")] == [None] * 6
-
-
-def test_no_time_is_no_try(platform):
-    stop = Stop()
-    stop.within(0)
-    with pytest.raises(Ended):
-        Delivery(stop, Scrubber([])).post(b"{}")
-    assert platform.asked == 0

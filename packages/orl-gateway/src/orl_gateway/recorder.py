@@ -36,6 +36,7 @@ from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.contract import GatewayAddress
 from orl_rollout.runtime.runtime import check_renderer
 from orl_rollout.runtime.stack import SharedState
+from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_rollout.signals import interrupt
 
@@ -112,6 +113,7 @@ class Recorder:
         self._engine = engine
         self.journal = journal
         self._reward = load_reward(config)
+        self._scrubber = Scrubber.of(config)
         (self._name,) = config.environments
         self._sessions: dict[str, _Recorded] = {}
         self._ended: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}  # by token and id, the newest ones
@@ -221,11 +223,11 @@ class Recorder:
             await episode.finish()
         environment = self._config.environments[self._name]
         outcome = await asyncio.get_running_loop().run_in_executor(
-            self._judge, outcome_of, episode.trajectory(), environment, self._reward
+            self._judge, outcome_of, episode.trajectory(), environment, self._reward, self._scrubber
         )
         try:
             if episode.asked:
-                outcome = await self.journal.record(outcome)
+                await self.journal.record(outcome)
             session.outcome.set_result(outcome)
             told.set_result(_told(outcome))  # without the trajectory, which may be large
         except OrlError as exc:

@@ -91,7 +91,7 @@ async def _visit(page: Report, config: RunConfig, name: str, stage: Stage) -> Op
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:
         stage.words = ""  # until the server's first answer
-        with as_session_error(f"asking {name} what it serves", client.scrubber):
+        with as_session_error(f"asking {name} what it serves"):
             remote = await client.environment(name)
             stated = await remote.version() if environment.version else None
         refuse_other_build(name, config, stated)

@@ -21,7 +21,6 @@ from yarl import URL
 CONNECT_SECONDS = 10.0
 ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
 KEPT_BYTES = 1 << 16  # of an answer that cannot be used
-LONGEST_DATE = 64  # characters of a Retry-After
 
 
 class UnsafeRequest(ValueError):
@@ -164,19 +163,16 @@ def first_part(body: bytes | bytearray) -> str:
     return cut(body[: KEPT_BYTES + 1].decode("utf-8", "replace"), KEPT_BYTES)
 
 
-def retry_after(value: str | None, *, least: float, most: float) -> float | None:
-    """Return a Retry-After, seconds or a date, as seconds from now within the bounds; None if it cannot be read."""
-    text = (value or "").strip()
-    if not text or len(text) > LONGEST_DATE:
-        return None
+def retry_after(value: str | None) -> float | None:
+    """Return a Retry-After, seconds or a date, as seconds from now; None if it cannot be read."""
     try:
-        seconds = float(text)
+        seconds = float(value or "")
     except ValueError:
         try:
-            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError, OverflowError, LookupError):  # a zone or a date that does not exist
+            seconds = (parsedate_to_datetime(value or "") - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError, LookupError):  # no date, or one that does not exist
             return None
-    return min(max(seconds, least), most) if isfinite(seconds) else None
+    return max(0.0, seconds) if isfinite(seconds) else None
 
 
 def _is_compressed(response: aiohttp.ClientResponse) -> bool:

@@ -3,7 +3,7 @@
 A journal is the files `journal-*.jsonl.zst` of a folder. Each writer has files of its own, named by time and process,
 so that any number of processes share the folder. A record is one line of JSON in a zstd frame, appended by one `write`
 without fsync: it survives the death of the process, SIGKILL included, but not that of the machine. The reader skips
-torn records. Secrets are scrubbed (law L6). The module knows nothing of its readers.
+torn records. An outcome is cleared of secrets where it is made, not here. The module knows nothing of its readers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import msgspec
 from msgspec import Struct, structs
-from orl_core.config import RunConfig
 from orl_core.errors import OrlError, boundary
 from orl_core.messages import TextBlock, ToolResult, text_of
 from orl_core.text import clean, map_strings, plain
@@ -28,8 +27,8 @@ from orl_core.trajectory import Trajectory
 from orl_rollout.journal.arrays import pack_ids, pack_logprobs, unpack
 from orl_rollout.journal.frames import MOST_CONTENT, frame, read_frames
 from orl_rollout.logs import logger_of
-from orl_rollout.results.outcome import Outcome, cleared
-from orl_rollout.secrets.secrets import Scrubber, without_ids
+from orl_rollout.results.outcome import Outcome
+from orl_rollout.secrets.secrets import without_ids
 
 logger = logger_of(__name__)
 
@@ -62,9 +61,8 @@ class Journal:
         OrlError: a file cannot be made there.
     """
 
-    def __init__(self, folder: str | Path, config: RunConfig, *, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, folder: str | Path, *, file_bytes: int = FILE_BYTES) -> None:
         self.folder = Path(folder)
-        self._scrubber = Scrubber.of(config)
         self._file_bytes = file_bytes
         self._began = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
         self._files = 0  # names that were tried
@@ -80,17 +78,14 @@ class Journal:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    async def record(self, outcome: Outcome, *, step: int | None = None, replaced: bool = False) -> Outcome:
+    async def record(self, outcome: Outcome, *, step: int | None = None, replaced: bool = False) -> None:
         """Write one outcome; it is safe from the process's death on return. Readers leave out one that is `replaced`.
-
-        Where its text echoes a secret, it is written and returned scrubbed, without ids and marked `contains_secret`,
-        and does not train.
 
         Raises:
             OrlError: it cannot be written (a full disk); nothing of it is then left in the file.
         """
         with boundary(OrlError, f"writing the journal in {self.folder}"):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._record, outcome, step, replaced)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._record, outcome, step, replaced)
 
     def close(self) -> None:
         """Write what was handed over, and close the file; nothing rests on it."""
@@ -99,22 +94,17 @@ class Journal:
             os.close(self._file)
             self._file = -1
 
-    def _record(self, outcome: Outcome, step: int | None, replaced: bool) -> Outcome:
-        outcome = cleared(outcome, self._scrubber)
-        trajectory = outcome.trajectory
-        if trajectory.contains_secret:
-            trajectory = self._scrubber.cleared(trajectory)  # the job too: who plays it needs it as it is, readers not
+    def _record(self, outcome: Outcome, step: int | None, replaced: bool) -> None:
         entry = Entry(
-            key=trajectory.job.rollout_id,
+            key=outcome.trajectory.job.rollout_id,
             time=time.time(),
             reward=outcome.reward,
             success=outcome.success,
             step=step,
             replaced=replaced,
-            trajectory=trajectory,
+            trajectory=outcome.trajectory,
         )
         self._append(frame(_line_of(entry)))
-        return outcome
 
     def _append(self, record: bytes) -> None:
         if self._size and self._size + len(record) > self._file_bytes:

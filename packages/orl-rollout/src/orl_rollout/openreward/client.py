@@ -34,7 +34,7 @@ from orl_rollout.openreward.served import list_served
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
 from orl_rollout.openreward.transport import Channel, Endpoint
 from orl_rollout.secrets.entries import resolve_secrets, unset_secrets
-from orl_rollout.secrets.secrets import Scrubber, api_key
+from orl_rollout.secrets.secrets import api_key
 
 logger = logger_of("orl")
 
@@ -65,7 +65,6 @@ class OpenRewardClient:
         self._traces = traces
         self.config = config
         self._open_sessions = open_sessions
-        self.scrubber = Scrubber.of(config)
         self._http: dict[str, HttpClient] = {}
         self._options: dict[str, SessionOptions] = {}
         self._variants: dict[str, str] = {}
@@ -179,7 +178,7 @@ class OpenRewardClient:
             http = self._connection(environment)
             endpoint = Endpoint(http=http, key=_key(environment), deployment=name, variant="")
             async with room:
-                with as_session_error(f"closing a session of {name} that a killed process left", self.scrubber):
+                with as_session_error(f"closing a session of {name} that a killed process left"):
                     await RemoteSession(endpoint, sid=sid).delete(CLOSE_SECONDS)
 
         mine = {sid: name for sid, name in sessions.items() if name in self.config.environments}
@@ -213,7 +212,6 @@ class OpenRewardClient:
             toolset=environment.toolset,
             overrides=self._overrides(name, environment),
             close_seconds=min(call_timeout, CLOSE_SECONDS),
-            scrubber=self.scrubber,
             open_sessions=self._open_sessions,
         )
 

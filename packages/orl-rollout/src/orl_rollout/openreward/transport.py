@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import repeat
 from typing import Any, TypeVar, cast
@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 import aiohttp
 from msgspec import Struct
 
+from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.http.client import (
     CONNECT_SECONDS,
     HttpClient,
@@ -51,7 +52,6 @@ LINGER_BYTES = 1 << 12
 RESUME_PAUSES = (0.1, 0.5, 2.0)  # seconds before a broken stream is resumed
 STARTING_SECONDS = 0.5  # between two requests to a server that is starting, or the Retry-After that it names
 STARTING_WISH = 10.0  # the longest such Retry-After that is obeyed
-RETRY_AFTER_SECONDS = 600.0  # the longest Retry-After that is believed
 _SESSION_NAME = re.compile(r"[!-~]{1,512}")  # what a header can carry
 
 
@@ -64,6 +64,9 @@ class Refusal(Exception):
         self.message = message
         self.retry_after = retry_after
         self.starting = starting
+
+
+FAULTS = (Refusal, aiohttp.ClientError, OSError)  # of one request
 
 
 class RemoteFailure(Exception):
@@ -130,8 +133,9 @@ class Channel:
         """
         return await retried(
             lambda: _when_started(lambda: self._listen(path, headers, body)),
-            resumes,
+            FAULTS,
             lambda fault: (repeatable or "task_id" in body) and transient(fault),
+            Waiting(pauses=resumes),
         )
 
     async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
@@ -172,7 +176,7 @@ class Channel:
         raise Refusal(
             response.status,
             refusal_words(response.status, f"{response.method} {response.url.path}", await read_error(response)),
-            retry_after=retry_after(response.headers.get("Retry-After"), least=0.0, most=RETRY_AFTER_SECONDS),
+            retry_after=retry_after(response.headers.get("Retry-After")),
             starting=response.status == 503 and response.headers.get("X-Backend-State") == "starting",
         )
 
@@ -243,34 +247,10 @@ def transient(cause: BaseException | None) -> bool:
     return isinstance(cause, aiohttp.ClientError | OSError)
 
 
-async def retried(
-    ask: Callable[[], Awaitable[T]],
-    pauses: Iterable[float],
-    again: Callable[[Exception], bool],
-    *,
-    longest_wish: float = 0.0,
-) -> T:
-    """Return the answer of `ask`. Repeat it after each of `pauses`, in seconds, if `again` is true of its exception.
-
-    A longer Retry-After of the server is obeyed, up to `longest_wish` seconds.
-    """
-    for pause in pauses:
-        wish = 0.0
-        try:
-            return await ask()
-        except (Refusal, aiohttp.ClientError, OSError) as fault:
-            if not again(fault):
-                raise
-            if isinstance(fault, Refusal):
-                wish = min(fault.retry_after or 0.0, longest_wish)
-        await asyncio.sleep(max(pause, wish))
-    return await ask()
-
-
 def _when_started(ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
     """Repeat `ask` until the environment has started."""
-    pauses = repeat(STARTING_SECONDS)
-    return retried(ask, pauses, lambda fault: isinstance(fault, Refusal) and fault.starting, longest_wish=STARTING_WISH)
+    waiting = Waiting(pauses=repeat(STARTING_SECONDS), longest_wish=STARTING_WISH)
+    return retried(ask, Refusal, lambda fault: isinstance(fault, Refusal) and fault.starting, waiting)
 
 
 async def _finish(response: aiohttp.ClientResponse) -> None:

@@ -48,7 +48,7 @@ class SharedState:
         with ExitStack() as opening:
             if folder := config.rollout.journal or folder:
                 opening.enter_context(Uploader(folder, config))  # closed last: it sends what the journal holds
-                self.journal = opening.enter_context(Journal(folder, config))
+                self.journal = opening.enter_context(Journal(folder))
                 self.open_sessions = opening.enter_context(closing(OpenSessions(folder, config.trainer.load)))
                 _keep_tokenizer(Path(folder), self.tokenizer)
             self._opened = opening.pop_all()

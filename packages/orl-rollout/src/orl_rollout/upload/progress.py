@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
-from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
 
 from orl_rollout.bounded_files import read_whole, replace
@@ -22,12 +21,6 @@ from orl_rollout.journal.journal import journal_files
 from orl_rollout.logs import logger_of
 
 logger = logger_of(__name__)
-
-
-class SendPosition(Struct, frozen=True):
-    """The byte of a file at which its next entry begins."""
-
-    offset: int = 0
 
 
 class Ledger:
@@ -58,14 +51,14 @@ class Ledger:
 
     def offset(self, name: str) -> int:
         """Return the byte at which sending goes on in the file `name`."""
-        return self._places.get(name, SendPosition()).offset
+        return self._places.get(name, 0)
 
     def settle(self, name: str, offset: int) -> None:
         """Note that everything in the file `name` before `offset` has been dealt with.
 
         If that cannot be written, this process goes on, and the next one sends it again.
         """
-        self._places[name] = SendPosition(offset)
+        self._places[name] = offset
         try:
             replace(self._path, msgspec.json.encode(self._places))
         except OSError as exc:
@@ -78,12 +71,12 @@ def unsent(folder: Path) -> bool:
     """Tell whether files of the journal in `folder` hold more than was noted as sent. No folder holds nothing."""
     places = _read(folder / "uploads.json")
     sizes = {file.name: file.stat().st_size for file in journal_files(folder) if file.is_file()}
-    return any(places.get(name, SendPosition()).offset < size for name, size in sizes.items())
+    return any(places.get(name, 0) < size for name, size in sizes.items())
 
 
-def _read(path: Path) -> dict[str, SendPosition]:
+def _read(path: Path) -> dict[str, int]:
     try:
-        return msgspec.json.decode(read_whole(path), type=dict[str, SendPosition])
+        return msgspec.json.decode(read_whole(path), type=dict[str, int])
     except FileNotFoundError:
         return {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as exc:

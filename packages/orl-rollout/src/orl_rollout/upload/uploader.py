@@ -3,11 +3,12 @@
 One thread follows the files of a journal and notes in a ledger beside them how far the platform has taken them. A
 platform that stays away costs neither entries nor time of a rollout. Every entry is sent at least once, under
 idempotent ids, and exactly once after a stop that had time to finish. Whoever opens the folder next sends the rest. One
-process of a folder sends at a time. An entry that echoes a secret is not uploaded (law L6).
+process of a folder sends at a time. An entry that is marked as one with a secret is not uploaded (law L6).
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -17,15 +18,18 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, OrlError, boundary
+from orl_core.errors import ConfigError, OrlError, boundary, cut
 
+from orl_rollout.http.client import HttpClient
 from orl_rollout.journal.frames import Frame, read_frames
 from orl_rollout.journal.journal import decode_entry, journal_files
 from orl_rollout.logs import logger_of
-from orl_rollout.secrets.secrets import Scrubber, api_key
+from orl_rollout.openreward.sdk import api_url
+from orl_rollout.openreward.transport import Refusal
+from orl_rollout.secrets.secrets import api_key
 from orl_rollout.upload.events import events_of
 from orl_rollout.upload.progress import Ledger
-from orl_rollout.upload.sender import Delivery, Ended, Stop
+from orl_rollout.upload.sender import post
 
 logger = logger_of(__name__)
 
@@ -34,6 +38,8 @@ BATCH_BYTES = 1 << 20  # of one request, unless a single event is larger
 POLL = 0.5  # seconds between two looks into the folder
 FLUSH = 10.0  # seconds that a stop leaves for what is not yet sent
 GRACE = 1.0  # seconds more, for the thread to end
+IDLE_SECONDS = 15.0  # for which a connection without a request is kept
+LONGEST = 300  # characters of a logged failure
 
 
 def uploads(config: RunConfig, env_name: str) -> bool:
@@ -72,9 +78,9 @@ class Uploader:
         self._chosen = frozenset(name for name in config.environments if uploads(config, name))
         self._folder = Path(folder)
         self._config = config
-        self._scrubber = Scrubber.of(config)
-        self._stop = Stop()
-        self._delivery = Delivery(self._stop, self._scrubber)
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._seconds = FLUSH
         self._sizes: dict[Path, int] = {}  # of files when they were last read to the end
         self._said: set[str] = set()  # what is logged once
         self._thread = threading.Thread(target=self._run, name="orl-uploads", daemon=True)
@@ -95,60 +101,91 @@ class Uploader:
         Close the journal first: what is written later is not waited for.
         """
         if not self._chosen:
+            self._loop.close()
             return True
-        self._stop.within(seconds)
+        self._seconds = seconds
+        with suppress(RuntimeError):  # the thread has ended
+            self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(seconds + GRACE)
         if not self.finished:
             logger.warning(
-                "uploads: not all of %s was sent; `orl upload`, or the next run in this folder, goes on", self._folder
+                "uploads: not all of %s was sent. `orl upload`, or the next run in this folder, sends the rest",
+                self._folder,
             )
         return self.finished
 
     def _run(self) -> None:
-        with ExitStack() as held, suppress(Ended):
-            held.callback(self._delivery.hang_up)
-            ledger = None
-            while True:
-                last = self._stop.asked
-                try:
-                    with boundary(OrlError, f"uploading {self._folder}"):
-                        ledger = ledger or Ledger.take(self._folder, held)
-                        if ledger is not None:
-                            self._send_all(ledger)
-                            self.finished = last
-                        elif last:
-                            self._say_once(f"another process is sending {self._folder}")
-                except Ended:
-                    raise
-                except OrlError as fault:
-                    self._say_once(str(fault))
-                self._delivery.hang_up()
-                if last:
-                    return
-                self._stop.wait(POLL)
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                with boundary(OrlError, f"uploading {self._folder}"):
+                    runner.run(self._send_until_closed())
+            except OrlError as fault:
+                self._say_once(str(fault))
 
-    def _send_all(self, ledger: Ledger) -> None:
-        """Send everything that stands in the folder's files by now."""
+    async def _send_until_closed(self) -> None:
+        sending = asyncio.create_task(self._follow())
+        await self._closing.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                await sending
+
+    async def _follow(self) -> None:
+        """Send what the journal gains until `close` is called, and then the rest."""
+        with ExitStack() as held:
+            async with HttpClient(api_url(), idle=IDLE_SECONDS) as http:
+                ledger, last = None, False
+                while not last:
+                    last = self._closing.is_set()
+                    try:
+                        with boundary(OrlError, f"uploading {self._folder}"):
+                            ledger = ledger or Ledger.take(self._folder, held)
+                            if ledger is not None:
+                                await self._send_all(ledger, http)
+                                self.finished = last
+                            elif last:
+                                self._say_once(f"another process is sending {self._folder}")
+                    except OrlError as fault:
+                        self._say_once(str(fault))
+                    if not last:
+                        await self._pause(POLL)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for `seconds`. A call of `close` ends the wait, and later ones take their time."""
+        if self._closing.is_set():
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    async def _send_all(self, ledger: Ledger, http: HttpClient) -> None:
+        """Send everything that is in the folder's files by now."""
         for path in journal_files(self._folder):
             size = path.stat().st_size
             if size in (ledger.offset(path.name), self._sizes.get(path)):
                 continue
             with path.open("rb") as records:
                 for found in read_frames(records, ledger.offset(path.name), end=size):
-                    self._send(found)
+                    await self._send(found, http)
                     ledger.settle(path.name, found.end)
             self._sizes[path] = size
 
-    def _send(self, found: Frame) -> None:
+    async def _send(self, found: Frame, http: HttpClient) -> None:
         """Send one entry."""
         events = self._events(found)
         for batch in _batches(events):
-            status = self._delivery.post(b'{"events":[' + b",".join(batch) + b"]}")
+            status = await post(http, b'{"events":[' + b",".join(batch) + b"]}", self._tell, self._pause)
             if status >= 300:
                 self.counts.refused += 1
                 self._say_once(f"the platform refuses some rollouts with HTTP {status}: they are left out")
                 return
         self.counts.sent += bool(events)
+
+    def _tell(self, fault: Exception) -> bool:
+        """Log a fault of the platform. Return True: it is asked again."""
+        said = str(fault) if isinstance(fault, Refusal) else f"{type(fault).__name__}: {fault}".removesuffix(": ")
+        self._say_once(f"they wait for the platform: {cut(said, LONGEST)}")
+        return True
 
     def _events(self, found: Frame) -> list[bytes]:
         """Return the events of an entry, each as JSON; none of one that is not to be sent."""
@@ -156,10 +193,9 @@ class Uploader:
             entry = decode_entry(found.content, ids=False)
             if entry.replaced or entry.trajectory.job.task.env_name not in self._chosen:
                 return []
-            with boundary(OrlError, f"the events of {entry.key}"):
-                events = list(events_of(entry, self._config))
-                if not entry.trajectory.contains_secret and not self._scrubber.find_in(events):
-                    return [msgspec.json.encode(event) for event in events]
+            if not entry.trajectory.contains_secret:
+                with boundary(OrlError, f"the events of {entry.key}"):
+                    return [msgspec.json.encode(event) for event in events_of(entry, self._config)]
             self.counts.withheld += 1
         except OrlError as fault:
             self.counts.broken += 1
@@ -169,7 +205,7 @@ class Uploader:
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            logger.warning("uploads: %s", self._scrubber.scrub(text))
+            logger.warning("uploads: %s", text)
 
 
 def _batches(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
