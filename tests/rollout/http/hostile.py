@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import socketserver
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n%s\r\n"
 MEGABYTE = b"x" * (1 << 20)
 JSON, EVENTS = b"application/json", b"text/event-stream"
-
-
-def _gzip() -> Iterable[bytes]:
-    body = gzip.compress(MEGABYTE * 16) * 64  # a gigabyte, in members
-    yield OK % (JSON, b"Content-Encoding: gzip\r\nContent-Length: %d\r\n" % len(body)) + body
 
 
 def _endless(kind: bytes, piece: bytes, begin: bytes = b"") -> Iterable[bytes]:
@@ -31,11 +24,6 @@ def _sized(kind: bytes, body: bytes) -> Iterable[bytes]:
     yield OK % (kind, b"Content-Length: %d\r\n" % len(body)) + body
 
 
-def _slowly(piece: bytes) -> bytes:
-    time.sleep(0.02)
-    return piece
-
-
 def _long() -> Iterable[bytes]:
     yield OK % (JSON, b"Content-Length: 99999999999\r\n")
     yield from itertools.repeat(MEGABYTE)
@@ -43,25 +31,16 @@ def _long() -> Iterable[bytes]:
 
 _WIDE = b'["\xf0\x9f\x98\x80' + b"x" * ((1 << 24) - 100) + b'"]'  # four bytes for each character, once decoded
 KINDS: dict[str, Callable[[], Iterable[bytes]]] = {
-    "gzip": _gzip,
     "endless": lambda: _endless(JSON, MEGABYTE, b'"'),
     "long": _long,
     "line": lambda: _endless(EVENTS, MEGABYTE, b"event: chunk\ndata: "),
     "events": lambda: _endless(EVENTS, b"event: chunk\ndata: " + b"x" * 4096 + b"\n\n"),
-    "comments": lambda: _endless(EVENTS, b": ping\n\n" * 10_000),
-    "tiny": lambda: _endless(EVENTS, b"event:a\n\n" * 10_000),
-    "lines": lambda: _endless(EVENTS, b"\n" * 100_000),
     "error": lambda: _endless(EVENTS, MEGABYTE, b"event: error\ndata: "),
     "after": lambda: _endless(EVENTS, MEGABYTE, b"event: task_id\ndata: s\n\nevent: end\ndata: \n\n"),
     "refusal": lambda: itertools.chain([b"HTTP/1.1 400 No\r\n\r\n"], itertools.repeat(MEGABYTE)),
     "values": lambda: _sized(JSON, b"[" + b"{}," * 5_000_000 + b"{}]"),
     "wide": lambda: _sized(JSON, _WIDE),
-    "quotes": lambda: _sized(JSON, b'["' + b'\\"' * (2_000_000) + b'"]'),
-    "numbers": lambda: _sized(JSON, b"[" + b"%s," % (b"1" * 4_000) * 4_000 + b"1]"),
     "deep": lambda: _sized(JSON, b'{"a":' * 50_000 + b"1" + b"}" * 50_000),
-    "headers": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\n"], (b"X-%d: y\r\n" % n for n in itertools.count())),
-    "header": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\nX: "], itertools.repeat(MEGABYTE)),
-    "drip": lambda: itertools.chain([b"HTTP/1.1 200 OK\r\nX: "], map(_slowly, itertools.repeat(b"y"))),
 }
 
 

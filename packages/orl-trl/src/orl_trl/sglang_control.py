@@ -13,8 +13,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, boundary
-from orl_rollout.http import safe_json
-from orl_rollout.http.client import HttpClient, read, read_error
+from orl_rollout.http.client import HttpClient, decode, read, read_error
 from orl_rollout.signals import interrupt
 
 Memory = Literal["weights", "kv_cache"]
@@ -110,7 +109,7 @@ class SglangControl:
         if not answer.startswith(b"{"):
             return
         with boundary(EngineAnswerError, f"SGLang: POST {path}"):
-            told = msgspec.convert(safe_json.decode(answer), dict[str, Any])
+            told = msgspec.convert(decode(answer), dict[str, Any])
         if told.get("success") is False:
             raise EngineError(f"SGLang: POST {path}: {told.get('message')}")
 

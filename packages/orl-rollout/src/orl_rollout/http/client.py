@@ -1,12 +1,12 @@
 """HTTP to one origin, with answers of bounded size. Every request of a rollout, a listing or a check goes through here.
 
 A request to another origin is refused before it is sent, and no redirect is followed: a key reaches its own server and
-no other (law L6). Cookies are not kept. A compressed answer is refused, because a megabyte can hold gigabytes. The
-module knows no protocol above HTTP.
+no other (law L6). Cookies are not kept. JSON is read within the same limits. The module knows no protocol above HTTP.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ class UnsafeRequest(ValueError):
 
 
 class UnsafeAnswer(Exception):
-    """The answer is compressed or too large. It is not read, and asking again would not help.
+    """The answer is too large. It is not read, and asking again would not help.
 
     `answer` is the first part of its text, as far as it had come.
     """
@@ -36,6 +36,14 @@ class UnsafeAnswer(Exception):
     def __init__(self, message: str, body: bytes | bytearray = b"") -> None:
         super().__init__(message)
         self.answer = first_part(body)
+
+
+class NotJson(ValueError):
+    """The answer is not JSON. `answer` is the first part of its text."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.answer = cut(text, KEPT_BYTES)
 
 
 class HttpClient:
@@ -71,7 +79,6 @@ class HttpClient:
             timeout=timeout or aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             headers={"Accept-Encoding": "identity", "User-Agent": "orl"},
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
             trust_env=False,
             trace_configs=list(traces),
         )
@@ -114,10 +121,9 @@ async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
     """Return the body of `response`.
 
     Raises:
-        UnsafeAnswer: it is compressed, or larger than `most` bytes.
+        UnsafeAnswer: it is larger than `most` bytes.
         aiohttp.ClientError: the connection breaks.
     """
-    refuse_compressed(response)
     if (response.content_length or 0) > most:
         raise too_large(most)
     body = await _start_of(response, most)
@@ -127,9 +133,7 @@ async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 async def read_error(response: aiohttp.ClientResponse) -> bytes:
-    """Return the first ERROR_BYTES of an error's body, or a note that it is compressed."""
-    if _is_compressed(response):
-        return b"(its body is compressed)"
+    """Return the first ERROR_BYTES of an error's body."""
     return cut(bytes(await _start_of(response, ERROR_BYTES)), ERROR_BYTES)
 
 
@@ -141,16 +145,6 @@ async def _start_of(response: aiohttp.ClientResponse, most: int) -> bytearray:
         if len(body) > most:
             break
     return body
-
-
-def refuse_compressed(response: aiohttp.ClientResponse) -> None:
-    """Refuse a compressed answer.
-
-    Raises:
-        UnsafeAnswer: the server compresses it although it was asked not to.
-    """
-    if _is_compressed(response):
-        raise UnsafeAnswer("the answer is compressed although `Accept-Encoding: identity` was sent")
 
 
 def too_large(most: int, body: bytes | bytearray = b"") -> UnsafeAnswer:
@@ -175,8 +169,20 @@ def retry_after(value: str | None) -> float | None:
     return max(0.0, seconds) if isfinite(seconds) else None
 
 
-def _is_compressed(response: aiohttp.ClientResponse) -> bool:
-    return response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}
+def decode(body: bytes | bytearray) -> Any:
+    """Return the JSON in `body`, None if it is empty. Bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        NotJson: it is not JSON, or nested deeper than Python can read.
+    """
+    if not body:
+        return None
+    text = body.decode("utf-8", "replace")
+    del body  # it is half of the memory, unless the caller still holds it
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise NotJson(f"the answer is not JSON: {exc}", text) from exc
 
 
 def _origin_of(url: str) -> URL:

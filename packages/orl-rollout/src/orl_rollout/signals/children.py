@@ -7,14 +7,12 @@ Ctrl-C on a terminal reaches this process alone, which decides.
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 import psutil
 
@@ -23,8 +21,6 @@ from orl_rollout.signals import interrupt
 POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # a process group has this long to end before the next signal
 FORCED_SECONDS = 2.0  # the same at a forced end
-MAX_OUTPUT = 1 << 20  # bytes that are kept of a child's output
-READ_BYTES = 1 << 16
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
@@ -35,7 +31,7 @@ def run(
     folder: Path | None = None,
     timeout: float,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` to its end. Return its code and the last MAX_OUTPUT bytes of its output and of its errors.
+    """Run `command` to its end, with its output and its errors as text.
 
     Raises:
         OSError: it cannot be started.
@@ -50,39 +46,21 @@ def run(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
         start_new_session=True,
     )
     with process, interrupt.released(lambda: kill_group(process.pid)):
         try:
-            output, errors = _ends_of([process.stdout, process.stderr], ends)
-            while process.poll() is None and time.monotonic() < ends:
+            while time.monotonic() < ends:
                 interrupt.check()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL_SECONDS)
-            if process.returncode is None:
-                raise subprocess.TimeoutExpired(list(command), timeout)
-            return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
+                    output, errors = process.communicate(timeout=POLL_SECONDS)
+                    return subprocess.CompletedProcess(list(command), process.returncode, output, errors)
+            raise subprocess.TimeoutExpired(list(command), timeout)
         finally:
             if process.returncode is None:
                 kill_group(process.pid)
-
-
-def _ends_of(pipes: Sequence[IO[bytes] | None], ends: float) -> list[str]:
-    """Read `pipes` until all are closed or the time `ends` is reached. Return the last MAX_OUTPUT bytes of each."""
-    said = [bytearray() for _ in pipes]
-    with selectors.DefaultSelector() as selector:
-        for pipe, kept in zip(pipes, said, strict=True):
-            if pipe is not None:
-                selector.register(pipe, selectors.EVENT_READ, kept)
-        while selector.get_map() and time.monotonic() < ends:
-            interrupt.check()
-            for key, _ in selector.select(POLL_SECONDS):
-                part = os.read(key.fd, READ_BYTES)
-                key.data.extend(part)
-                del key.data[:-MAX_OUTPUT]
-                if not part:
-                    selector.unregister(key.fileobj)
-    return [kept.decode("utf-8", "replace") for kept in said]
 
 
 def exit_code(process: subprocess.Popen[bytes], check: Callable[[], None] = interrupt.check) -> int:
