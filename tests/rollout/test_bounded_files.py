@@ -1,44 +1,18 @@
-"""Files of a run that hold more than any run writes: refused in one line, whatever reads them."""
+"""Files of a run: torn ones, pipes, and several writers."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import pytest
-from orl_core.errors import ConfigError
 from orl_core.task import row_of
-from orl_rollout.bounded_files import read_lines, read_whole
-from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.record import read_record
 from orl_rollout.tasks.file import read_tasks
 
 from tests.kit.episodes import config_of, task_of
-
-READERS: list[Callable[[Path], Any]] = [read_whole, lambda path: list(read_lines(path)), metrics_log.read]
-
-
-@pytest.mark.parametrize("read", READERS, ids=["whole", "lines", "history"])
-def test_file_larger_than_any_of_a_run_is_refused(tmp_path: Path, read: Callable[[Path], Any]) -> None:
-    path = tmp_path / "metrics.jsonl"
-    with path.open("wb") as file:
-        file.truncate(1 << 40)  # of zeros, which take no room
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl"):
-        read(path)
-
-
-@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics.jsonl"])
-def test_run_with_a_file_larger_than_any_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "config.json").write_bytes(b"{}")
-    with (tmp_path / name).open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(ConfigError, match=name):
-        read_record(tmp_path)
 
 
 def test_run_with_endless_nesting_is_read_without(tmp_path: Path) -> None:

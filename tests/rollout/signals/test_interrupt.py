@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from orl_rollout.bounded_files import replace, write_new
 from orl_rollout.run_folder.summary import Summary, SummaryFile
-from orl_rollout.signals import children, interrupt, listener
+from orl_rollout.signals import children, interrupt
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -144,7 +144,7 @@ def test_loop_without_signal_returns_result_and_joins_threads() -> None:
 
 def test_signals_that_are_close_together_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell, `uv run` and the terminal may each pass the same Ctrl-C on."""
-    monkeypatch.setattr(listener, "SAME_SECONDS", 60.0)  # a busy machine may pass them on late
+    monkeypatch.setattr(interrupt, "SAME_SECONDS", 60.0)  # a busy machine may pass them on late
     with interrupt.listening() as signals:
         for _ in range(5):
             send(signal.SIGINT)
@@ -184,8 +184,8 @@ def gone(process: int) -> bool:
 
 FORCED = """
 import os, signal, sys, threading, time
-from orl_rollout.signals import interrupt, listener as signal_listener
-signal_listener.FIRST_SECONDS = signal_listener.AGAIN_SECONDS = 0.1
+from orl_rollout.signals import interrupt
+interrupt.FIRST_SECONDS = interrupt.AGAIN_SECONDS = 0.1
 def busy(seconds):
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:

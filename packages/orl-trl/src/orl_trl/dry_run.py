@@ -17,8 +17,7 @@ from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.runtime.player import load_player
-from orl_rollout.secrets.entries import unset_in
-from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
+from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key, unset_in
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.checkpoints import check_start, order_of, start_of

@@ -19,8 +19,7 @@ from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.required_secrets import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build
-from orl_rollout.secrets.entries import SecretEntry, all_entries, unset
-from orl_rollout.secrets.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
+from orl_rollout.secrets.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntry, all_entries, api_key, unset
 
 from orl_launcher.doctor.report import Report, Stage, Verdict
 from orl_launcher.playground import served_here

@@ -18,8 +18,7 @@ from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
 from orl_rollout.openreward.required_secrets import required_secrets, usual_hosts
 from orl_rollout.openreward.served import served_at
-from orl_rollout.secrets.entries import all_entries
-from orl_rollout.secrets.secrets import PLATFORM_KEY, Scrubber, api_key
+from orl_rollout.secrets.secrets import PLATFORM_KEY, Scrubber, all_entries, api_key
 
 ORGANISATION = "local"  # of environments at an address, whose servers know no organisation
 

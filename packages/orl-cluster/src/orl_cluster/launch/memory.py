@@ -34,7 +34,6 @@ from orl_core.memory import (
     training_memory,
 )
 from orl_core.memory.training import EAGER, FP32_ADAMW, FUSED, MEGATRON, UNFUSED_MLP
-from orl_rollout.bounded_files import read_whole
 
 from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import number, value_of
@@ -270,7 +269,7 @@ def config_of(model: str) -> dict[str, Any]:
     with boundary(ConfigError, f"reading {path}"):
         found = path if path.is_file() else _downloaded(model)
         if found:
-            return msgspec.json.decode(read_whole(found), type=dict[str, Any])
+            return msgspec.json.decode(found.read_bytes(), type=dict[str, Any])
     get = "" if Path(model).is_absolute() else f", or run `hf download {model} config.json`"
     raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint{get}")
 

@@ -33,8 +33,7 @@ from orl_rollout.openreward.secrets_body import reads_secrets_in_body
 from orl_rollout.openreward.served import list_served
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
 from orl_rollout.openreward.transport import Channel, Endpoint
-from orl_rollout.secrets.entries import resolve_secrets, unset_secrets
-from orl_rollout.secrets.secrets import api_key
+from orl_rollout.secrets.secrets import api_key, resolve_secrets, unset_secrets
 
 logger = logger_of("orl")
 

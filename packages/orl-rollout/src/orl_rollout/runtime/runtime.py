@@ -31,8 +31,7 @@ from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import load_player
-from orl_rollout.secrets.entries import unset, unset_secrets
-from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
+from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, unset, unset_secrets
 from orl_rollout.tasks.plain import PlainSession
 
 logger = logger_of("orl")

@@ -16,7 +16,7 @@ from typing import Self
 import msgspec
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.bounded_files import read_whole, replace
+from orl_rollout.bounded_files import replace
 from orl_rollout.journal.journal import journal_files
 from orl_rollout.logs import logger_of
 
@@ -76,7 +76,7 @@ def unsent(folder: Path) -> bool:
 
 def _read(path: Path) -> dict[str, int]:
     try:
-        return msgspec.json.decode(read_whole(path), type=dict[str, int])
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
     except FileNotFoundError:
         return {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as exc:
