@@ -27,8 +27,8 @@ import torch
 from orl_core.config import decode_config
 from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
 from orl_core.errors import EngineError
+from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.contract import Run
-from orl_rollout.signals import interrupt
 from orl_trl.engines import started
 from orl_trl.importance import check_difference
 from orl_trl.local import load_model

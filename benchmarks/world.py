@@ -20,7 +20,7 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.messages import text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_rollout.journal.journal import Journal
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome

@@ -28,7 +28,7 @@ from orl_gateway import AgentEpisode
 from orl_gateway.command import environment_of, run_command
 from orl_gateway.player import AgentPlayer, player_of, variables_of
 from orl_gateway.shared import shared_gateway
-from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session, SessionLost

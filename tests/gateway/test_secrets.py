@@ -15,7 +15,7 @@ from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_gateway import Episode, Gateway
-from orl_rollout.journal.journal import Journal, encode_entry, read_journal
+from orl_rollout.episodes.journal import Journal, encode_entry, read_journal
 from orl_rollout.loop.session import Session
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker

@@ -19,7 +19,7 @@ from orl_core.limits import Limits
 from orl_core.trajectory import RolloutSpec, StopDetail, StopReason, Trajectory
 from orl_gateway import AgentEpisode, Gateway
 from orl_gateway.player import Agent, AgentPlayer, player_of
-from orl_rollout.journal.journal import Journal
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.results.metrics import evaluation_metrics, stats_of
 from orl_rollout.results.outcome import outcome_of
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker

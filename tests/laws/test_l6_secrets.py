@@ -30,7 +30,8 @@ from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.html import page
 from orl_launcher.view.tables import episode_view
 from orl_launcher.view.terminal import Terminal
-from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.loop.session import Session
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.transport import RemoteFailure
@@ -38,7 +39,6 @@ from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
-from orl_rollout.upload.events import events_of
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_trl.rollouts import columns_of
 

@@ -17,7 +17,7 @@ from orl_core.errors import SessionError, SessionTimeout
 from orl_core.messages import ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
-from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.loop.session import SessionLost
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome

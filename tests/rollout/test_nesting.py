@@ -13,13 +13,13 @@ from orl_core.task import row_of
 from orl_core.text import leaves_in, map_strings
 from orl_core.tools import TOOL_FORMATS, ToolFormat, parse
 from orl_core.trajectory import Generation, StopReason
-from orl_rollout.http.client import retry_after
-from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.edge.http import retry_after
+from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.loop.json_size import size_of
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
-from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.tasks.file import read_tasks
 from orl_testing import ScriptedEngine
 from orl_testing import environments as envs

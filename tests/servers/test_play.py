@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_rollout.journal.journal import Journal
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.checkpoint import checkpoint_in
-from orl_rollout.signals import interrupt
 from orl_trl.checkpoints import WholeCheckpoints
 from orl_trl.trainer import train
 from transformers import AutoModelForCausalLM

@@ -21,8 +21,8 @@ from orl_launcher.viewer.queries import (
     line_of,
     page_of,
 )
-from orl_rollout.journal.frames import frame
-from orl_rollout.journal.journal import Entry, encode_entry
+from orl_rollout.episodes.frames import frame
+from orl_rollout.episodes.journal import Entry, encode_entry
 
 from tests.kit.journalled import entry_of, trajectory_of, write
 

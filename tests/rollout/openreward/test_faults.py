@@ -11,7 +11,7 @@ from orl_core.errors import (
     SessionTimeout,
     SessionUnavailable,
 )
-from orl_rollout.http.client import UnsafeAnswer
+from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.loop.session import Overloaded, SessionLost
 from orl_rollout.openreward.faults import LONGEST, as_session_error
 from orl_rollout.openreward.transport import Refusal, RemoteFailure

@@ -8,7 +8,7 @@ import time
 import pytest
 from aiohttp import web
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, EngineTimeout, EngineUnavailable
-from orl_rollout.http.client import ERROR_BYTES
+from orl_rollout.edge.http import ERROR_BYTES
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 from orl_testing import Fault, FaultKind, SglangServer
 

@@ -27,7 +27,9 @@ from orl_core.messages import ToolCall, ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason
-from orl_rollout.journal.journal import Journal
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Opening
 from orl_rollout.results.outcome import Outcome, outcome_of
@@ -36,9 +38,7 @@ from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.contract import GatewayAddress
 from orl_rollout.runtime.runtime import check_renderer
 from orl_rollout.runtime.stack import SharedState
-from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.sglang.client import SglangEngine, Timeouts
-from orl_rollout.signals import interrupt
 
 from orl_gateway.dialects import CHAT, RequestRefused
 from orl_gateway.episode import Episode

@@ -18,10 +18,10 @@ import torch
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.memory.report import GIB
-from orl_rollout.bounded_files import replace
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.checkpoint import WORDS, Checkpoint, checkpoint_in, conversion_of, write_note
 from orl_rollout.run_folder.config_file import read_object
-from orl_rollout.signals import interrupt
 from peft import PeftModel
 from transformers.trainer_utils import rotate_checkpoints
 from trl.trainer.grpo_config import GRPOConfig

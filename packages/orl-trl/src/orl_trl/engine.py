@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

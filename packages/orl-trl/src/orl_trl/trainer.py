@@ -18,6 +18,7 @@ from datasets.utils import disable_progress_bars
 from orl_core.config import RunConfig
 from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
+from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.group_scores import compare
@@ -26,7 +27,6 @@ from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import open_runtime
-from orl_rollout.signals import interrupt
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tokenizer.pretrained import load_pretrained
 from transformers import PreTrainedModel

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from orl_core.config import load_config
 from orl_core.errors import ConfigError, OrlError
+from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.record import has_journal
-from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
 from orl_launcher.hints import invocation
@@ -17,7 +17,7 @@ from orl_launcher.playground import reachable
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
-    from orl_rollout.upload.uploader import Counts
+    from orl_rollout.episodes.uploader import Counts
 
 REST_SECONDS = 60  # after a training, for what its trainer did not send
 
@@ -43,7 +43,7 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Upload, and print the counts."""
-    from orl_rollout.upload.uploader import Uploader, uploads
+    from orl_rollout.episodes.uploader import Uploader, uploads
 
     config = reachable(load_config(arguments.run / "config.json", arguments.overrides))
     folder = Path(config.rollout.journal or arguments.run)
@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def send_rest(config: RunConfig, folder: Path) -> None:
     """Send what the trainer of the run in `folder` left over, in REST_SECONDS at most; after a signal only say how."""
-    from orl_rollout.upload.progress import unsent
-    from orl_rollout.upload.uploader import Uploader, uploads
+    from orl_rollout.episodes.progress import unsent
+    from orl_rollout.episodes.uploader import Uploader, uploads
 
     config, console = reachable(config), cli.console()
     journal = Path(config.rollout.journal or folder)

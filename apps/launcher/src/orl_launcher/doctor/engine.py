@@ -17,7 +17,7 @@ from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import EngineError, boundary
-from orl_rollout.http.client import HttpClient, UnsafeAnswer, decode, read
+from orl_rollout.edge.http import HttpClient, UnsafeAnswer, decode, read
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 
 from orl_launcher.doctor.report import Report, Verdict

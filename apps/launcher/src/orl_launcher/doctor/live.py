@@ -20,17 +20,17 @@ from orl_core.config import RunConfig
 from orl_core.errors import OrlError
 from orl_core.messages import Action, Message, ToolCall, ToolResult
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
-from orl_rollout.http.client import HttpClient
-from orl_rollout.journal.journal import Entry
+from orl_rollout.edge.http import HttpClient
+from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.journal import Entry
+from orl_rollout.episodes.sender import post
+from orl_rollout.episodes.uploader import uploads
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.sdk import api_url
 from orl_rollout.run_folder.environments import refuse_other_build
-from orl_rollout.secrets.secrets import Scrubber
-from orl_rollout.upload.events import events_of
-from orl_rollout.upload.sender import post
-from orl_rollout.upload.uploader import uploads
 
 from orl_launcher import cli
 from orl_launcher.doctor.report import Report, Stage, Verdict

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 from orl_core.errors import ConfigError
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 
 from orl_launcher.export.conversations import ChatRow
 from orl_launcher.installation import to_install

@@ -12,13 +12,13 @@ from msgspec import Struct
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError, SessionError, SessionUnavailable
 from orl_core.messages import text_of
+from orl_rollout.edge.secrets import PLATFORM_KEY, Scrubber, all_entries, api_key
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
 from orl_rollout.openreward.required_secrets import required_secrets, usual_hosts
 from orl_rollout.openreward.served import served_at
-from orl_rollout.secrets.secrets import PLATFORM_KEY, Scrubber, all_entries, api_key
 
 ORGANISATION = "local"  # of environments at an address, whose servers know no organisation
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct
-from orl_rollout.journal.journal import Entry
+from orl_rollout.episodes.journal import Entry
 
 
 class Examples(Struct, frozen=True):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from orl_rollout.bounded_files import replace
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.edge.files import replace
+from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import Record, read_record
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from orl_core.text import visible
-from orl_rollout.journal.journal import Entry
+from orl_rollout.episodes.journal import Entry
 from orl_rollout.run_folder.metrics_log import Kind, MetricsRow, mean, names_in, tally_in, tally_of
 from orl_rollout.run_folder.record import Record
 from rich import box

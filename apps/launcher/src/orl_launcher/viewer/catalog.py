@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.bounded_files import MOST_BYTES
+from orl_rollout.edge.files import MOST_BYTES
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, is_run, read_record
 

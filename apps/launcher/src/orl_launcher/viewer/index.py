@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Struct, field
 from orl_core.errors import OrlError, boundary
 from orl_core.task import Task
-from orl_rollout.journal.frames import Frame, read_frames
-from orl_rollout.journal.journal import Entry, decode_entry, journal_files
+from orl_rollout.episodes.frames import Frame, read_frames
+from orl_rollout.episodes.journal import Entry, decode_entry, journal_files
 
 VERSION = 2  # of the tables
 BATCH = 5000  # records of one transaction

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError
-from orl_rollout.journal.journal import Entry
+from orl_rollout.episodes.journal import Entry
 from orl_rollout.run_folder.record import Record, has_journal
 
 from orl_launcher.view.episode import EpisodeRows, episode_rows

@@ -27,12 +27,12 @@ from orl_core.config import decode_config
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.memory import Gpu
 from orl_core.text import did_you_mean
+from orl_rollout.edge import children
 from orl_rollout.functions import find_modules_in
 from orl_rollout.gpus import count_gpus, gpu_memory
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
 from orl_rollout.runtime.player import load_player
-from orl_rollout.signals import children
 
 from orl_cluster.launch.argv import names_in, value_of
 

@@ -1,1 +1,1 @@
-"""The edge: retries, and what touches the network, the process and the disk. Nothing of orl_rollout is below it."""
+"""The edge: what touches the network, the process and the disk. Nothing else of orl_rollout is below it."""

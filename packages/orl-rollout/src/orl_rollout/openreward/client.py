@@ -21,7 +21,8 @@ from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, SessionError, SessionTimeout
 from orl_core.task import Task
 
-from orl_rollout.http.client import HttpClient
+from orl_rollout.edge.http import HttpClient
+from orl_rollout.edge.secrets import api_key, resolve_secrets, unset_secrets
 from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward.environment import RemoteEnvironment
 from orl_rollout.openreward.faults import as_session_error
@@ -33,7 +34,6 @@ from orl_rollout.openreward.secrets_body import reads_secrets_in_body
 from orl_rollout.openreward.served import list_served
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
 from orl_rollout.openreward.transport import Channel, Endpoint
-from orl_rollout.secrets.secrets import api_key, resolve_secrets, unset_secrets
 
 logger = logger_of("orl")
 

@@ -19,8 +19,8 @@ from orl_core.errors import SessionAnswerError
 from orl_core.names import PathName
 
 from orl_rollout.edge import retry
+from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.edge.retry import Waiting, retried
-from orl_rollout.http.client import UnsafeAnswer
 from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal, open_session
 
 LISTING_BYTES = 1 << 25  # of one answer

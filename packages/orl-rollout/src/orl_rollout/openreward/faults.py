@@ -21,7 +21,7 @@ from orl_core.errors import (
     cut,
 )
 
-from orl_rollout.http.client import NotJson, UnsafeAnswer
+from orl_rollout.edge.http import NotJson, UnsafeAnswer
 from orl_rollout.loop.session import Overloaded, SessionLost
 from orl_rollout.openreward.platform import REFUSALS
 from orl_rollout.openreward.transport import Refusal, RemoteFailure, transient

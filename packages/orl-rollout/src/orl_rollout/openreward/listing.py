@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orl_core.errors import ConfigError, cut
 from orl_core.task import Task
 
-from orl_rollout.http.client import UnsafeAnswer
+from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward.client import OpenRewardClient
 from orl_rollout.openreward.environment import RemoteEnvironment, RemoteTask
 from orl_rollout.openreward.faults import as_session_error

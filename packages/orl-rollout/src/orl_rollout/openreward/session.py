@@ -22,8 +22,8 @@ from orl_core.errors import SessionAnswerError, SessionError, cut
 from orl_core.messages import Message, ToolCall, ToolResult
 from orl_core.task import Task
 
+from orl_rollout.edge.http import KEPT_BYTES
 from orl_rollout.edge.retry import retried
-from orl_rollout.http.client import KEPT_BYTES
 from orl_rollout.logs import logger_of
 from orl_rollout.loop.session import Opening, SessionLost
 from orl_rollout.openreward.faults import FORGOTTEN, as_session_error

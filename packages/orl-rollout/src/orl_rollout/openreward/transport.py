@@ -21,8 +21,7 @@ from typing import Any, TypeVar, cast
 import aiohttp
 from msgspec import Struct
 
-from orl_rollout.edge.retry import Waiting, retried
-from orl_rollout.http.client import (
+from orl_rollout.edge.http import (
     CONNECT_SECONDS,
     HttpClient,
     decode,
@@ -31,6 +30,7 @@ from orl_rollout.http.client import (
     retry_after,
     too_large,
 )
+from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.openreward.refusal_words import refusal_words
 from orl_rollout.openreward.sse import EventReader
 

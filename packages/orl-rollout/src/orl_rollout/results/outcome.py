@@ -15,8 +15,8 @@ from orl_core.errors import OrlError, boundary
 from orl_core.reward import reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
 
+from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.results.reward_function import RewardFunction
-from orl_rollout.secrets.secrets import Scrubber
 
 LONGEST_ERROR = 2_000  # characters of a trajectory's error
 UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # no reward function is asked, and no metric counts it

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 from orl_core.errors import ConfigError
 
-from orl_rollout.bounded_files import replace
+from orl_rollout.edge.files import replace
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig

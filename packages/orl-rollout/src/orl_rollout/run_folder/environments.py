@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.bounded_files import replace
-from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.edge.files import replace
+from orl_rollout.edge.secrets import Scrubber
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig

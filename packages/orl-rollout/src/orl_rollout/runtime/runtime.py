@@ -21,7 +21,8 @@ from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 
-from orl_rollout.journal.journal import Journal
+from orl_rollout.edge.secrets import Scrubber, refuse_repeats, unset, unset_secrets
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
 from orl_rollout.loop.admission import AdaptiveLimiter, LimitedSession, Ticket
 from orl_rollout.loop.clock import Pause, give_up, never
@@ -31,7 +32,6 @@ from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import load_player
-from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, unset, unset_secrets
 from orl_rollout.tasks.plain import PlainSession
 
 logger = logger_of("orl")

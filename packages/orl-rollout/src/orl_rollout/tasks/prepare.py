@@ -18,10 +18,10 @@ from orl_core.errors import ConfigError, OrlError, SessionError, boundary
 from orl_core.task import row_of
 from orl_core.text import plain
 
-from orl_rollout.bounded_files import replace
+from orl_rollout.edge.files import replace
+from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
-from orl_rollout.secrets.secrets import Scrubber
 from orl_rollout.tasks.selection import Selection, select
 
 MOST_TASKS = 10_000_000  # in a file

@@ -10,7 +10,7 @@ from orl_core.errors import EngineError, OrlError, SessionError, boundary
 from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_core.trajectory import StopReason
 from orl_launcher.doctor.engine import _ask
-from orl_rollout.http.client import NotJson, decode
+from orl_rollout.edge.http import NotJson, decode
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import open_listing
 from orl_rollout.openreward.sdk import prepare_sdk
@@ -19,7 +19,7 @@ from orl_testing import ScriptedEngine
 from tests.kit.episodes import config_of
 from tests.kit.growth import engine, growth_of, session
 from tests.kit.heartbeat import MAX_STOP, heartbeat
-from tests.rollout.http.hostile import KINDS, hostile
+from tests.rollout.edge.hostile import KINDS, hostile
 from tests.rollout.loop.loop_play import call, play, result, say, session_of
 
 MEGABYTES = 300

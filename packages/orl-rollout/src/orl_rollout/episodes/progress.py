@@ -16,8 +16,8 @@ from typing import Self
 import msgspec
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.bounded_files import replace
-from orl_rollout.journal.journal import journal_files
+from orl_rollout.edge.files import replace
+from orl_rollout.episodes.journal import journal_files
 from orl_rollout.logs import logger_of
 
 logger = logger_of(__name__)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 
 POLL_SECONDS = 0.05
 END_SECONDS = 20.0  # a process group has this long to end before the next signal

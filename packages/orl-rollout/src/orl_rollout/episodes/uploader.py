@@ -20,16 +20,16 @@ from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, OrlError, boundary, cut
 
-from orl_rollout.http.client import HttpClient
-from orl_rollout.journal.frames import Frame, read_frames
-from orl_rollout.journal.journal import decode_entry, journal_files
+from orl_rollout.edge.http import HttpClient
+from orl_rollout.edge.secrets import api_key
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.frames import Frame, read_frames
+from orl_rollout.episodes.journal import decode_entry, journal_files
+from orl_rollout.episodes.progress import Ledger
+from orl_rollout.episodes.sender import post
 from orl_rollout.logs import logger_of
 from orl_rollout.openreward.sdk import api_url
 from orl_rollout.openreward.transport import Refusal
-from orl_rollout.secrets.secrets import api_key
-from orl_rollout.upload.events import events_of
-from orl_rollout.upload.progress import Ledger
-from orl_rollout.upload.sender import post
 
 logger = logger_of(__name__)
 

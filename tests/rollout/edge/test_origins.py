@@ -14,14 +14,14 @@ from orl_core.config import decode_config
 from orl_core.errors import ConfigError, EngineError, SessionError
 from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
-from orl_rollout.http.client import HttpClient, UnsafeRequest
+from orl_rollout.edge.http import HttpClient, UnsafeRequest
+from orl_rollout.episodes.sender import post
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.transport import Refusal
 from orl_rollout.sglang.client import SglangEngine
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tasks.prepare import prepare
-from orl_rollout.upload.sender import post
 from orl_testing import environments as envs
 
 from tests.kit.answering import Answering

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from io import BytesIO
 
+from orl_rollout.edge.http import HttpClient, read_error, retry_after
 from orl_rollout.edge.retry import Waiting, always, backoff, retried
-from orl_rollout.http.client import HttpClient, read_error, retry_after
+from orl_rollout.edge.secrets import api_key
 from orl_rollout.openreward.platform import REFUSALS
 from orl_rollout.openreward.transport import FAULTS, Refusal
-from orl_rollout.secrets.secrets import api_key
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds before the second try, and before any
 LONGEST_GIVEN_WAIT = 600.0  # the longest that a Retry-After is heeded

@@ -19,7 +19,7 @@ from orl_core.text import clean, map_strings, plain
 from orl_core.tools.format import for_system_prompt
 from orl_core.trajectory import BranchCause, Turn
 
-from orl_rollout.journal.journal import Entry
+from orl_rollout.episodes.journal import Entry
 
 
 def events_of(entry: Entry, config: RunConfig) -> Iterator[dict[str, Any]]:

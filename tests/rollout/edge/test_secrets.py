@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.config import Secret, decode_config
 from orl_core.errors import ConfigError
-from orl_rollout.secrets.secrets import Scrubber, refuse_repeats, resolve_secrets, unset_secrets
+from orl_rollout.edge.secrets import Scrubber, refuse_repeats, resolve_secrets, unset_secrets
 
 from tests.kit.secret_forms import FORMS
 

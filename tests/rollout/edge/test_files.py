@@ -38,7 +38,7 @@ def test_forked_processes_replace_the_same_file(tmp_path: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
-from orl_rollout.bounded_files import replace
+from orl_rollout.edge.files import replace
 child = os.fork()
 for _ in range(1_000):
     replace(Path(sys.argv[1]), b"x" * 5_000)

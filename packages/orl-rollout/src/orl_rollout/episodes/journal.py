@@ -24,11 +24,11 @@ from orl_core.messages import TextBlock, ToolResult, text_of
 from orl_core.text import clean, map_strings, plain
 from orl_core.trajectory import Trajectory
 
-from orl_rollout.journal.arrays import pack_ids, pack_logprobs, unpack
-from orl_rollout.journal.frames import MOST_CONTENT, frame, read_frames
+from orl_rollout.edge.secrets import without_ids
+from orl_rollout.episodes.arrays import pack_ids, pack_logprobs, unpack
+from orl_rollout.episodes.frames import MOST_CONTENT, frame, read_frames
 from orl_rollout.logs import logger_of
 from orl_rollout.results.outcome import Outcome
-from orl_rollout.secrets.secrets import without_ids
 
 logger = logger_of(__name__)
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from orl_rollout.upload.events import events_of
-from orl_rollout.upload.uploader import Uploader
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.uploader import Uploader
 
 from tests.kit.collector import Collector
 from tests.kit.journalled import config_of, entry_of, trajectory_of, write
@@ -17,7 +17,7 @@ from tests.kit.journalled import config_of, entry_of, trajectory_of, write
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
-from orl_rollout.upload.uploader import Uploader
+from orl_rollout.episodes.uploader import Uploader
 from tests.kit.journalled import config_of
 with Uploader(sys.argv[1], config_of()):
     sys.stdin.read()

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_rollout.journal.frames import frame
-from orl_rollout.journal.journal import Journal, read_journal
-from orl_rollout.upload.events import events_of
-from orl_rollout.upload.progress import unsent
-from orl_rollout.upload.uploader import Uploader, uploads
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.frames import frame
+from orl_rollout.episodes.journal import Journal, read_journal
+from orl_rollout.episodes.progress import unsent
+from orl_rollout.episodes.uploader import Uploader, uploads
 
 from tests.kit.collector import Collector
 from tests.kit.journalled import config_of, outcome, trajectory_of, write

@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from orl_rollout.bounded_files import replace, write_new
+from orl_rollout.edge import children, interrupt
+from orl_rollout.edge.files import replace, write_new
 from orl_rollout.run_folder.summary import Summary, SummaryFile
-from orl_rollout.signals import children, interrupt
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -184,7 +184,7 @@ def gone(process: int) -> bool:
 
 FORCED = """
 import os, signal, sys, threading, time
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 interrupt.FIRST_SECONDS = interrupt.AGAIN_SECONDS = 0.1
 def busy(seconds):
     ends = time.monotonic() + seconds
@@ -217,7 +217,7 @@ def test_a_process_that_comes_to_no_check_ends_by_force(stage: str, needed: int)
 
 FORKING = """
 import os, signal
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 with interrupt.listening() as signals:
     reader, writer = os.pipe()
     child = os.fork()

@@ -15,9 +15,9 @@ import zstandard
 from msgspec import structs
 from orl_core.errors import OrlError
 from orl_core.messages import TextBlock, ToolResult, text_of
-from orl_rollout.journal import journal as module
-from orl_rollout.journal.frames import frame
-from orl_rollout.journal.journal import Journal, journal_files, read_journal
+from orl_rollout.episodes import journal as module
+from orl_rollout.episodes.frames import frame
+from orl_rollout.episodes.journal import Journal, journal_files, read_journal
 from orl_rollout.openreward.transport import ANSWER_BYTES
 
 from tests.kit.journalled import only_file, outcome, trajectory_of, write
@@ -71,7 +71,7 @@ def test_an_entry_survives_the_death_of_the_process(tmp_path):
     program = f"""
 import asyncio, os, signal
 from tests.kit.journalled import outcome
-from orl_rollout.journal.journal import Journal
+from orl_rollout.episodes.journal import Journal
 async def main():
     await Journal({str(tmp_path)!r}).record(outcome(key="last words"))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -86,7 +86,7 @@ def test_writers_in_threads_and_processes_share_a_folder(tmp_path):
     program = f"""
 import asyncio, sys
 from tests.kit.journalled import outcome
-from orl_rollout.journal.journal import Journal
+from orl_rollout.episodes.journal import Journal
 async def main(name):
     with Journal({str(tmp_path)!r}) as journal:
         await asyncio.gather(*(journal.record(outcome(name * 10_000, key=f"{{name}}{{n}}")) for n in range(20)))

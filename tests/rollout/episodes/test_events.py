@@ -7,8 +7,8 @@ from hypothesis import given
 from msgspec import structs
 from orl_core.messages import FailureKind, Message, ParseFailure, TextBlock, ToolCall, ToolSpec, text_message
 from orl_core.tools.format import for_system_prompt
-from orl_rollout.journal.journal import decode_entry, encode_entry
-from orl_rollout.upload.events import events_of
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.journal import decode_entry, encode_entry
 
 from tests.kit.journalled import config_of, entry_of, trajectory_of
 from tests.kit.strategies import trajectories
