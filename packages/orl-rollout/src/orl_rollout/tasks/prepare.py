@@ -76,11 +76,8 @@ async def prepare(
         shares = _shares(config, selections, max_tasks)
         if not sum(shares):
             asked = ", ".join(f"`{word}`" for word in splits)
-            why = (
-                f"the environments' {asked} name none"
-                if not sum(one.size for one in listings)
-                else "none is of that difficulty"
-            )
+            listed = sum(one.size for one in listings)
+            why = "none is of that difficulty" if listed else f"the environments' {asked} name none"
             raise ConfigError(f"there is no task: {why}")
         with boundary(OrlError, f"writing {output}"):
             output = Path(output)
