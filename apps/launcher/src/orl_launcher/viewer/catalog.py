@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from msgspec import Struct
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.edge.files import MOST_BYTES
 from orl_rollout.run_folder.metrics_log import tally_of
 from orl_rollout.run_folder.record import Record, is_run, read_record
 
@@ -138,6 +137,4 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     if not path.is_file():
         return None
     fact = path.stat()
-    if fact.st_size > MOST_BYTES and path.suffix == ".json":
-        raise ConfigError(f"{path}: larger than {MOST_BYTES:,} bytes: this is no file of a run")
     return fact.st_mtime_ns, fact.st_size
