@@ -30,7 +30,7 @@ from benchmarks.world import TURN, World, config_of, faults, make_world, playing
 SIDE_BY_SIDE = 4  # rollouts
 TARGET_MS, TARGET_SLOPE = 2.0, 0.02
 RULES = (
-    ("journal", "/orl_rollout/journal/"),
+    ("journal", "/orl_rollout/episodes/"),
     ("outcome: reward, data", "/orl_rollout/results/"),
     ("outcome: reward, data", "/orl_core/datum.py"),
     ("renderer and parser", "/orl_core/render/"),

@@ -27,8 +27,8 @@ import torch
 from orl_core.config import decode_config
 from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
 from orl_core.errors import EngineError
+from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.contract import Run
-from orl_rollout.signals import interrupt
 from orl_trl.engine.local_model import load_model
 from orl_trl.engine.lora import base_of, lora_config
 from orl_trl.engine.open_engine import started

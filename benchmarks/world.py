@@ -20,7 +20,7 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.messages import text_message
 from orl_core.render import Renderer
 from orl_core.task import Task
-from orl_rollout.journal.journal import Journal
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.loop.engine import Engine
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.outcome import Outcome
@@ -136,7 +136,7 @@ async def playing(world: World, engine: str, servers: Sequence[str], journal: Pa
     breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
     async with AsyncExitStack() as stack:
         sglang = await stack.enter_async_context(SglangEngine(engine, context_tokens=CONTEXT))
-        written = stack.enter_context(Journal(journal, config_of(servers[0], 1)))
+        written = stack.enter_context(Journal(journal))
         clients = [await stack.enter_async_context(OpenRewardClient(config_of(url, 1))) for url in servers]
 
         def runtime(server: int, turns: int) -> Runtime:

@@ -39,7 +39,6 @@ def guess_number() -> Iterator[str]:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait a twentieth of the usual pauses before an environment is asked again: tests count the tries."""
-    from orl_rollout.openreward import environment, remote, session
+    from orl_rollout.edge import retry
 
-    for module, name in ((environment, "PAUSES"), (session, "PAUSES"), (remote, "CLOSE_PAUSES")):
-        monkeypatch.setattr(module, name, tuple(pause / 20 for pause in getattr(module, name)))
+    monkeypatch.setattr(retry, "PAUSES", tuple(pause / 20 for pause in retry.PAUSES))

@@ -113,7 +113,7 @@ PUBLIC = {
     "orl_rollout.openreward": "OpenRewardClient OpenRewardSession",
     "orl_slime": "generate hooks launch",
     "orl_testing": (
-        "Fault FaultKind Mishap MishapKind Pace Proxy Recorded ScriptedEngine ScriptedSession SglangServer logprobs_of "
+        "Fault FaultKind Mishap MishapKind Proxy Recorded ScriptedEngine ScriptedSession SglangServer logprobs_of "
         "seeded_faults"
     ),
     "orl_testing.environments": (

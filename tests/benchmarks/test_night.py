@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from orl_core.trajectory import StopReason, Trajectory
-from orl_rollout.journal.frames import frame
-from orl_rollout.journal.journal import encode_entry
+from orl_rollout.episodes.frames import frame
+from orl_rollout.episodes.journal import encode_entry
 
 from benchmarks.night.driver import Returned
 from benchmarks.night.plan import Planned, planned

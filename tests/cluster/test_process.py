@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from orl_cluster.launch import process
+from orl_rollout.edge import children
+from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.run_folder.process import running
-from orl_rollout.secrets.secrets import Scrubber
-from orl_rollout.signals import children
 
 SECRET = 'hush-hush "quoted"\nand of two lines'
 ENVIRONMENT = {**os.environ, "TOKEN": SECRET, "OTHER": "hush-hush"}

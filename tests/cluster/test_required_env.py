@@ -13,7 +13,7 @@ from orl_cluster.launch.ray import problem_of, several_nodes
 from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
-from orl_rollout.secrets.entries import resolve_secrets, unset_in
+from orl_rollout.edge.secrets import resolve_secrets, unset_in
 
 
 def config_of(environments: dict[str, Any], secrets: dict[str, Any] | None = None) -> RunConfig:

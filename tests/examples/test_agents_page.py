@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from orl_launcher.main import main
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 
 from tests.kit.guessing import GUESSES, Guesser
 from tests.kit.serving import engine

@@ -9,11 +9,11 @@ from orl_core.config import EnvironmentConfig, RunConfig, decode_config
 from orl_core.trajectory import Trajectory
 from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.tables import agents_table
-from orl_rollout.journal.journal import Entry, decode_entry, encode_entry
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.journal import Entry, decode_entry, encode_entry
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of
 from orl_rollout.run_folder.metrics_log import MetricsRow
-from orl_rollout.upload.events import events_of
 from rich.console import Console
 
 from tests.gateway.agents import ChatAgent, Model, episode_of, turn

@@ -16,7 +16,7 @@ from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, Tool
 from orl_core.trajectory import BranchCause, Generation, RolloutSpec, StopDetail, StopReason
 from orl_gateway import Episode
 from orl_gateway.dialects import CHAT, ModelRequest, RequestRefused
-from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.edge.secrets import Scrubber
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_testing.scripted import Hang
 

@@ -28,7 +28,7 @@ from orl_gateway import AgentEpisode
 from orl_gateway.agent.agent_player import AgentPlayer, player_of, variables_of
 from orl_gateway.agent.program import environment_of, run_command
 from orl_gateway.api.shared_gateway import shared_gateway
-from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.loop.clock import never
 from orl_rollout.loop.loop import rollout
 from orl_rollout.loop.session import Session, SessionLost
@@ -208,7 +208,7 @@ def config_of(**fields: Any) -> RunConfig:
 async def test_runtime_runs_the_agent_and_journals_it(tmp_path: Path) -> None:
     config = config_of(agent=f"{HERE}:loops")
     breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    with Journal(tmp_path, config) as journal:
+    with Journal(tmp_path) as journal:
         runtime = Runtime(config, renderer=RENDERER, client=Sessions(), breaker=breaker, journal=journal)
         outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("call",)))
     assert (outcome.reward, outcome.trajectory.stop_reason) == (0.75, StopReason.FINISHED)

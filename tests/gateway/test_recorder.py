@@ -22,7 +22,7 @@ from orl_core.datum import to_data
 from orl_core.errors import OrlError
 from orl_core.trajectory import StopReason, Trajectory
 from orl_gateway.api.recorder import Recorder, recording
-from orl_rollout.journal.journal import Entry, read_journal
+from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.run_folder.contract import GatewayAddress
 from orl_testing import SglangServer
 

@@ -15,7 +15,7 @@ from orl_core.messages import TextBlock, ToolResult, ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
 from orl_gateway import Episode, Gateway
-from orl_rollout.journal.journal import Journal, encode_entry, read_journal
+from orl_rollout.episodes.journal import Journal, encode_entry, read_journal
 from orl_rollout.loop.session import Session
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
@@ -78,7 +78,7 @@ async def test_nothing_planted_is_seen_or_written(
     }
     config, engine = decode_config(tree, "test"), Model(("text",))
     breaker = CircuitBreaker(max_error_rate=0.5, group_size=1)
-    with caplog.at_level(logging.DEBUG), Journal(run, config) as journal:
+    with caplog.at_level(logging.DEBUG), Journal(run) as journal:
         runtime = Runtime(config, renderer=RENDERER, client=Pays(), breaker=breaker, journal=journal)
         outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), engine)
         write_config(run, config)

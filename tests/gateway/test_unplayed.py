@@ -19,7 +19,7 @@ from orl_core.limits import Limits
 from orl_core.trajectory import RolloutSpec, StopDetail, StopReason, Trajectory
 from orl_gateway import AgentEpisode, Gateway
 from orl_gateway.agent.agent_player import Agent, AgentPlayer, player_of
-from orl_rollout.journal.journal import Journal
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.results.metrics import evaluation_metrics, stats_of
 from orl_rollout.results.outcome import outcome_of
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
@@ -206,7 +206,7 @@ async def test_no_secret_is_in_the_error_of_exit_code_0(monkeypatch: pytest.Monk
     tokens: list[str] = []
     add = Gateway.add
     monkeypatch.setattr(Gateway, "add", lambda *given: tokens.append(add(*given)) or tokens[-1])
-    with Journal(tmp_path, config) as journal:
+    with Journal(tmp_path) as journal:
         runtime = Runtime(config, renderer=RENDERER, client=Sessions(), breaker=breaker, journal=journal)
         outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), Model(("call",)))
     error = outcome.trajectory.error

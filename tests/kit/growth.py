@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import structs
-from orl_rollout.openreward import OpenRewardClient, OpenRewardSession
+from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 
 from tests.kit.episodes import config_of, task_of
 
 PATIENCE = 0.5  # seconds, for what never ends
-NEVER_END = ("drip",)
 
 
 async def session(url: str) -> None:
     task = task_of("Echo")
     async with OpenRewardClient(config_of("Echo", url)) as client:
-        made = client.session(task)
-        patient = structs.replace(made._options, open_seconds=PATIENCE if url.endswith(NEVER_END) else 30.0)
-        await OpenRewardSession(patient, made._reach).open(task)
+        await client.session(task).open(task)
 
 
 async def engine(url: str) -> None:

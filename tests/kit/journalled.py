@@ -1,4 +1,4 @@
-"""Records for the tests of the journal and of uploads: a configuration with a secret, outcomes, files."""
+"""Records for the tests of the journal and of uploads: a configuration, outcomes, files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from orl_core.config import RunConfig, decode_config
 from orl_core.messages import Action, TextBlock, ToolCall, ToolResult, text_message
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec, StopReason, Trajectory, Turn
-from orl_rollout.journal.frames import frame
-from orl_rollout.journal.journal import Entry, encode_entry, journal_files
+from orl_rollout.episodes.frames import frame
+from orl_rollout.episodes.journal import Entry, encode_entry, journal_files
 from orl_rollout.results.outcome import Outcome, outcome_of
 
-SECRET = "sk-very-secret-value"
-CONFIG = decode_config({"environments": {"a/b": {}}, "secrets": {"some_key": SECRET}}, "test")
+CONFIG = decode_config({"environments": {"a/b": {}}}, "test")
 
 
 def config_of(**fields: Any) -> RunConfig:

@@ -12,9 +12,9 @@ from pathlib import Path
 from msgspec import structs
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.trajectory import StopReason
+from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.run_folder.metrics_log import append
-from orl_rollout.signals import interrupt
 
 from tests.kit.journalled import trajectory_of, write
 

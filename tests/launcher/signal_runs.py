@@ -185,7 +185,7 @@ def exiting(child: int) -> bool:
 
 def judged(command: Sequence[str], code: int | None, number: signal.Signals, folder: Path) -> list[str]:
     """Return what is wrong with the exit code, the weights, the journal or the summary."""
-    from orl_rollout.journal.journal import read_journal
+    from orl_rollout.episodes.journal import read_journal
     from transformers import AutoModelForCausalLM
 
     faults: list[str] = []

@@ -15,8 +15,8 @@ from orl_core.trajectory import Generation, Trajectory, Turn
 from orl_launcher.export.conversations import ChatRow, rows_of
 from orl_launcher.export.files import FORMATS, write
 from orl_launcher.main import main
-from orl_rollout.journal.journal import read_journal
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
+from orl_rollout.episodes.journal import read_journal
 
 from tests.kit.journalled import entry_of, trajectory_of
 from tests.kit.journalled import write as write_journal

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from orl_launcher.main import main
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 
 from tests.kit.serving import engine, free_port
 from tests.kit.tokenizers import build, template

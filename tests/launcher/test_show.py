@@ -26,8 +26,8 @@ from orl_launcher.view.progress import following
 from orl_launcher.view.report import examples_of, write_report
 from orl_launcher.view.tables import BARS, episode_view, episodes_table, sparkline
 from orl_launcher.view.wording import duration, number
-from orl_rollout.journal.frames import frame
-from orl_rollout.journal.journal import Entry, encode_entry, read_journal
+from orl_rollout.episodes.frames import frame
+from orl_rollout.episodes.journal import Entry, encode_entry, read_journal
 from orl_rollout.run_folder import metrics_log, recoveries
 from orl_rollout.run_folder.record import read_record
 from orl_rollout.run_folder.recoveries import Recovery

@@ -30,7 +30,8 @@ from orl_launcher.view.episode import episode_rows
 from orl_launcher.view.html import page
 from orl_launcher.view.tables import episode_view
 from orl_launcher.view.terminal import Terminal
-from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.loop.session import Session
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.transport import RemoteFailure
@@ -38,8 +39,6 @@ from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
-from orl_rollout.secrets.secrets import Scrubber
-from orl_rollout.upload.events import events_of
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_trl.training.rollouts import columns_of
 
@@ -57,8 +56,8 @@ PLACES = ("opening", "result", "two blocks", "two turns", "fault", "long fault",
 
 
 class Sessions:
-    def __init__(self, place: str, echo: str, scrubber: Scrubber) -> None:
-        self.place, self.echo, self.scrubber = place, echo, scrubber
+    def __init__(self, place: str, echo: str) -> None:
+        self.place, self.echo = place, echo
 
     def session(self, task: Task) -> Session:
         del task
@@ -78,8 +77,8 @@ class Sessions:
 
     def fault(self) -> SessionError:
         """Return the environment's own failure as it is shown; the value stands at the cut of a line."""
-        before = "x" * (990 if self.place == "long fault" else 1)
-        with pytest.raises(SessionError) as caught, as_session_error("calling tool `act`", self.scrubber):
+        before = "x" * (1_930 if self.place == "long fault" else 1)
+        with pytest.raises(SessionError) as caught, as_session_error("calling tool `act`"):
             raise RemoteFailure(f"{before} {self.echo}")
         return caught.value
 
@@ -120,11 +119,11 @@ def sinks(outcome: Outcome, config: RunConfig, folder: Path) -> dict[str, str]:
 
 
 async def played(place: str, echo: str, config: RunConfig, folder: Path) -> Outcome:
-    with Journal(folder, config) as journal:
+    with Journal(folder) as journal:
         runtime = Runtime(
             config,
             renderer=RENDERER,
-            client=Sessions(place, echo, Scrubber.of(config)),
+            client=Sessions(place, echo),
             breaker=CircuitBreaker(max_error_rate=1.0, group_size=1),
             journal=journal,
         )
@@ -145,9 +144,8 @@ def test_an_echo_reaches_no_sink(value: str, form: str, place: str) -> None:
     finally:
         logging.getLogger("orl").removeHandler(handler)
     assert not outcome.trajectory.trainable
-    if place not in ("fault", "long fault", "bug"):  # those hold the error alone, scrubbed before it was one
-        assert outcome.trajectory.contains_secret
-        assert outcome.datums == ()
+    assert outcome.trajectory.contains_secret
+    assert outcome.datums == ()
     lines = [line for line in value.splitlines() if len(line) > 12]
     told = {echo, json.dumps(echo)[1:-1], value, *lines, base64.b64encode(value.encode()).decode().strip("=")[:-2]}
     for sink, text in found.items():

@@ -17,7 +17,7 @@ from orl_core.errors import SessionError, SessionTimeout
 from orl_core.messages import ToolResult
 from orl_core.task import Task
 from orl_core.trajectory import StopReason
-from orl_rollout.journal.journal import Journal, read_journal
+from orl_rollout.episodes.journal import Journal, read_journal
 from orl_rollout.loop.session import SessionLost
 from orl_rollout.results.metrics import metrics_of, stats_of
 from orl_rollout.results.outcome import Outcome
@@ -64,7 +64,7 @@ def play(faults: list[tuple[int, Fault] | None], stopped: Any = lambda: False, *
 
     async def main() -> Played:
         breaker = CircuitBreaker(max_error_rate=1.0, group_size=1)
-        with tempfile.TemporaryDirectory() as folder, Journal(folder, config) as journal:
+        with tempfile.TemporaryDirectory() as folder, Journal(folder) as journal:
             runtime = Runtime(config, renderer=RENDERER, client=world, breaker=breaker, journal=journal)
             engine = ScriptedEngine([calling("act")] * 2 * CALLS)
             outcome = await runtime.play(RolloutRequest(task=TASK, rollout_id="k"), engine, stopped=stopped)

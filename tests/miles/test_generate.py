@@ -19,7 +19,7 @@ from orl_core.errors import ConfigError, RunAborted
 from orl_launcher.view.pieces import load_decoder
 from orl_miles.generate import RunEnded, generate
 from orl_miles.hooks import has_signal, log_eval, log_rollout, post_process, reward
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.kit.saved import saved

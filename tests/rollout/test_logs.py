@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.logs import keep_out, logger_of, shown
-from orl_rollout.secrets.secrets import Scrubber
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"

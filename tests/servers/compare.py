@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from orl_core.messages import ToolCall, text_of
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

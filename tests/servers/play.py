@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 from orl_core.datum import to_data
 from orl_launcher.main import main as orl
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 from transformers import PreTrainedTokenizerFast
 
 from tests.kit.serving import engine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_rollout.journal.journal import Journal
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import RolloutRequest, Runtime
@@ -31,7 +31,7 @@ async def played(tmp_path: Path) -> Path:
     with (
         log.open("a") as lines,
         envs.serve(envs.Echo, envs.Failing, wrap=lambda app: Logged(app, lines)) as served,
-        Journal(tmp_path, config_of("Echo", served.url)) as journal,
+        Journal(tmp_path) as journal,
     ):
         for name, actions in (
             ("Echo", [("finish",)]),

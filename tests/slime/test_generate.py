@@ -16,7 +16,7 @@ from orl_core.errors import ConfigError, OrlError, RunAborted
 from orl_core.task import Task
 from orl_core.trajectory import StopReason, Trajectory
 from orl_launcher.view.pieces import load_decoder
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.run_folder import turn_count
 from orl_slime.generate import generate

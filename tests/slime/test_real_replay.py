@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 from orl_testing import Fault, FaultKind
 
 from tests.slime import episode

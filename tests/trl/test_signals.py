@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 from orl_trl.training.training_run import train
 from orl_trl.training.whole_checkpoints import WholeCheckpoints
 from transformers import AutoModelForCausalLM

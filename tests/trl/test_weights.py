@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 import torch
 from orl_core.errors import EngineError
-from orl_rollout.signals.interrupt import on_thread
+from orl_rollout.edge.interrupt import on_thread
 from orl_trl.engine.sglang_control import SglangControl
 from orl_trl.engine.weights import WeightSender, buckets, named_as_saved
 from safetensors.torch import load_file

@@ -5,7 +5,7 @@ import base64
 import json
 
 import pytest
-from orl_core.errors import ConfigError, SessionError
+from orl_core.errors import ConfigError
 from orl_core.messages import ToolCall, text_of
 from orl_rollout.openreward import OpenRewardClient
 from orl_testing import environments as envs
@@ -50,22 +50,10 @@ async def test_without_a_key_the_platform_is_not_asked():
             pass
 
 
-async def test_secrets_reach_their_environment_and_no_error_text(gallery, monkeypatch):
+async def test_secrets_reach_their_environment(gallery, monkeypatch):
     monkeypatch.setenv("WEATHER_KEY", "sunny-and-secret")
     async with Playing("Telltale", gallery.url, secrets={"weather_key": None}) as play:
         assert "sunny-and-secret" in text_of((await play.call("tell", text="weather_key")).content)
-        with pytest.raises(SessionError, match=r"key \[secret\] refused") as caught:
-            await play.call("fail", text="weather_key")
-    assert caught.value.__cause__ is None
-
-
-async def test_an_environment_whose_tools_tell_a_secret_is_not_played(gallery, monkeypatch):
-    before = gallery.sessions
-    monkeypatch.setenv("PASSPHRASE", "Say the text again")  # as the description of Echo's tool has it
-    with pytest.raises(SessionError, match="a secret stands in its list of tools"):
-        async with Playing("Echo", gallery.url, secrets={"passphrase": None}):
-            pass
-    assert gallery.sessions == before
 
 
 async def test_a_secret_without_a_value_is_not_sent(gallery, monkeypatch):

@@ -166,9 +166,9 @@ def config_of(arguments: argparse.Namespace, bare: dict[str, Any] | None = None)
     from orl_core.config.agent import LOOPS_OWN
     from orl_core.config.load import config_without_file
     from orl_core.limits import Budgets
+    from orl_rollout.edge.secrets import Scrubber, refuse_repeats
     from orl_rollout.logs import keep_out
     from orl_rollout.run_folder.config_file import dated
-    from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
 
     options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
     if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
@@ -190,8 +190,8 @@ def named(config: RunConfig, launch: str) -> RunConfig:
     Raises:
         ConfigError: OPENREWARD_RUN_NAME holds a secret's value.
     """
+    from orl_rollout.edge.secrets import refuse_repeats
     from orl_rollout.run_folder import config_file
-    from orl_rollout.secrets.secrets import refuse_repeats
 
     config = config_file.named(config, launch)
     refuse_repeats(config)

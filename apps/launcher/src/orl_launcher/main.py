@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(words: list[str]) -> int:
-    from orl_rollout.signals import interrupt
+    from orl_rollout.edge import interrupt
 
     from orl_launcher import cli
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 from orl_core.errors import ConfigError, SessionError, boundary
 from orl_core.text import did_you_mean
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 
 from orl_launcher import cli
 from orl_launcher.installation import to_install

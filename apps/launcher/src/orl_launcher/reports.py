@@ -20,7 +20,7 @@ from orl_launcher.export.conversations import ChatRow
 if TYPE_CHECKING:
     import argparse
 
-    from orl_rollout.journal.journal import Entry
+    from orl_rollout.episodes.journal import Entry
 
 
 Verdict = Literal["won", "lost", "error"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.record import Record, read_record
 
 

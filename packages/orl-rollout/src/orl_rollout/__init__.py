@@ -7,15 +7,12 @@ below are internal:
     sglang      SGLang behind the Engine protocol
     openreward  OpenReward behind the Session protocol
     results     a trajectory with its reward and data, metrics of a batch
-    episodes    an episode as a conversation
-    journal     every trajectory on disk; upload sends them to OpenReward
+    episodes    the journal, every trajectory on disk, and its upload to OpenReward
     tasks       prepare and read tasks.jsonl
     run_folder  the files of a run: what a trainer is handed, what it writes, what reports read
     runtime     many rollouts at once: play, judge, record, count; scores of a group
     tokenizer   a Hugging Face tokenizer for the renderer
-    secrets     values and where they come from, and scrubbing their echoes
-    signals     SIGINT, SIGTERM and SIGHUP, never lost; child processes that end with this one
-    http        HTTP to one origin, with bounded answers
+    edge        what touches network, process and disk: http, retry, secrets, files, interrupt, children
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orl_rollout.journal.journal import Entry, Journal, read_journal
+    from orl_rollout.episodes.journal import Entry, Journal, read_journal
     from orl_rollout.loop.engine import Engine
     from orl_rollout.loop.loop import rollout
     from orl_rollout.loop.session import Opening, Overloaded, Session, SessionLost
@@ -70,7 +67,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "journal.journal": "Entry Journal read_journal",
+    "episodes.journal": "Entry Journal read_journal",
     "loop.engine": "Engine",
     "loop.loop": "rollout",
     "loop.session": "Opening Overloaded Session SessionLost",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from orl_core.text import visible
 
 if TYPE_CHECKING:
-    from orl_rollout.secrets.secrets import Scrubber
+    from orl_rollout.edge.secrets import Scrubber
 
 
 QUIET_SECONDS = 60.0  # after a warning of `Sparing`

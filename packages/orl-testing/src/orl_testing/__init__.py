@@ -4,7 +4,6 @@ from orl_testing.proxy import Mishap, MishapKind, Proxy
 from orl_testing.scripted import ScriptedEngine, ScriptedSession
 from orl_testing.sglang.faults import Fault, FaultKind, seeded_faults
 from orl_testing.sglang.model import logprobs_of
-from orl_testing.sglang.scheduler import Pace
 from orl_testing.sglang.server import Recorded, SglangServer
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "FaultKind",
     "Mishap",
     "MishapKind",
-    "Pace",
     "Proxy",
     "Recorded",
     "ScriptedEngine",

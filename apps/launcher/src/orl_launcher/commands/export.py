@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from orl_core.errors import OrlError, boundary
-from orl_rollout.journal.journal import read_journal
+from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.record import journal_of
 
 from orl_launcher import cli

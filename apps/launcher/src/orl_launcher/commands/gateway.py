@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
 from orl_core.errors import ConfigError
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import with_model
@@ -74,9 +74,9 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes, which is the normal end."""
+    from orl_rollout.edge.secrets import Scrubber
     from orl_rollout.logs import keep_out
     from orl_rollout.run_folder.contract import GatewayAddress
-    from orl_rollout.secrets.secrets import Scrubber
 
     from orl_launcher.doctor.engine import check_answers
 

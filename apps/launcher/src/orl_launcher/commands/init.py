@@ -65,7 +65,7 @@ def _environment(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and check it. Return doctor's exit code."""
-    from orl_rollout.signals import interrupt
+    from orl_rollout.edge import interrupt
 
     from orl_launcher.commands import doctor
     from orl_launcher.init.write import PLAYED_BY_TINY, config_text, schema_for, write_config
@@ -120,7 +120,7 @@ def _named(arguments: argparse.Namespace) -> Survey:
     """Ask OpenReward, or the playground, which is served meanwhile."""
     from msgspec import structs
     from orl_core.config import decode_config
-    from orl_rollout.signals import interrupt
+    from orl_rollout.edge import interrupt
 
     from orl_launcher.init.survey import survey
 

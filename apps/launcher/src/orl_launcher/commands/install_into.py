@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from orl_core.errors import ConfigError
-from orl_rollout.signals import children
+from orl_rollout.edge import children
 
 from orl_launcher import cli
 from orl_launcher.installation import source_of, write_wheel

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _prepare(arguments: argparse.Namespace) -> PreparedTasks:
-    from orl_rollout.signals import interrupt
+    from orl_rollout.edge import interrupt
     from orl_rollout.tasks.prepare import TRAINING, prepare
 
     given = cli.config_of(arguments)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, cast
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
 from orl_core.text import visible
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.results.metrics import RolloutStats, evaluation_metrics, stats_of
 from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end
-from orl_rollout.secrets.secrets import Scrubber
-from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import refuse_missing, with_model

@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import structs
 from orl_core.errors import OrlError, boundary
-from orl_rollout.journal.journal import Entry, journal_files, read_journal
+from orl_rollout.episodes.journal import Entry, journal_files, read_journal
 from orl_rollout.run_folder.record import Record, journal_of, read_record
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 

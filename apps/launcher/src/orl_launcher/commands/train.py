@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from orl_core.config import Backend
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError, OrlError
+from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.summary import note_interruption
-from orl_rollout.signals import interrupt
 
 from orl_launcher import cli, trainer_options
 from orl_launcher.checkpoints import refuse_missing, with_model
@@ -105,7 +105,7 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also an interrupted run. A run of which no rollout could train has failed."""
-    from orl_rollout.secrets.secrets import refuse_in_words
+    from orl_rollout.edge.secrets import refuse_in_words
 
     from orl_launcher.untrained import trained_nothing
 

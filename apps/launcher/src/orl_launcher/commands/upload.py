@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from orl_core.config import load_config
 from orl_core.errors import ConfigError, OrlError
+from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.record import has_journal
-from orl_rollout.signals import interrupt
 
 from orl_launcher import cli
 from orl_launcher.hints import invocation
@@ -42,7 +42,7 @@ def parser() -> cli.Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Upload, and print the counts."""
-    from orl_rollout.upload.uploader import uploads
+    from orl_rollout.episodes.uploader import uploads
 
     config = reachable(load_config(arguments.run / "config.json", arguments.overrides))
     folder = Path(config.rollout.journal or arguments.run)
@@ -56,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def send_rest(config: RunConfig, folder: Path) -> None:
     """Send what the trainer of the run in `folder` left over, in REST_SECONDS at most; after a signal only say how."""
-    from orl_rollout.upload.progress import unsent
-    from orl_rollout.upload.uploader import uploads
+    from orl_rollout.episodes.progress import unsent
+    from orl_rollout.episodes.uploader import uploads
 
     config, console = reachable(config), cli.console()
     journal = Path(config.rollout.journal or folder)
@@ -80,7 +80,7 @@ def send_rest(config: RunConfig, folder: Path) -> None:
 
 def _send(journal: Path, config: RunConfig, seconds: float) -> bool:
     """Send the rollouts of a journal, and print the counts. Return whether all were sent."""
-    from orl_rollout.upload.uploader import Uploader
+    from orl_rollout.episodes.uploader import Uploader
 
     uploader = Uploader(journal, config)
     finished = False

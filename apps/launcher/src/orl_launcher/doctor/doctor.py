@@ -12,7 +12,7 @@ from contextlib import suppress
 from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError
-from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.edge.secrets import Scrubber
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import refuse_missing, with_model

@@ -16,8 +16,7 @@ import msgspec
 from orl_core.config import RunConfig
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import EngineError, boundary
-from orl_rollout.http import safe_json
-from orl_rollout.http.client import HttpClient, UnsafeAnswer, read
+from orl_rollout.edge.http import HttpClient, UnsafeAnswer, decode, read
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 
 from orl_launcher.doctor.report import Report, Verdict
@@ -89,7 +88,7 @@ async def _fields_of(http: HttpClient, *names: str) -> dict[str, Any]:
             if answer.status == 200:
                 body = await read(answer, ANSWER_BYTES)
                 with suppress(UnsafeAnswer, ValueError, msgspec.ValidationError):
-                    found |= msgspec.convert(safe_json.decode(body), dict[str, Any])
+                    found |= msgspec.convert(decode(body), dict[str, Any])
     return found
 
 

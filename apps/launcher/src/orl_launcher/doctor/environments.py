@@ -12,6 +12,7 @@ from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, SessionError
 from orl_core.messages import Message, ToolSpec
+from orl_rollout.edge.secrets import ENCODED, PLATFORM_KEY, SHORTEST, SecretEntry, all_entries, api_key, unset
 from orl_rollout.loop.session import Opening
 from orl_rollout.loop.tool_check import Toolbox
 from orl_rollout.openreward import OpenRewardClient
@@ -19,8 +20,6 @@ from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.required_secrets import required_secrets
 from orl_rollout.run_folder.environments import refuse_other_build
-from orl_rollout.secrets.entries import SecretEntry, all_entries, unset
-from orl_rollout.secrets.secrets import ENCODED, PLATFORM_KEY, SHORTEST, api_key
 
 from orl_launcher.doctor.report import Report, Stage, Verdict
 from orl_launcher.playground import served_here
@@ -91,7 +90,7 @@ async def _visit(page: Report, config: RunConfig, name: str, stage: Stage) -> Op
     environment = config.environments[name]
     async with OpenRewardClient(config) as client:
         stage.words = ""  # until the server's first answer
-        with as_session_error(f"asking {name} what it serves", client.scrubber):
+        with as_session_error(f"asking {name} what it serves"):
             remote = await client.environment(name)
             stated = await remote.version() if environment.version else None
         refuse_other_build(name, config, stated)

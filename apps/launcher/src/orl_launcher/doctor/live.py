@@ -20,15 +20,17 @@ from orl_core.config import RunConfig
 from orl_core.errors import OrlError
 from orl_core.messages import Action, Message, ToolCall, ToolResult
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory, Turn
-from orl_rollout.journal.journal import Entry
+from orl_rollout.edge.http import HttpClient
+from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.journal import Entry
+from orl_rollout.episodes.sender import post
+from orl_rollout.episodes.uploader import uploads
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import list_tasks, open_listing
+from orl_rollout.openreward.sdk import api_url
 from orl_rollout.run_folder.environments import refuse_other_build
-from orl_rollout.secrets.secrets import Scrubber
-from orl_rollout.upload.events import events_of
-from orl_rollout.upload.sender import Delivery, Stop
-from orl_rollout.upload.uploader import uploads
 
 from orl_launcher import cli
 from orl_launcher.doctor.report import Report, Stage, Verdict
@@ -67,7 +69,7 @@ def _try(page: Report, config: RunConfig, name: str) -> None:
         page.say(Verdict.FAILED, f"{name}: {fault}")
         episode = None
     if episode and page.attempt("upload", lambda: uploads(config, name)):
-        status = page.attempt("upload", lambda: _upload(page, config, episode, heard), stage=Stage("uploading"))
+        status = page.await_("upload", lambda: _upload(page, config, episode, heard), stage=Stage("uploading"))
         if status is not None:
             page.say(Verdict.OK if status < 300 else Verdict.FAILED, f"upload: the platform answers HTTP {status}")
     else:
@@ -81,7 +83,7 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str], st
     environment = config.environment(name)
     place = "OpenReward" if environment.base_url is None else "its own server"
     async with OpenRewardClient(config, traces=[_trace(heard)]) as client:
-        with as_session_error(f"asking {name} for its version", client.scrubber):
+        with as_session_error(f"asking {name} for its version"):
             stated = await (await client.environment(name)).version()
         heard.append(f"{name} at {place}: openreward {stated.version}, build {stated.build_sha}")
         refuse_other_build(name, config, stated)
@@ -115,21 +117,13 @@ async def _play(page: Report, config: RunConfig, name: str, heard: list[str], st
     )
 
 
-def _upload(page: Report, config: RunConfig, episode: Trajectory, heard: list[str]) -> int:
+async def _upload(page: Report, config: RunConfig, episode: Trajectory, heard: list[str]) -> int:
     """Upload the episode as a run does. Return the last status."""
     entry = Entry(key=episode.job.rollout_id, time=time.time(), reward=0.0, success=False, trajectory=episode)
     events = page.scrubber.scrub_in(list(events_of(entry, structs.replace(config, openreward_run_name=RUN))))
-    stop = Stop()
-    stop.within(page.seconds / 2)
-    delivery = Delivery(stop, page.scrubber, [_trace(heard)])
-    try:
-        for batch in (events[:1], events[1:]):  # a rollout's start is sent alone
-            status = delivery.post(msgspec.json.encode({"events": batch}))
-            if status >= 300:
-                break
-        return status
-    finally:
-        delivery.hang_up()
+    async with HttpClient(api_url(), traces=[_trace(heard)]) as http:
+        status = await post(http, msgspec.json.encode({"events": events[:1]}))  # a rollout's start is sent alone
+        return status if status >= 300 else await post(http, msgspec.json.encode({"events": events[1:]}))
 
 
 def _trace(heard: list[str]) -> aiohttp.TraceConfig:

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from orl_core.errors import OrlError, boundary
 from orl_core.text import visible
-from orl_rollout.secrets.secrets import Scrubber
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.secrets import Scrubber
 from rich.console import Console
 from rich.text import Text
 

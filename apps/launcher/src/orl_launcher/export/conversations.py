@@ -17,7 +17,7 @@ from orl_core.text import clean, map_strings
 from orl_core.tools.format import for_chat_template
 from orl_core.trajectory import Trajectory
 from orl_rollout.episodes.conversation import conversation
-from orl_rollout.journal.journal import Entry
+from orl_rollout.episodes.journal import Entry
 
 
 class Function(Struct, frozen=True, kw_only=True):

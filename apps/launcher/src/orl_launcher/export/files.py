@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 from orl_core.errors import ConfigError
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 
 from orl_launcher.export.conversations import ChatRow
 from orl_launcher.installation import to_install

@@ -12,14 +12,13 @@ from msgspec import Struct
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError, SessionError, SessionUnavailable
 from orl_core.messages import text_of
+from orl_rollout.edge.secrets import PLATFORM_KEY, Scrubber, all_entries, api_key
 from orl_rollout.loop.session import Opening
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.faults import as_session_error
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
 from orl_rollout.openreward.required_secrets import required_secrets, usual_hosts
 from orl_rollout.openreward.served import served_at
-from orl_rollout.secrets.entries import all_entries
-from orl_rollout.secrets.secrets import PLATFORM_KEY, Scrubber, api_key
 
 ORGANISATION = "local"  # of environments at an address, whose servers know no organisation
 
@@ -49,7 +48,7 @@ async def name_at(url: str, variant: str | None, *, seconds: float) -> str:
         SessionError: it cannot be reached within `seconds`.
     """
     try:
-        with as_session_error(f"asking {url} what it serves", Scrubber(())):
+        with as_session_error(f"asking {url} what it serves"):
             async with asyncio.timeout(seconds):
                 served = await served_at(url)
     except SessionUnavailable as exc:
@@ -82,7 +81,7 @@ async def survey(name: str, base_url: str | None, *, on_platform: bool, seconds:
     kept_back = [entry.name for entry in entries if not entry.value or entry.name in hostless]
     config = _config(name, base_url, [secret for secret in needed if secret not in kept_back])
     async with OpenRewardClient(config) as client:
-        with as_session_error(f"asking {name} what it serves", client.scrubber):
+        with as_session_error(f"asking {name} what it serves"):
             async with asyncio.timeout(seconds):
                 splits = await (await client.environment(name)).list_splits()
         listings = [await open_listing(client, name, split) for split in splits]
@@ -93,7 +92,7 @@ async def survey(name: str, base_url: str | None, *, on_platform: bool, seconds:
         if not kept_back:
             opening, fault = await _opening(client, full[0], seconds)
         shown = [text_of(message.content) for message in opening.messages] if opening else []
-        prompt = client.scrubber.scrub("\n".join(shown))
+        prompt = Scrubber.of(config).scrub("\n".join(shown))
     return Survey(
         name=name,
         base_url=None if base_url is None else base_url.rstrip("/"),
@@ -117,7 +116,7 @@ async def _opening(client: OpenRewardClient, listing: TaskListing, seconds: floa
         (task,) = [task async for task in list_tasks(client, listing, [0])]
         session = client.session(task)
         try:
-            with as_session_error("opening a session", client.scrubber):
+            with as_session_error("opening a session"):
                 async with asyncio.timeout(seconds):
                     return await session.open(task), ""
         finally:

@@ -11,7 +11,7 @@ from orl_core.datum import loss_mask_of
 from orl_core.messages import ParseFailure, ToolCall, ToolResult, text_of
 from orl_core.text import visible
 from orl_core.trajectory import ROOT, Trajectory, Turn
-from orl_rollout.journal.journal import Entry
+from orl_rollout.episodes.journal import Entry
 
 from orl_launcher.reports import row_of
 from orl_launcher.view.pieces import Decoder, Piece, pieces_of

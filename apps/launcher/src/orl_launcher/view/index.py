@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.journal.frames import Frame, read_frames
-from orl_rollout.journal.journal import Entry, decode_entry, journal_files
+from orl_rollout.episodes.frames import Frame, read_frames
+from orl_rollout.episodes.journal import Entry, decode_entry, journal_files
 from orl_rollout.logs import logger_of
 
 from orl_launcher.reports import EpisodeRow, row_of

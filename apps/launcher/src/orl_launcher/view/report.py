@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Struct
-from orl_rollout.bounded_files import replace
-from orl_rollout.journal.journal import Entry, read_journal
+from orl_rollout.edge.files import replace
+from orl_rollout.episodes.journal import Entry, read_journal
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from orl_rollout.run_folder.record import Record, read_record
 

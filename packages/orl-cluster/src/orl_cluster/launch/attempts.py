@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError, boundary
+from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.run_folder import metrics_log, recoveries, turn_count
 from orl_rollout.run_folder.checkpoint import note_saved
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.recoveries import Recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
-from orl_rollout.signals import interrupt
 
 from orl_cluster.launch import process, recovery
 from orl_cluster.launch.argv import value_of

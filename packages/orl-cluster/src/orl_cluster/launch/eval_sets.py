@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 from orl_core.task import Task, row_of
-from orl_rollout.bounded_files import replace
+from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.tasks.file import read_tasks
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
-from orl_rollout.signals import children
+from orl_rollout.edge import children
 
 VARIABLE = "ORL_TRAINER_PYTHON"
 FIND_SECONDS = 60.0

@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
+from orl_rollout.edge.secrets import unset_in
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
-from orl_rollout.secrets.entries import unset_in
 
 from orl_cluster.launch import preflight, probe
 from orl_cluster.launch.argv import shell_text, without

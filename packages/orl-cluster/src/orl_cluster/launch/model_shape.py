@@ -9,7 +9,7 @@ from pathlib import Path
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
-from orl_rollout.signals import children
+from orl_rollout.edge import children
 
 from orl_cluster.launch.layout import Installation
 from orl_cluster.launch.trainer_defaults import MODEL

@@ -26,13 +26,12 @@ from msgspec import Struct, field
 from orl_core.config import decode_config
 from orl_core.errors import ConfigError, OrlError, boundary
 from orl_core.text import did_you_mean
-from orl_rollout.bounded_files import read_whole
+from orl_rollout.edge import children
 from orl_rollout.functions import find_modules_in
 from orl_rollout.gpus import Gpu, count_gpus, gpu_memory
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER
 from orl_rollout.runtime.player import load_player
-from orl_rollout.signals import children
 
 from orl_cluster.launch.argv import names_in, value_of
 
@@ -100,7 +99,7 @@ def answer_of(
         except OSError as exc:
             raise ConfigError(str(exc)) from exc
         if file.is_file():
-            return read_whole(file)
+            return file.read_bytes()
     raise ConfigError((asked.stderr.strip().splitlines() or ["no message"])[-1])
 
 

@@ -28,9 +28,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 from orl_core.errors import ConfigError, OrlError
+from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.process import free_port, running
-from orl_rollout.signals import interrupt
 
 from orl_cluster.launch import nodes
 from orl_cluster.launch.ray_address import ADDRESS, NONE, OWN_FOLDER, PORT, ray_address

@@ -11,8 +11,8 @@ from collections.abc import Container, Mapping
 from msgspec import Struct, field
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
+from orl_rollout.edge.secrets import SecretEntry, entries_of
 from orl_rollout.run_folder.tracking import WANDB_KEY
-from orl_rollout.secrets.entries import SecretEntry, entries_of
 
 PLATFORM = "OPENREWARD_API_KEY"
 

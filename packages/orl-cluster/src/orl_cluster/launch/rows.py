@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
-from orl_rollout.bounded_files import read_lines
+from orl_rollout.edge.files import read_lines
 from orl_rollout.tasks.file import metadata_in, task_in
 
 from orl_cluster.launch.argv import value_of

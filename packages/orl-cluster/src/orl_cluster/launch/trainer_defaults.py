@@ -14,8 +14,8 @@ from msgspec import structs
 from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
+from orl_rollout.edge.secrets import refuse_in_words
 from orl_rollout.run_folder.checkpoint import trained_number
-from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.estimators import OPTION
 from orl_cluster.launch.argv import Options, number, option_name, without

@@ -21,7 +21,7 @@ from typing import IO
 from orl_core.config import AgentConfig
 from orl_core.config.agent import MARK
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.signals import children, interrupt
+from orl_rollout.edge import children, interrupt
 
 INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ"),

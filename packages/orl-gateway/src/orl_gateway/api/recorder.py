@@ -27,7 +27,9 @@ from orl_core.messages import ToolCall, ToolResult
 from orl_core.render import Renderer
 from orl_core.task import Task
 from orl_core.trajectory import RolloutSpec, StopReason
-from orl_rollout.journal.journal import Journal
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.secrets import Scrubber
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Opening
 from orl_rollout.results.outcome import Outcome, outcome_of
@@ -37,7 +39,6 @@ from orl_rollout.run_folder.contract import GatewayAddress
 from orl_rollout.runtime.runtime import check_renderer
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
-from orl_rollout.signals import interrupt
 
 from orl_gateway.api.gateway import Gateway, key_of, read_whole
 from orl_gateway.dialects import RequestRefused
@@ -105,6 +106,7 @@ class Recorder:
         self._engine = engine
         self.journal = journal
         self._reward = load_reward(config)
+        self._scrubber = Scrubber.of(config)
         (self._name,) = config.environments
         self._sessions: dict[str, _Recorded] = {}
         self._ended: dict[tuple[str, str], asyncio.Future[dict[str, Any]]] = {}  # by token and id, the newest ones
@@ -199,7 +201,7 @@ class Recorder:
         )
         try:
             if episode.asked:
-                outcome = await self.journal.record(outcome)
+                await self.journal.record(outcome)
             session.outcome.set_result(outcome)
             told.set_result(_told(outcome))  # without the trajectory, which may be large
         except OrlError as exc:

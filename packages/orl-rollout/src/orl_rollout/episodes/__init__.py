@@ -1,1 +1,1 @@
-"""Episodes after they were played: what was said in one, for whoever reads, sends or compares it."""
+"""Recorded episodes: every trajectory on disk before it counts, as events of OpenReward, and their upload."""

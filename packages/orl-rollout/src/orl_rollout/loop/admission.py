@@ -15,7 +15,6 @@ import asyncio
 import heapq
 import itertools
 import math
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -24,6 +23,7 @@ from orl_core.config import RolloutConfig
 from orl_core.messages import ToolCall, ToolResult
 from orl_core.task import Task
 
+from orl_rollout.edge.retry import backoff
 from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.loop.session import Opening, Overloaded, Session, SessionLost, Unserved
 
@@ -118,7 +118,7 @@ class Ticket:
         self._burst = 0
         self._let_in = 0.0
         self._refusal: Unserved | None = None
-        self._refusals = 0
+        self._pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._lost: set[str] = set()  # faults since a session last opened
         self._lost_since = 0.0
         self.waited = 0.0
@@ -153,7 +153,7 @@ class Ticket:
     def opened(self) -> None:
         """Note that the server took the session."""
         self._limiter.answered = True
-        self._lost, self._refusals, self.waited = set(), 0, 0.0
+        self._lost, self._pauses, self.waited = set(), backoff(FIRST_PAUSE, LONGEST_PAUSE), 0.0
         self._limiter.grow()
 
     def overloaded(self) -> None:
@@ -187,10 +187,7 @@ class Ticket:
         if isinstance(refusal, SessionLost):
             limiter.warnings.warn(f"{refusal}: rollouts of {limiter.name} wait for up to {patience:g} s")
         wish = min(refusal.retry_after or 0.0, LONGEST_WISH)
-        longest = min(FIRST_PAUSE * 2**self._refusals, LONGEST_PAUSE)
-        pause = wish + random.uniform(longest / 2, longest)  # noqa: S311 - no secret is drawn
-        pause = min(pause, patience - self.waited)
-        self._refusals += 1
+        pause = min(wish + next(self._pauses), patience - self.waited)
         self.waited += pause
         while pause > 0 and not stopped():
             await asyncio.sleep(min(pause, BLINK))

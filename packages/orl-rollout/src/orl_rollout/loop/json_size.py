@@ -1,50 +1,43 @@
-"""The size of a JSON value that comes from outside, counted before anything else is done with it.
-
-A value counts as one, a text as one for each 64 characters. It knows nothing of what the value means.
-"""
+"""The size of a JSON value that comes from outside, measured before anything else is done with it."""
 
 from __future__ import annotations
 
-from typing import cast
+import json
+from typing import Any, cast
 
-MOST_SIZE = 50_000  # values, and each 64 characters of a text
+MOST_SIZE = 4 << 20  # characters of JSON
 MOST_LEVELS = 64  # of nesting: at 50,000 levels jsonschema-rs ends the process
-MOST_BITS = 14_000  # of a number: Python refuses to print 4,300 digits
-UNIT = 64  # characters of a text that count as one value
 
 
 class TooLarge(ValueError):
-    """A JSON value has too many values or levels to be looked at."""
+    """A JSON value is too large or nested too deep to be looked at."""
 
 
 def size_of(value: object, most: int = MOST_SIZE) -> int:
-    """Return the size of a JSON value.
+    """Return how many characters of JSON a value takes.
 
     Raises:
-        TooLarge: it is larger than `most`, or nested deeper than MOST_LEVELS.
+        TooLarge: they are more than `most`, it is nested deeper than MOST_LEVELS, or a number has too many digits.
     """
-    size = _size(value, most, 0)
-    if size > most:
-        raise TooLarge(f"larger than {MOST_SIZE:,} values, where {UNIT} characters count as one")
-    return size
-
-
-def _size(value: object, most: int, level: int) -> int:
-    """Return the size of `value`, or any number above `most` once it is above."""
-    if isinstance(value, str):
-        return 1 + len(value) // UNIT
-    if isinstance(value, int) and value.bit_length() > MOST_BITS:
-        raise TooLarge(f"not to be read: a number of more than {MOST_BITS:,} bits")
-    if not isinstance(value, dict | list | tuple):
-        return 1
-    if level == MOST_LEVELS:
+    if levels_of(value) > MOST_LEVELS:
         raise TooLarge(f"nested deeper than {MOST_LEVELS} levels")
-    container = cast("dict[object, object] | list[object] | tuple[object, ...]", value)
-    size = 1 + len(container)
-    keys, members = (container, container.values()) if isinstance(container, dict) else ((), container)
-    size += sum(len(key) // UNIT for key in keys if isinstance(key, str))
-    for member in members:
-        if size > most:
-            break
-        size += _size(member, most - size, level + 1)
+    try:
+        size = len(json.dumps(value))
+    except ValueError as exc:  # Python refuses to print 4,300 digits
+        raise TooLarge(f"not to be read: {exc}") from exc
+    if size > most:
+        raise TooLarge(f"larger than {MOST_SIZE:,} characters")
     return size
+
+
+def levels_of(value: object, most: int = MOST_LEVELS + 1) -> int:
+    """Return how deep a JSON value is nested, 0 for a text or a number. No more than `most` levels are counted."""
+    members = members_of(value) if most else []
+    return 1 + max((levels_of(member, most - 1) for member in members), default=0) if members else 0
+
+
+def members_of(value: Any) -> list[Any]:
+    """Return the members of an object or an array; none of anything else."""
+    if isinstance(value, dict):
+        return list(cast("dict[str, Any]", value).values())
+    return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else []

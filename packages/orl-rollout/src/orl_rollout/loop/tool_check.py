@@ -21,7 +21,7 @@ MOST_CALLS = 32  # in one action; what follows is answered by one failure
 MOST_TOOLS = 1_000
 LONGEST_NAMES = 2_000  # characters of the tools' names in one message
 LONGEST_LINE = 500  # characters of an answer, and of what is wrong with a schema
-INLINE_SIZE = 1_000  # of tools made ready, and of an action's arguments checked, on the event loop: about 4 ms
+INLINE_SIZE = 8_000  # of tools made ready, and of an action's arguments checked, on the event loop: about 4 ms
 CACHED_CHARACTERS = 1 << 14  # of a schema that is kept for other episodes
 
 

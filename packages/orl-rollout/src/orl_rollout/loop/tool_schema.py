@@ -14,6 +14,8 @@ import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind
 from orl_core.text import clean, map_strings
 
+from orl_rollout.loop.json_size import levels_of, members_of
+
 LONGEST_GIVEN = 80  # characters of what was given, in an answer to a wrong call
 MOST_ALTERNATIVES = 4096  # of all levels together, that are compared to say what is wrong
 _GIVEN = "\0"  # stands for the given value in a message
@@ -43,7 +45,7 @@ class Schema:
         if self._validator.is_valid(given):
             return ""
         # A schema that refers to itself compares alternatives ** levels of them: a day for a deep expression.
-        if self._alternatives ** _levels(given) > MOST_ALTERNATIVES:
+        if self._alternatives ** levels_of(given) > MOST_ALTERNATIVES:
             return "at $: they fit none of the alternatives of the tool's schema, and are nested too deep to say more"
         try:
             self._validator.validate(given)
@@ -87,19 +89,8 @@ def _path(steps: list[str | int]) -> str:
 
 def _most_alternatives(tree: Any) -> int:
     """Return the length of the longest `anyOf` or `oneOf` in a schema, at least 1."""
-    lengths = [_most_alternatives(each) for each in _members(tree)]
+    lengths = [_most_alternatives(each) for each in members_of(tree)]
     if isinstance(tree, dict):
         schema = cast("dict[str, Any]", tree)
         lengths += [len(schema[key]) for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)]
     return max(lengths, default=1) or 1
-
-
-def _levels(value: Any) -> int:
-    members = _members(value)
-    return 1 + max(map(_levels, members)) if members else 0
-
-
-def _members(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(cast("dict[str, Any]", value).values())
-    return cast("list[Any]", value) if isinstance(value, list) else []

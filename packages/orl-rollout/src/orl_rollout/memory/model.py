@@ -17,8 +17,6 @@ from huggingface_hub import try_to_load_from_cache
 from msgspec import Struct
 from orl_core.errors import ConfigError, boundary
 
-from orl_rollout.bounded_files import read_whole
-
 
 class Family(Struct, frozen=True, kw_only=True):
     """The small parameters of a layer, and the default of `tie_word_embeddings`.
@@ -109,7 +107,7 @@ def config_of(model: str) -> dict[str, Any]:
         with suppress(ValueError):  # a path is not a name of the hub
             found = found or try_to_load_from_cache(model, "config.json")
         if isinstance(found, str | Path):
-            return msgspec.json.decode(read_whole(Path(found)), type=dict[str, Any])
+            return msgspec.json.decode(Path(found).read_bytes(), type=dict[str, Any])
     get = "" if Path(model).is_absolute() else f", or run `hf download {model} config.json`"
     raise ConfigError(f"{model} is not on this machine. Give --model the folder of a checkpoint{get}")
 

@@ -21,7 +21,8 @@ from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, SessionError, SessionTimeout
 from orl_core.task import Task
 
-from orl_rollout.http.client import HttpClient
+from orl_rollout.edge.http import HttpClient
+from orl_rollout.edge.secrets import api_key, resolve_secrets, unset_secrets
 from orl_rollout.logs import logger_of, say
 from orl_rollout.openreward.environment import RemoteEnvironment
 from orl_rollout.openreward.faults import as_session_error
@@ -33,8 +34,6 @@ from orl_rollout.openreward.secrets_body import reads_secrets_in_body
 from orl_rollout.openreward.served import list_served
 from orl_rollout.openreward.session import OpenRewardSession, SessionOptions
 from orl_rollout.openreward.transport import Channel, Endpoint
-from orl_rollout.secrets.entries import resolve_secrets, unset_secrets
-from orl_rollout.secrets.secrets import Scrubber, api_key
 
 logger = logger_of("orl")
 
@@ -65,7 +64,6 @@ class OpenRewardClient:
         self._traces = traces
         self.config = config
         self._open_sessions = open_sessions
-        self.scrubber = Scrubber.of(config)
         self._http: dict[str, HttpClient] = {}
         self._options: dict[str, SessionOptions] = {}
         self._variants: dict[str, str] = {}
@@ -179,7 +177,7 @@ class OpenRewardClient:
             http = self._connection(environment)
             endpoint = Endpoint(http=http, key=_key(environment), deployment=name, variant="")
             async with room:
-                with as_session_error(f"closing a session of {name} that a killed process left", self.scrubber):
+                with as_session_error(f"closing a session of {name} that a killed process left"):
                     await RemoteSession(endpoint, sid=sid).delete(CLOSE_SECONDS)
 
         mine = {sid: name for sid, name in sessions.items() if name in self.config.environments}
@@ -213,7 +211,6 @@ class OpenRewardClient:
             toolset=environment.toolset,
             overrides=self._overrides(name, environment),
             close_seconds=min(call_timeout, CLOSE_SECONDS),
-            scrubber=self.scrubber,
             open_sessions=self._open_sessions,
         )
 

@@ -12,8 +12,8 @@ from msgspec import Struct
 from orl_core.config import DifficultyConfig
 from orl_core.errors import ConfigError
 
+from orl_rollout.edge.secrets import api_key
 from orl_rollout.openreward.platform import ask_platform
-from orl_rollout.secrets.secrets import api_key
 
 ANSWER_BYTES = 1 << 28  # about a kilobyte a task
 ANSWER_SECONDS = 300.0

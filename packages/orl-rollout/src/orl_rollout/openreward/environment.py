@@ -18,11 +18,12 @@ from msgspec import Meta, Struct
 from orl_core.errors import SessionAnswerError
 from orl_core.names import PathName
 
-from orl_rollout.http.client import UnsafeAnswer
-from orl_rollout.openreward.transport import Channel, Endpoint, Refusal, open_session, retried
+from orl_rollout.edge import retry
+from orl_rollout.edge.http import UnsafeAnswer
+from orl_rollout.edge.retry import Waiting, retried
+from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal, open_session
 
 LISTING_BYTES = 1 << 25  # of one answer
-PAUSES = (0.5, 1.5)  # seconds before the second and the third try
 LONGEST_WISH = 10.0  # seconds: the longest Retry-After that is obeyed
 AGAIN = frozenset({429, 502, 503, 504})  # statuses of a busy server or of a proxy before it
 FORGET_SECONDS = 5.0  # for deleting the session of a question
@@ -106,9 +107,9 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
         path = self.endpoint.path(name) if own else name
         return await retried(
             lambda: self._ask_once(method, path, body),
-            PAUSES,
+            FAULTS,
             lambda fault: not isinstance(fault, Refusal) or fault.status in AGAIN,
-            longest_wish=LONGEST_WISH,
+            Waiting(pauses=retry.PAUSES, longest_wish=LONGEST_WISH),
         )
 
     async def _ask_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:

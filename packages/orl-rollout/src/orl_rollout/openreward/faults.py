@@ -1,12 +1,11 @@
-"""Failures of an environment or its connection, as SessionErrors of one line without a secret.
+"""Failures of an environment or its connection, as SessionErrors.
 
-An exception's text may have many lines, and an environment's message may echo a secret. The module knows the exceptions
-of our transport, and nothing of sessions.
+An environment's message may echo a secret. It is scrubbed where an outcome is made and where a text is shown. The
+module knows the exceptions of our transport, and nothing of sessions.
 """
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -19,46 +18,41 @@ from orl_core.errors import (
     SessionTimeout,
     SessionUnavailable,
     boundary,
+    cut,
 )
 
-from orl_rollout.http.client import UnsafeAnswer
-from orl_rollout.http.safe_json import NotJson
+from orl_rollout.edge.http import NotJson, UnsafeAnswer
 from orl_rollout.loop.session import Overloaded, SessionLost
 from orl_rollout.openreward.platform import REFUSALS
 from orl_rollout.openreward.transport import Refusal, RemoteFailure, transient
-from orl_rollout.secrets.secrets import Scrubber
 
 AWAY = frozenset({502, 503, 504})  # statuses by which a proxy answers for a server that is away
 FORGOTTEN = frozenset({404, 410})  # statuses of a session that the server does not know, as after a restart
-LONGEST = 1_000  # characters of a fault's line
-SEARCHED = 1 << 16  # characters of a fault that are searched for secrets, which happens on the event loop
+LONGEST = 1 << 14  # characters of a fault
 
 
 @contextmanager
-def as_session_error(what: str, scrubber: Scrubber, *, begun: bool = False) -> Generator[None]:
-    """Convert exceptions of the block to a SessionError of one line that begins with `what`, secrets scrubbed.
+def as_session_error(what: str, *, begun: bool = False) -> Generator[None]:
+    """Convert exceptions of the block to a SessionError that begins with `what`.
 
     A busy server (429) raises `Overloaded`. A server that is away raises `SessionLost`, and so does one that has
-    forgotten a session that was `begun`. The cause is kept unless its traceback holds a secret.
+    forgotten a session that was `begun`.
     """
     try:
         with boundary(SessionError, what):
             yield
     except SessionError as fault:
-        cause = fault.__cause__
-        words = _words(cause)
-        said = f"{what}: {words}" if words else str(fault)
-        scrubbed = scrubber.scrub(_head(said, scrubber))  # before it is folded, which could hide a part of a value
-        safe = " ".join(scrubbed.split())[:LONGEST] or what
-        kept = cause if scrubbed == said and _is_clean(cause, scrubber) else None
+        cause, words = fault.__cause__, _words(fault.__cause__)
+        said = f"{what}: {cut(words, LONGEST)}" if words else str(fault)
+        retry_after = cause.retry_after if isinstance(cause, Refusal) else None
         if isinstance(cause, Refusal) and cause.status == 429:
-            raise Overloaded(safe, retry_after=cause.retry_after) from kept
+            raise Overloaded(said, retry_after=retry_after) from cause
         if _is_lost(cause, begun=begun):
-            raise SessionLost(safe, retry_after=cause.retry_after if isinstance(cause, Refusal) else None) from kept
+            raise SessionLost(said, retry_after=retry_after) from cause
         leaf = _leaf(fault)
         if leaf is SessionAnswerError:
-            raise SessionAnswerError(safe, answer=_answer(fault)) from kept
-        raise leaf(safe) from kept
+            raise SessionAnswerError(said, answer=_answer(fault)) from cause
+        raise leaf(said) from cause
 
 
 def _is_lost(cause: BaseException | None, *, begun: bool) -> bool:
@@ -85,20 +79,6 @@ def _answer(fault: SessionError) -> str:
     """Return the text of the answer that `fault` could not use."""
     cause = fault if isinstance(fault, SessionAnswerError) else fault.__cause__
     return cause.answer if isinstance(cause, SessionAnswerError | UnsafeAnswer | NotJson) else ""
-
-
-def _head(said: str, scrubber: Scrubber) -> str:
-    """Return `said`. A long text is cut without splitting a secret."""
-    if len(said) <= SEARCHED:
-        return said
-    head = said[:SEARCHED]
-    return head[: scrubber.settled(head)]
-
-
-def _is_clean(cause: BaseException | None, scrubber: Scrubber) -> bool:
-    """Return whether the traceback of `cause` holds no secret. A long one is not searched, and may hold one."""
-    printed = "".join(traceback.format_exception(cause))
-    return len(printed) <= SEARCHED and not scrubber.find(printed)
 
 
 def _words(cause: BaseException | None) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 
 from orl_core.errors import ConfigError, cut
 from orl_core.task import Task
 
-from orl_rollout.http.client import UnsafeAnswer
+from orl_rollout.edge.http import UnsafeAnswer
 from orl_rollout.openreward.client import OpenRewardClient
 from orl_rollout.openreward.environment import RemoteEnvironment, RemoteTask
 from orl_rollout.openreward.faults import as_session_error
@@ -38,7 +37,7 @@ async def open_listing(client: OpenRewardClient, env_name: str, split: str) -> T
         ConfigError: the environment has no such split, or is not configured.
         SessionError: the server cannot be reached, or does not serve the environment.
     """
-    with as_session_error(f"listing the tasks of {env_name}", client.scrubber):
+    with as_session_error(f"listing the tasks of {env_name}"):
         async with asyncio.timeout(LISTING_SECONDS):
             remote = await client.environment(env_name)
             splits = await remote.list_splits()
@@ -67,9 +66,7 @@ async def list_tasks(
     Raises:
         SessionError: the server fails.
     """
-    wanted: Sequence[int] = range(listing.size) if indices is None else indices
-    if not isinstance(wanted, range) or wanted.step < 0:  # a sorted list of a million numbers takes 40 MB
-        wanted = array("Q", sorted(wanted))
+    wanted = range(listing.size) if indices is None else sorted(indices)
     if listing.tasks is not None:
         for index in wanted:
             yield listing.tasks[index]
@@ -79,7 +76,7 @@ async def list_tasks(
         while parts:
             part = parts.pop()
             first = part[0]
-            with as_session_error(f"listing the tasks of {listing.env_name}", client.scrubber):
+            with as_session_error(f"listing the tasks of {listing.env_name}"):
                 try:
                     async with asyncio.timeout(LISTING_SECONDS):
                         remote_tasks = await listing.remote.get_task_range(listing.split, first, part[-1] + 1)

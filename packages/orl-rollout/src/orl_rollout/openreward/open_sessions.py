@@ -19,7 +19,7 @@ import psutil
 from msgspec import Struct
 from orl_core.errors import ConfigError
 
-from orl_rollout.bounded_files import read_lines
+from orl_rollout.edge.files import read_lines
 from orl_rollout.logs import Sparing, logger_of
 
 logger = logger_of("orl")

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 
 from orl_core.errors import SessionError, boundary
 
-from orl_rollout.http.client import HttpClient
+from orl_rollout.edge.http import HttpClient
 from orl_rollout.logs import Sparing, logger_of
 from orl_rollout.openreward.transport import Channel
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 import msgspec
 from orl_core.errors import SessionError, boundary
 
-from orl_rollout.http.client import HttpClient, read
+from orl_rollout.edge.http import HttpClient, read
+from orl_rollout.edge.secrets import api_key
 from orl_rollout.openreward.sdk import api_url
-from orl_rollout.secrets.secrets import api_key
 
 T = TypeVar("T")
 REFUSALS = {

@@ -11,11 +11,11 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any
 
+from orl_rollout.edge.retry import retried
 from orl_rollout.openreward.pings import keep_alive
 from orl_rollout.openreward.secrets_body import secrets_of
-from orl_rollout.openreward.transport import Channel, Endpoint, Refusal, open_session, retried, transient
+from orl_rollout.openreward.transport import FAULTS, Channel, Endpoint, Refusal, open_session, transient
 
-CLOSE_PAUSES = (0.1, 0.5)  # seconds before a deletion is asked for again
 LAST_WORD_SECONDS = 1.0  # for deleting a session whose teardown hangs
 
 
@@ -101,7 +101,7 @@ class RemoteSession:
             return transient(fault) or (isinstance(fault, Refusal) and fault.status == 429)
 
         try:
-            await retried(lambda: self._ask("POST", name), CLOSE_PAUSES, again)
+            await retried(lambda: self._ask("POST", name), FAULTS, again=again)
         except Refusal as refusal:
             if refusal.status not in {404, 410}:
                 raise

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from orl_rollout.http.client import UnsafeAnswer
-from orl_rollout.http.safe_json import NotJson
+from orl_rollout.edge.http import NotJson, UnsafeAnswer
 from orl_rollout.openreward.transport import Channel, Refusal
 
 

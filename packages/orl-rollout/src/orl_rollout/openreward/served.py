@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from orl_core.names import is_path_name
 
-from orl_rollout.http.client import HttpClient
+from orl_rollout.edge.http import HttpClient
 from orl_rollout.openreward.transport import Channel, Refusal
 
 

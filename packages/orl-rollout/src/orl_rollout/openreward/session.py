@@ -21,15 +21,15 @@ from msgspec import Struct
 from orl_core.errors import SessionAnswerError, SessionError, cut
 from orl_core.messages import Message, ToolCall, ToolResult
 from orl_core.task import Task
-from orl_core.text import plain
 
-from orl_rollout.http.client import KEPT_BYTES
+from orl_rollout.edge.http import KEPT_BYTES
+from orl_rollout.edge.retry import retried
 from orl_rollout.logs import logger_of
 from orl_rollout.loop.session import Opening, SessionLost
 from orl_rollout.openreward.faults import FORGOTTEN, as_session_error
 from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.openreward.remote import RemoteSession
-from orl_rollout.openreward.transport import Endpoint, Refusal, retried, transient
+from orl_rollout.openreward.transport import FAULTS, Endpoint, Refusal, transient
 from orl_rollout.openreward.wire import (
     ToolListing,
     candidate_of,
@@ -39,11 +39,9 @@ from orl_rollout.openreward.wire import (
     result_of,
     scores_of,
 )
-from orl_rollout.secrets.secrets import Scrubber
 
 logger = logger_of(__name__)
 
-PAUSES = (0.2, 1.0)  # seconds before the second and the third remote session of an episode that has not begun
 OPEN_SECONDS = 600.0  # for all of an opening: a server may be minutes in starting
 
 
@@ -56,7 +54,6 @@ class SessionOptions(Struct, frozen=True, kw_only=True):
     overrides: dict[str, str] = {}
     close_seconds: float
     open_seconds: float = OPEN_SECONDS
-    scrubber: Scrubber
     open_sessions: OpenSessions | None = None
 
 
@@ -77,9 +74,9 @@ class OpenRewardSession:
             SessionLost: the server cannot be reached, after bounded tries.
             SessionError: the environment does not start, after bounded tries.
         """
-        with as_session_error(f"opening a session of {self._options.name}", self._options.scrubber):
+        with as_session_error(f"opening a session of {self._options.name}"):
             async with asyncio.timeout(self._options.open_seconds):
-                return await retried(lambda: self._begin(task), PAUSES, _begins_again)
+                return await retried(lambda: self._begin(task), FAULTS, again=_begins_again)
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Call a tool once. A refusal that is the model's mistake is a result with `failure`.
@@ -112,7 +109,7 @@ class OpenRewardSession:
         remote, name = self._remote, self._options.name
         if remote is None or not self._listing.supports_score_group:
             raise SessionError(f"{name} scores no groups: {'no score_group' if remote else 'the session is not open'}")
-        with as_session_error(f"scoring a group of {name}", self._options.scrubber, begun=True):
+        with as_session_error(f"scoring a group of {name}", begun=True):
             calls = self._listing.takes_calls
             said = [asdict(candidate_of(conversation, calls=calls)) for conversation in candidates]
             return scores_of(await remote.run("/score_group", {"candidates": said}, repeatable=True), len(said))
@@ -139,9 +136,6 @@ class OpenRewardSession:
                 raise aiohttp.ServerDisconnectedError("the server restarted: it has forgotten the session") from refusal
             messages = messages_of(said) if name == "/messages" else prompt_of(said)
             self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
-            # The model sees the tools, and the record holds them only as ids, which cannot be scrubbed.
-            if await asyncio.to_thread(self._options.scrubber.find_in, plain(self._listing)):
-                raise SessionError("a secret stands in its list of tools")
             begun = True
         finally:
             if not begun:
@@ -154,7 +148,7 @@ class OpenRewardSession:
         if remote is None:
             raise SessionError(f"calling tool `{name}` of {self._options.name}: the session is not open")
         started, what = time.monotonic(), f"calling tool `{name}` of {self._options.name}"
-        with as_session_error(what, self._options.scrubber, begun=True):
+        with as_session_error(what, begun=True):
             reply = await remote.run("/call", {"name": name, "input": arguments})
             try:
                 return result_of(name, reply, time.monotonic() - started)
@@ -182,7 +176,7 @@ async def _leave(remote: RemoteSession, options: SessionOptions) -> None:
     Of a server that is away it is no warning: all its sessions end so, and are gone with it.
     """
     try:
-        with as_session_error(f"closing a session of {options.name}", options.scrubber):
+        with as_session_error(f"closing a session of {options.name}"):
             await remote.delete(options.close_seconds)
             if options.open_sessions is not None and remote.sid:
                 options.open_sessions.closed(remote.sid)

@@ -13,8 +13,7 @@ sessions of a run still spread over all backends.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import repeat
 from typing import Any, TypeVar, cast
@@ -22,17 +21,16 @@ from typing import Any, TypeVar, cast
 import aiohttp
 from msgspec import Struct
 
-from orl_rollout.http.client import (
+from orl_rollout.edge.http import (
     CONNECT_SECONDS,
     HttpClient,
-    UnsafeAnswer,
+    decode,
     read,
     read_error,
-    refuse_compressed,
     retry_after,
     too_large,
 )
-from orl_rollout.http.safe_json import decode
+from orl_rollout.edge.retry import Waiting, retried
 from orl_rollout.openreward.refusal_words import refusal_words
 from orl_rollout.openreward.sse import EventReader
 
@@ -42,17 +40,12 @@ T = TypeVar("T")
 # it is all small values. A thread would not help: one call of a decoder holds the interpreter's lock.
 ANSWER_BYTES = 1 << 22
 HEARD_BYTES = 1 << 14  # of a stream; between two such parts the event loop runs other tasks
-STREAM_LINES = 200_000  # a server cuts a result into pieces of thousands of characters
-COOKIES = 16  # of one session
-COOKIE_CHARACTERS = 4096  # of all cookies of a session together
 SILENCE_SECONDS = 30.0  # after which a stream counts as broken: servers send something every ten seconds
 LINGER_SECONDS = 0.05  # between a stream's result and its end
 LINGER_BYTES = 1 << 12
 RESUME_PAUSES = (0.1, 0.5, 2.0)  # seconds before a broken stream is resumed
 STARTING_SECONDS = 0.5  # between two requests to a server that is starting, or the Retry-After that it names
 STARTING_WISH = 10.0  # the longest such Retry-After that is obeyed
-RETRY_AFTER_SECONDS = 600.0  # the longest Retry-After that is believed
-_SESSION_NAME = re.compile(r"[!-~]{1,512}")  # what a header can carry
 
 
 class Refusal(Exception):
@@ -64,6 +57,9 @@ class Refusal(Exception):
         self.message = message
         self.retry_after = retry_after
         self.starting = starting
+
+
+FAULTS = (Refusal, aiohttp.ClientError, OSError)  # of one request
 
 
 class RemoteFailure(Exception):
@@ -106,7 +102,7 @@ class Channel:
         Raises:
             Refusal: it answers with a status.
             aiohttp.ClientError: it does not answer.
-            UnsafeAnswer: its answer is compressed or too large.
+            UnsafeAnswer: its answer is too large.
         """
         return await _when_started(lambda: self._ask(method, path, headers, body))
 
@@ -130,8 +126,9 @@ class Channel:
         """
         return await retried(
             lambda: _when_started(lambda: self._listen(path, headers, body)),
-            resumes,
+            FAULTS,
             lambda fault: (repeatable or "task_id" in body) and transient(fault),
+            Waiting(pauses=resumes),
         )
 
     async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: Any) -> Any:
@@ -145,18 +142,15 @@ class Channel:
     async def _hear(self, response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any:
         if response.status >= 300 or response.content_type == "application/json":
             return await self._answer(response)
-        refuse_compressed(response)
-        reader, said, heard, lines = EventReader(), bytearray(), 0, 0
+        reader, said, heard = EventReader(), bytearray(), 0
         async for chunk in response.content.iter_chunked(HEARD_BYTES):
             await asyncio.sleep(0)  # without it, content that has arrived is read without a pause
-            heard, lines = heard + len(chunk), lines + chunk.count(b"\n")
+            heard += len(chunk)
             if heard > self._most:
                 raise too_large(self._most, said)
-            if lines > STREAM_LINES:
-                raise UnsafeAnswer(f"the stream has more than {STREAM_LINES} lines", said)
             for event, data in reader.feed(chunk):
                 if event == "task_id":
-                    body["task_id"] = session_name(data.decode("utf-8", "replace"))
+                    body["task_id"] = data.decode("utf-8", "replace").strip()
                 elif event == "error":
                     raise RemoteFailure(data.decode("utf-8", "replace") or "it does not say why")
                 elif event in {"chunk", "end"}:
@@ -172,7 +166,7 @@ class Channel:
         raise Refusal(
             response.status,
             refusal_words(response.status, f"{response.method} {response.url.path}", await read_error(response)),
-            retry_after=retry_after(response.headers.get("Retry-After"), least=0.0, most=RETRY_AFTER_SECONDS),
+            retry_after=retry_after(response.headers.get("Retry-After")),
             starting=response.status == 503 and response.headers.get("X-Backend-State") == "starting",
         )
 
@@ -183,21 +177,15 @@ class Channel:
         """Send a request, with one redirect (307, 308) on the same origin. Keep the cookies of the answers."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence)
         for follows in (True, False):
-            sent = {**headers, **({"Cookie": cookie_header(self.cookies)} if self.cookies else {})}
+            cookies = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+            sent = {**headers, **({"Cookie": cookies} if cookies else {})}
             async with self._http.request(method, path, headers=sent, json=body, timeout=timeout) as response:
-                self._keep_cookies(response)
+                self.cookies |= {name: cookie.coded_value for name, cookie in response.cookies.items()}
                 target = self._http.moved(response) if follows else ""
                 if not target:
                     yield response
                     return
             path = target
-
-    def _keep_cookies(self, response: aiohttp.ClientResponse) -> None:
-        for name, cookie in response.cookies.items():
-            kept = {**self.cookies, name: cookie.coded_value}
-            sent = cookie_header(kept)
-            if len(kept) <= COOKIES and len(sent) <= COOKIE_CHARACTERS and sent.isascii() and sent.isprintable():
-                self.cookies[name] = cookie.coded_value
 
 
 async def open_session(channel: Channel, headers: Mapping[str, str], named: dict[str, Any]) -> str:
@@ -209,27 +197,10 @@ async def open_session(channel: Channel, headers: Mapping[str, str], named: dict
     reply = await channel.stream("/create_session", headers, named, resumes=())
     told = cast("dict[str, object]", reply) if isinstance(reply, dict) else {}
     if name := told.get("sid") or told.get("task_id"):
-        named["task_id"] = session_name(str(name))
+        named["task_id"] = str(name)
     if "task_id" not in named:
         raise aiohttp.ClientPayloadError("the server made a session and did not name it")
     return str(named["task_id"])
-
-
-def cookie_header(cookies: Mapping[str, str]) -> str:
-    """Return `cookies` as a header's value."""
-    return "; ".join(f"{name}={value}" for name, value in cookies.items())
-
-
-def session_name(said: str) -> str:
-    """Return the name of a session or a stream that a server sent.
-
-    Raises:
-        UnsafeAnswer: no header can hold it.
-    """
-    name = said.strip()
-    if not _SESSION_NAME.fullmatch(name):
-        raise UnsafeAnswer(f"the server's session name ({len(name)} characters) cannot stand in a header")
-    return name
 
 
 def transient(cause: BaseException | None) -> bool:
@@ -243,34 +214,10 @@ def transient(cause: BaseException | None) -> bool:
     return isinstance(cause, aiohttp.ClientError | OSError)
 
 
-async def retried(
-    ask: Callable[[], Awaitable[T]],
-    pauses: Iterable[float],
-    again: Callable[[Exception], bool],
-    *,
-    longest_wish: float = 0.0,
-) -> T:
-    """Return the answer of `ask`. Repeat it after each of `pauses`, in seconds, if `again` is true of its exception.
-
-    A longer Retry-After of the server is obeyed, up to `longest_wish` seconds.
-    """
-    for pause in pauses:
-        wish = 0.0
-        try:
-            return await ask()
-        except (Refusal, aiohttp.ClientError, OSError) as fault:
-            if not again(fault):
-                raise
-            if isinstance(fault, Refusal):
-                wish = min(fault.retry_after or 0.0, longest_wish)
-        await asyncio.sleep(max(pause, wish))
-    return await ask()
-
-
 def _when_started(ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
     """Repeat `ask` until the environment has started."""
-    pauses = repeat(STARTING_SECONDS)
-    return retried(ask, pauses, lambda fault: isinstance(fault, Refusal) and fault.starting, longest_wish=STARTING_WISH)
+    waiting = Waiting(pauses=repeat(STARTING_SECONDS), longest_wish=STARTING_WISH)
+    return retried(ask, Refusal, lambda fault: isinstance(fault, Refusal) and fault.starting, waiting)
 
 
 async def _finish(response: aiohttp.ClientResponse) -> None:

@@ -1,6 +1,7 @@
 """An outcome: a trajectory with its reward and its data. It knows no trainer.
 
-The user's own reward function is called here and nowhere else.
+The user's own reward function is called here and nowhere else. Here an outcome is cleared of secrets (law L6): what
+writes, uploads or shows it later need not do so.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from orl_core.errors import OrlError, boundary
 from orl_core.reward import reduce_reward
 from orl_core.trajectory import StopReason, Trajectory
 
+from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.results.reward_function import RewardFunction
-from orl_rollout.secrets.secrets import Scrubber
 
+LONGEST_ERROR = 2_000  # characters of a trajectory's error
 UNJUDGED = frozenset({StopReason.ERROR, StopReason.ABORTED})  # no reward function is asked, and no metric counts it
+_KNOWS_NONE = Scrubber(())
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """The result of one rollout. `success` says whether the reward reached the environment's `success_reward`.
 
-    `datums` is empty where the engine never returned an id, and where the text echoes a secret (see `cleared`).
+    `datums` is empty if the engine never returned an id, or if the text echoes a secret (see `Scrubber.cleared`).
     `replayed` tells that an attempt before this one was lost with its connection.
     `unrewarded` tells that the environment ended the episode and paid nothing: the reward is the sum of nothing.
     """
@@ -36,32 +39,28 @@ class Outcome(Struct, frozen=True, kw_only=True):
     unrewarded: bool = False
 
 
-def outcome_of(trajectory: Trajectory, config: EnvironmentConfig, reward: RewardFunction | None = None) -> Outcome:
+def outcome_of(
+    trajectory: Trajectory,
+    config: EnvironmentConfig,
+    reward: RewardFunction | None = None,
+    scrubber: Scrubber = _KNOWS_NONE,
+) -> Outcome:
     """Judge and convert `trajectory`. One that ended in ERROR has reward 0.0 and is never a success.
 
     `reward` is the user's function; see `RewardFunction`. Total: if it raises, or does not return a finite number, the
     trajectory ends in ERROR and does not train. It is not asked about a trajectory that ended in ERROR or ABORTED.
+
+    A trajectory that echoes a secret of `scrubber` is scrubbed, without ids and data, so that nobody can pass it on.
     """
     if reward is None or trajectory.stop_reason in UNJUDGED:
-        outcome = _outcome(trajectory, reduce_reward(trajectory, config), config)
+        outcome = _outcome(trajectory, reduce_reward(trajectory, config), config, scrubber)
         return structs.replace(outcome, unrewarded=reward is None and _is_unrewarded(trajectory))
     try:
         with boundary(OrlError, "the reward function"):
-            return _outcome(trajectory, reward.reward_of(trajectory, config), config)
+            return _outcome(trajectory, reward.reward_of(trajectory, config), config, scrubber)
     except OrlError as fault:
         failed = structs.replace(trajectory, stop_reason=StopReason.ERROR, stop_detail=None, error=str(fault))
-        return _outcome(failed, 0.0, config)
-
-
-def cleared(outcome: Outcome, scrubber: Scrubber) -> Outcome:
-    """Return `outcome`; one whose text echoes a secret scrubbed, without ids and data, so that nobody can pass it on.
-
-    The job is the caller's own and stays as it is.
-    """
-    trajectory = scrubber.cleared(outcome.trajectory)
-    if trajectory is outcome.trajectory:
-        return outcome
-    return structs.replace(outcome, trajectory=structs.replace(trajectory, job=outcome.trajectory.job), datums=())
+        return _outcome(failed, 0.0, config, scrubber)
 
 
 def _is_unrewarded(trajectory: Trajectory) -> bool:
@@ -69,9 +68,13 @@ def _is_unrewarded(trajectory: Trajectory) -> bool:
     return trajectory.stop_reason is StopReason.FINISHED and not any(map(math.isfinite, trajectory.rewards))
 
 
-def _outcome(trajectory: Trajectory, reward: float, config: EnvironmentConfig) -> Outcome:
+def _outcome(trajectory: Trajectory, reward: float, config: EnvironmentConfig, scrubber: Scrubber) -> Outcome:
     failed = trajectory.stop_reason is StopReason.ERROR
     reward = 0.0 if failed else reward
     success = not failed and reward >= config.success_reward
+    trajectory = scrubber.cleared(trajectory)
+    if failed:  # cut after it was scrubbed: nobody finds a part of a secret
+        error = " ".join(trajectory.error[: 2 * LONGEST_ERROR].split())[:LONGEST_ERROR]
+        trajectory = structs.replace(trajectory, error=error)
     data = () if trajectory.contains_secret else to_data(trajectory, reward=reward)
     return Outcome(trajectory=trajectory, reward=reward, success=success, datums=data)

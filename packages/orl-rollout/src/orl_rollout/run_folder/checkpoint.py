@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, structs
 from orl_core.errors import ConfigError
 
-from orl_rollout.bounded_files import replace
+from orl_rollout.edge.files import replace
 from orl_rollout.run_folder.config_file import read_object
 
 Format = Literal["hf", "megatron", "fsdp"]

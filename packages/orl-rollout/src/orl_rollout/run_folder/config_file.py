@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 from orl_core.errors import ConfigError
 
-from orl_rollout.bounded_files import read_whole, replace
+from orl_rollout.edge.files import replace
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -24,13 +24,9 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of a run; an empty one if there is none or it is torn.
-
-    Raises:
-        ConfigError: the file is larger than any of a run.
-    """
+    """Return the JSON object in a file of a run; an empty one if there is none or it is torn."""
     try:
-        tree = msgspec.json.decode(read_whole(path))
+        tree = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}

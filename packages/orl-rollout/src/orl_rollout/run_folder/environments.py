@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from orl_core.errors import ConfigError, OrlError, boundary
 
-from orl_rollout.bounded_files import replace
+from orl_rollout.edge.files import replace
+from orl_rollout.edge.secrets import Scrubber
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -36,8 +37,9 @@ async def record_versions(config: RunConfig, folder: Path) -> None:
         answers = await asyncio.gather(*(_version(client, name) for name in config.environments))
     for name, answer in zip(config.environments, answers, strict=True):
         refuse_other_build(name, config, answer)
+    scrubber = Scrubber.of(config)
     tree = {
-        name: client.scrubber.scrub_in(msgspec.to_builtins(answer))
+        name: scrubber.scrub_in(msgspec.to_builtins(answer))
         for name, answer in zip(config.environments, answers, strict=True)
     }
     replace(folder / FILE, msgspec.json.format(msgspec.json.encode(tree), indent=2))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from orl_rollout.signals import children
+from orl_rollout.edge import children
 
 POLL_SECONDS = 0.2
 

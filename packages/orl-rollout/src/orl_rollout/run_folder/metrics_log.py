@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, field, structs
 from orl_core.errors import OrlError, boundary
 
-from orl_rollout.bounded_files import read_lines
+from orl_rollout.edge.files import read_lines
 
 Kind = Literal["train", "eval", "update"]
 

@@ -17,7 +17,7 @@ from typing import IO, cast
 
 from orl_core.credentials import has_login, takes_secret
 
-from orl_rollout.signals import children
+from orl_rollout.edge import children
 
 WORKING_FOLDER = "PWD"  # a shell's variable, whose name is also a password's
 

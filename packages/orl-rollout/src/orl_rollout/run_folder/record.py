@@ -171,7 +171,7 @@ def journal_of(path: Path) -> Path:
 
 def has_journal(path: Path) -> bool:
     """Tell whether there is a journal at `path`, a folder or a file."""
-    from orl_rollout.journal.journal import journal_files
+    from orl_rollout.episodes.journal import journal_files
 
     return any(file.is_file() for file in journal_files(path))
 

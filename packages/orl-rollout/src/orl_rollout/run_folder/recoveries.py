@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from orl_rollout.bounded_files import read_lines
+from orl_rollout.edge.files import read_lines
 
 FILE = "recoveries.jsonl"
 

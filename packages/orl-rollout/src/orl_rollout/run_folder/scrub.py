@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from orl_rollout.secrets.secrets import Scrubber
+from orl_rollout.edge.secrets import Scrubber
 
 IDLE_SECONDS = 0.5  # then the text that was held back is written: a log that is followed should not lag
 BLOCK = 1 << 16

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 from orl_core.errors import OrlError, boundary
 
-from orl_rollout.bounded_files import replace, write_new
+from orl_rollout.edge.files import replace, write_new
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.metrics_log import MetricsRow, mean, read
 from orl_rollout.run_folder.no_signal import no_signal

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Struct
 from orl_core.trajectory import Generation
 
-from orl_rollout.bounded_files import read_whole
 from orl_rollout.loop.engine import Engine
 
 FILES = "turns-*.json"
@@ -98,5 +97,5 @@ def read(folder: Path) -> Turns:
     found = Turns()
     for path in sorted(folder.glob(FILES)):
         with suppress(OSError, msgspec.MsgspecError):
-            found = found.plus(msgspec.json.decode(read_whole(path), type=Turns))
+            found = found.plus(msgspec.json.decode(path.read_bytes(), type=Turns))
     return found

@@ -11,37 +11,30 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
 from typing import Any, Protocol
 
 from msgspec import Struct, field, structs
 from orl_core.config import EnvironmentConfig, RunConfig
 from orl_core.config.limits import limits_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
-from orl_core.messages import TextBlock
 from orl_core.render import Renderer
 from orl_core.task import PLAIN, Task
-from orl_core.text import leaves_in, plain
 from orl_core.trajectory import RolloutSpec, StopReason, Trajectory
 
-from orl_rollout.journal.journal import Journal
+from orl_rollout.edge.secrets import Scrubber, refuse_repeats, unset, unset_secrets
+from orl_rollout.episodes.journal import Journal
 from orl_rollout.logs import keep_out, logger_of
 from orl_rollout.loop.admission import AdaptiveLimiter, LimitedSession, Ticket
 from orl_rollout.loop.clock import Pause, give_up, never
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.session import Session
-from orl_rollout.results.outcome import Outcome, cleared, outcome_of
+from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.results.reward_function import load_reward
 from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.player import load_player
-from orl_rollout.secrets.entries import unset, unset_secrets
-from orl_rollout.secrets.secrets import Scrubber, refuse_repeats
 from orl_rollout.tasks.plain import PlainSession
 
 logger = logger_of("orl")
-
-INLINE_CHARACTERS = 1 << 15  # of a rollout that are searched for secrets on the event loop, in some milliseconds
-LONGEST_ERROR = 2_000  # characters of a trajectory's error
 
 
 class Environments(Protocol):
@@ -138,33 +131,31 @@ class Runtime:
         replayed = self._may_replay and environment.replay and ticket.lost_midway(trajectory.error) and not stopped()
         if replayed:
             limiter.warnings.warn(f"{trajectory.error}: rollouts of {task.env_name} are played again")
-            await self._record(outcome_of(trajectory, environment), request.step, replaced=True)
+            await self._record(await self._judge(trajectory, environment), request.step, replaced=True)
             trajectory = await self._play(job, engine, ticket, stopped, pause)
         outcome = self._check_rewarded(await self._judge(trajectory, environment))
-        outcome = await self._record(structs.replace(outcome, replayed=replayed), request.step)
+        outcome = structs.replace(outcome, replayed=replayed)
+        await self._record(outcome, request.step)
         self._breaker.saw(outcome.trajectory.error, lost_since=ticket.lost_since(trajectory.error))
         return outcome
 
-    async def _record(self, outcome: Outcome, step: int, *, replaced: bool = False) -> Outcome:
-        """Write `outcome` to the journal. Return it without secrets and with a short error.
+    async def _record(self, outcome: Outcome, step: int, *, replaced: bool = False) -> None:
+        """Write `outcome` to the journal.
 
         Raises:
             RunAborted: it cannot be written.
         """
-        outcome = _with_short_error(await self._clear(outcome))
         if self._journal is not None:
             try:
                 await self._journal.record(outcome, step=step, replaced=replaced)
             except OrlError as exc:  # it must not count, and the next ones could not be recorded either
                 raise RunAborted(f"nothing can be recorded any more: {exc}") from exc
-        return outcome
 
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
-        """Judge the trajectory. A reward function may take its time, so it has threads that no other rollout needs."""
-        if self._reward is None:
-            return outcome_of(trajectory, environment)
+        """Judge the trajectory and clear it of secrets, off the event loop: texts may be long, and a function slow."""
         running = asyncio.get_running_loop()
-        return await running.run_in_executor(self._judges, outcome_of, trajectory, environment, self._reward)
+        given = (trajectory, environment, self._reward, self._scrubber)
+        return await running.run_in_executor(self._judges, outcome_of, *given)
 
     def _check_rewarded(self, outcome: Outcome) -> Outcome:
         """Warn once for each environment that ended an episode without a reward, unless a comparison rewards it."""
@@ -181,15 +172,6 @@ class Runtime:
                 name,
             )
         return outcome
-
-    async def _clear(self, outcome: Outcome) -> Outcome:
-        """Take out of `outcome` what echoes a secret, before anybody sees it; a long text is searched on a thread.
-
-        The text may be long where its ids are few, as a result is cut before it becomes ids.
-        """
-        if not _is_long(outcome.trajectory):
-            return cleared(outcome, self._scrubber)
-        return await asyncio.to_thread(cleared, outcome, self._scrubber)
 
     def _session(self, task: Task) -> Session:
         return PlainSession() if task.env_name == PLAIN else self._client.session(task)
@@ -221,35 +203,9 @@ class Runtime:
                         return trajectory
                     session = self._session(job.task)
         except OrlError as bug:
-            text = self._scrubber.scrub(str(bug))
-            logger.error("rollout %s of %s: %s", job.rollout_id, job.task.key, text, exc_info=bug)
-            self._breaker.saw_bug(text)
-            return Trajectory(job=job, stop_reason=StopReason.ERROR, error=text)
-
-
-def _is_long(trajectory: Trajectory) -> bool:
-    """Return whether the texts of a trajectory hold more than INLINE_CHARACTERS, each counted as one more."""
-    results = [result for turn in trajectory.turns for result in turn.results]
-    contents = [each.content for each in (*trajectory.messages, *results)]
-    texts = (block.text if isinstance(block, TextBlock) else block.data for content in contents for block in content)
-    actions = (turn.action for turn in trajectory.turns)
-    trees = chain((trajectory.job.task.task_spec,), (each.metadata for each in results))
-    trees = chain(trees, map(plain, chain(trajectory.tools, actions)))
-    left = INLINE_CHARACTERS
-    for text in chain(texts, (text for tree in trees for _, text in leaves_in(tree))):
-        left -= len(text) + 1
-        if left < 0:
-            return True
-    return False
-
-
-def _with_short_error(outcome: Outcome) -> Outcome:
-    """Return `outcome` with its error cut to one line. It is scrubbed already, so that no cut can hide a secret."""
-    error = outcome.trajectory.error
-    if len(error) <= LONGEST_ERROR:
-        return outcome
-    line = " ".join(error[: 2 * LONGEST_ERROR].split())[:LONGEST_ERROR]
-    return structs.replace(outcome, trajectory=structs.replace(outcome.trajectory, error=line))
+            logger.error("rollout %s of %s: %s", job.rollout_id, job.task.key, bug, exc_info=bug)
+            self._breaker.saw_bug(str(bug))
+            return Trajectory(job=job, stop_reason=StopReason.ERROR, error=str(bug))
 
 
 def check_renderer(config: RunConfig, renderer: Renderer) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 from orl_core.config import RunConfig
 from orl_core.errors import OrlError, boundary, first_error
 
-from orl_rollout.bounded_files import write_new
-from orl_rollout.journal.journal import Journal
+from orl_rollout.edge.files import write_new
+from orl_rollout.episodes.journal import Journal
+from orl_rollout.episodes.uploader import Uploader
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.open_sessions import OpenSessions
 from orl_rollout.run_folder.contract import TOKENIZER
@@ -25,7 +26,6 @@ from orl_rollout.runtime.circuit_breaker import CircuitBreaker
 from orl_rollout.runtime.runtime import Environments, Runtime
 from orl_rollout.tokenizer.rendering import open_renderer, open_tokenizer
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
-from orl_rollout.upload.uploader import Uploader
 
 
 class SharedState:
@@ -48,7 +48,7 @@ class SharedState:
         with ExitStack() as opening:
             if folder := config.rollout.journal or folder:
                 opening.enter_context(Uploader(folder, config))  # closed last: it sends what the journal holds
-                self.journal = opening.enter_context(Journal(folder, config))
+                self.journal = opening.enter_context(Journal(folder))
                 self.open_sessions = opening.enter_context(closing(OpenSessions(folder, config.trainer.load)))
                 _keep_tokenizer(Path(folder), self.tokenizer)
             self._opened = opening.pop_all()

@@ -13,8 +13,6 @@ request.
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -35,7 +33,8 @@ from orl_core.errors import (
 )
 from orl_core.trajectory import Generation
 
-from orl_rollout.http.client import HttpClient, UnsafeAnswer, read, read_error
+from orl_rollout.edge.http import HttpClient, UnsafeAnswer, read, read_error
+from orl_rollout.edge.retry import Waiting, backoff, retried
 from orl_rollout.loop.deadline import postpone
 from orl_rollout.loop.token_buffer import TokenBuffer
 from orl_rollout.sglang.answer import ASKED, read_generation, read_message
@@ -147,31 +146,18 @@ class SglangEngine:
         wanted: dict[str, Any] = {**self._payload, **(params.get("custom_params") or {})}
         asked = [name for name in ASKED if wanted.get(name)]
         most = _most(params["max_new_tokens"], self._context_tokens if asked else 0)
-        try:
-            answer = await self._attempt(body, key, most)
-        except EngineUnavailable as fault:
-            answer = await self._again(body, key, most, fault)
+        answer = await retried(
+            lambda: self._attempt(body, key, most),
+            EngineUnavailable,
+            waiting=Waiting(
+                pauses=backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), patience=self._patience, postpone=postpone
+            ),
+        )
         return read_generation(answer, time.monotonic() - started, asked)
 
-    async def _again(self, body: bytes, key: str, most: int, fault: EngineUnavailable) -> bytes:
-        """Retry after the first attempt's `fault` with exponential backoff, until the `retry` timeout."""
-        began, attempts = time.monotonic(), 1
-        longest = min(FIRST_PAUSE_SECONDS, self._timeouts.retry / 100)
-        while True:
-            patience = self._timeouts.retry if self._answered else min(self._timeouts.retry, self._timeouts.first)
-            left = patience - (time.monotonic() - began)
-            if left <= 0:
-                raise EngineUnavailable(f"{fault} (attempt {attempts}, the last)") from fault
-            pause = min(random.uniform(0.0, longest), left)  # noqa: S311 - no secret is drawn
-            postpone(pause)
-            await asyncio.sleep(pause)
-            started = time.monotonic()
-            try:
-                return await self._attempt(body, key, most)
-            except EngineUnavailable as again:
-                fault = again
-            postpone(time.monotonic() - started)
-            attempts, longest = attempts + 1, min(2 * longest, LONGEST_PAUSE_SECONDS)
+    def _patience(self) -> float:
+        """Return for how long retries may start after the first fault, in seconds."""
+        return self._timeouts.retry if self._answered else min(self._timeouts.retry, self._timeouts.first)
 
     def _body(self, ids: Sequence[int], params: dict[str, Any]) -> bytes:
         """Return the request's JSON. The ids come last, as their TokenBuffer has encoded them already."""

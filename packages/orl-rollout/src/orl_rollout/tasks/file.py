@@ -16,7 +16,7 @@ from orl_core.config import RunConfig
 from orl_core.errors import ConfigError
 from orl_core.task import Task, TaskRow
 
-from orl_rollout.bounded_files import read_lines
+from orl_rollout.edge.files import read_lines
 from orl_rollout.tasks.plain import PlainRow, plain_task
 
 _ROW = msgspec.json.Decoder(TaskRow)

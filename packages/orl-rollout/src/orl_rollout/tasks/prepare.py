@@ -1,25 +1,30 @@
 """Draw tasks from the environments' listings into tasks.jsonl, the file that every trainer reads.
 
-Rows are spooled to a file and copied from there in shuffled order. The same seed gives the same bytes. The file is
-replaced in one step, or not at all.
+Rows are held in memory, about 300 bytes each, and written in shuffled order. The same seed gives the same bytes. The
+file is replaced in one step, or not at all.
 """
 
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct, structs
 from orl_core.config import DifficultyConfig, EnvironmentConfig, RunConfig
 from orl_core.errors import ConfigError, OrlError, SessionError, boundary
+from orl_core.task import row_of
 from orl_core.text import plain
 
+from orl_rollout.edge.files import replace
+from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.openreward.listing import TaskListing, list_tasks, open_listing
-from orl_rollout.tasks.selection import MOST_TASKS, Selection, select, shuffled
-from orl_rollout.tasks.spool import Spool
+from orl_rollout.tasks.selection import Selection, select
 
+MOST_TASKS = 10_000_000  # in a file
 TRAINING, HELD_OUT = "splits", "eval_splits"  # the keys of the configuration
 
 
@@ -71,22 +76,23 @@ async def prepare(
         shares = _shares(config, selections, max_tasks)
         if not sum(shares):
             asked = ", ".join(f"`{word}`" for word in splits)
-            why = (
-                f"the environments' {asked} name none"
-                if not sum(one.size for one in listings)
-                else "none is of that difficulty"
-            )
+            listed = sum(one.size for one in listings)
+            why = "none is of that difficulty" if listed else f"the environments' {asked} name none"
             raise ConfigError(f"there is no task: {why}")
         with boundary(OrlError, f"writing {output}"):
             output = Path(output)
             output.parent.mkdir(parents=True, exist_ok=True)
-            with Spool(output.parent) as spool:
-                for selection, share in zip(selections, shares, strict=True):
-                    await _draw(client, selection, share, spool, seed)
-                spool.write(output, shuffled(len(spool), str(seed)))
-        counts = {name: spool.counts.get(name, 0) for name in config.environments}
+            rows: dict[str, bytes] = {}
+            counts, duplicates = dict.fromkeys(config.environments, 0), 0
+            for selection, share in zip(selections, shares, strict=True):
+                before = len(rows)
+                duplicates += await _draw(client, selection, share, rows, seed)
+                counts[selection.listing.env_name] += len(rows) - before
+            order = [*rows.values()]
+            random.Random(str(seed)).shuffle(order)  # noqa: S311 - no secret is drawn
+            replace(output, b"".join(order))
         skipped = sum(one.listing.size - one.size for one in selections)
-        return PreparedTasks(counts=counts, duplicates=spool.duplicates, skipped=skipped)
+        return PreparedTasks(counts=counts, duplicates=duplicates, skipped=skipped)
 
 
 def splits_of(environment: EnvironmentConfig, chosen: Sequence[str]) -> list[str]:
@@ -152,19 +158,20 @@ def share_out(total: int, weights: Sequence[float], caps: Sequence[int]) -> list
     return shares
 
 
-async def _draw(client: OpenRewardClient, selection: Selection, share: int, spool: Spool, seed: int) -> None:
-    """Draw `share` different tasks into the spool; duplicates are replaced while there are others."""
-    listing = selection.listing
+async def _draw(client: OpenRewardClient, selection: Selection, share: int, rows: dict[str, bytes], seed: int) -> int:
+    """Draw `share` different tasks into `rows`, by their keys. Return how many duplicates others replaced."""
+    listing, scrubber = selection.listing, Scrubber.of(client.config)
     candidates = selection.order(share, f"{seed} {listing.env_name} {listing.split}")
-    drawn, start = 0, 0
-    while drawn < share and start < len(candidates):
-        batch = candidates[start : start + share - drawn]
+    most, drawn, start = len(rows) + share, len(rows), 0
+    while len(rows) < most and start < len(candidates):
+        batch = candidates[start : start + most - len(rows)]
         start += len(batch)
         async for task in list_tasks(client, listing, batch):
-            if client.scrubber.find_in(plain(task)):
-                raise SessionError(f"listing the tasks of {listing.env_name}: a secret stands in one of them")
+            if scrubber.find_in(plain(task)):
+                raise SessionError(f"listing the tasks of {listing.env_name}: one of them holds a secret")
             try:
-                drawn += spool.add(task)
+                rows.setdefault(task.key, msgspec.json.encode(row_of(task), order="sorted") + b"\n")
             except UnicodeEncodeError:
                 what = f"task {task.index} of split `{listing.split}` holds a lone surrogate, which is no text"
                 raise SessionError(f"listing the tasks of {listing.env_name}: {what}") from None
+    return start + drawn - len(rows)

@@ -1,13 +1,12 @@
 """Choose which tasks of a listing may be drawn, and in which order. The seed alone decides the order.
 
-Without a difficulty every task may be drawn, and a listing may be larger than memory.
+Without a difficulty every task may be drawn, and a listing may count more tasks than memory holds.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from array import array
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -17,8 +16,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.openreward.difficulty import mean_rewards
 from orl_rollout.openreward.listing import PAGE, TaskListing
 
-MOST_TASKS = 10_000_000  # in a file, and in a listing whose whole order is shuffled
-SPARE = 1_000_000  # tasks of a larger listing that may replace duplicates
+SPARE = 10  # times the tasks to draw: so many candidates may replace duplicates
 EVEN, LEAST = 0.25, 0.01  # the weight of a task that is won half of the time, and the least of any task
 
 
@@ -38,21 +36,12 @@ class Selection(Struct, frozen=True, kw_only=True):
         """Return indices to draw `share` tasks from, in the order of drawing; some are spare."""
         if share == self.size:
             return self.indices
-        if self.weights is not None:  # exponential clocks: the chance to be next is the share of the weight
-            rng = random.Random(seed)  # noqa: S311 - no secret is drawn
-            clocks = [-math.log(1.0 - rng.random()) / weight for weight in self.weights]
-            return array("Q", (self.indices[n] for n in sorted(range(self.size), key=clocks.__getitem__)))
-        if self.size <= MOST_TASKS:
-            return array("Q", (self.indices[n] for n in shuffled(self.size, seed)))
-        most = min(self.size, max(share, min(10 * share + PAGE, SPARE)))
-        return array("Q", random.Random(seed).sample(self.indices, most))  # noqa: S311 - no secret is drawn
-
-
-def shuffled(size: int, seed: str) -> array[int]:
-    """Return the numbers below `size` in an order that the seed alone decides."""
-    order = array("Q", range(size))
-    random.Random(seed).shuffle(order)  # noqa: S311 - no secret is drawn
-    return order
+        rng = random.Random(seed)  # noqa: S311 - no secret is drawn
+        if self.weights is None:
+            return rng.sample(self.indices, min(self.size, SPARE * share + PAGE))
+        # exponential clocks: the chance to be next is the share of the weight
+        clocks = [-math.log(1.0 - rng.random()) / weight for weight in self.weights]
+        return [self.indices[n] for n in sorted(range(self.size), key=clocks.__getitem__)]
 
 
 async def select(listing: TaskListing, environment: EnvironmentConfig, wanted: DifficultyConfig | None) -> Selection:
@@ -65,14 +54,14 @@ async def select(listing: TaskListing, environment: EnvironmentConfig, wanted: D
     if wanted is None:
         return Selection(listing=listing, indices=range(listing.size))
     where = f"split `{listing.split}` of {listing.env_name}"
-    if listing.tasks is not None or listing.size > MOST_TASKS:
-        raise ConfigError(f"{where} does not number its tasks, or has too many: remove `difficulty`")
+    if listing.tasks is not None:
+        raise ConfigError(f"{where} does not number its tasks: remove `difficulty`")
     known = await mean_rewards(listing.env_name, listing.split, environment.variant, wanted)
-    if not any(index in known for index in range(listing.size)):
+    if not any(0 <= index < listing.size for index in known):
         raise ConfigError(f"OpenReward knows the difficulty of no task in {where}: remove `difficulty`")
     indices = [index for index in range(listing.size) if _fits(known.get(index), wanted)]
     weights = [_weight(index, known, environment.success_reward) for index in indices] if wanted.prefer_even else None
-    return Selection(listing=listing, indices=array("Q", indices), weights=weights)
+    return Selection(listing=listing, indices=indices, weights=weights)
 
 
 def _fits(reward: float | None, wanted: DifficultyConfig) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from orl_testing.sglang.checksums import checksums_of
 from orl_testing.sglang.faults import Fault, FaultKind
 from orl_testing.sglang.model import OUTPUT_HEADROOM, Decode, Policy, PrefixCache, Score, cut, logprobs_of
-from orl_testing.sglang.scheduler import Pace, QueueFull, Scheduler, Task
+from orl_testing.sglang.scheduler import Scheduler, Task
 from orl_testing.sglang.wire import GenerateRequest, Refused, ServedGeneration
 
 
@@ -31,7 +31,8 @@ class ServedModel:
         self._policy = policy if callable(policy) else _in_order(policy)
         self._decode = decode
         self._cache = PrefixCache()
-        self._scheduler = Scheduler(Pace(decode_seconds=token_seconds))
+        self._scheduler = Scheduler()
+        self._token_seconds = token_seconds
         self.context_tokens = context_tokens
         self.url = ""
         self.weight_version = "default"
@@ -43,15 +44,6 @@ class ServedModel:
         self.disconnected = 0  # requests whose client went away before the answer
         self.prompt_tokens = 0  # of the requests that began to run, and how many of these ids the cache held
         self.cached_tokens = 0
-
-    @property
-    def pace(self) -> Pace:
-        """The pace of sampling; it may be set."""
-        return self._scheduler.pace
-
-    @pace.setter
-    def pace(self, pace: Pace) -> None:
-        self._scheduler.pace = pace
 
     @property
     def running(self) -> int:
@@ -120,9 +112,7 @@ class ServedModel:
         try:
             async with self._scheduler.slot(request.rid) as task:
                 cached = min(self._cache.match(prompt), len(prompt) - 1)
-                made = await self._made(task, len(prompt) - cached, len(ids), fault)
-        except QueueFull as exc:
-            raise Refused(503, "The request queue is full.") from exc
+                made = await self._made(task, len(ids), fault)
         except asyncio.CancelledError:
             self.disconnected += 1
             raise
@@ -141,19 +131,17 @@ class ServedModel:
             weight_version=self.weight_version,
         )
 
-    async def _made(self, task: Task, prompt: int, count: int, fault: Fault | None) -> int | None:
+    async def _made(self, task: Task, count: int, fault: Fault | None) -> int | None:
         """Wait until `count` ids are made. Return None, or after an abort the number of ids."""
         if fault and fault.kind is FaultKind.ABORT:
             return fault.tokens
         if fault and fault.kind is FaultKind.HANG:
             await self._scheduler.work(task, float("inf"))
             return fault.tokens
-        pace = self._scheduler.pace
-        prefill = prompt * pace.prefill_seconds
-        done = await self._scheduler.work(task, prefill + count * pace.decode_seconds)
+        done = await self._scheduler.work(task, count * self._token_seconds)
         if done is None:
             return None
-        return max(0, int((done - prefill) / pace.decode_seconds)) if pace.decode_seconds else 0
+        return int(done / self._token_seconds) if self._token_seconds else 0
 
 
 def _in_order(script: Iterable[Sequence[int]]) -> Policy:

@@ -1,4 +1,4 @@
-"""The clock and the queue of the stand-in for SGLang: which requests run, for how long, and what ends them early.
+"""The clock of the stand-in for SGLang: which requests run, for how long, and what ends them early.
 
 It knows request ids and seconds, and neither ids nor HTTP. Time is a model, not work: a running request waits. A pause
 stops its clock; an abort ends it with what was done of it.
@@ -10,25 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-
-from msgspec import Struct
-
-
-class Pace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The speed of the stand-in, in seconds an id. Requests that run do not slow each other down.
-
-    Prefill is counted for prompt ids that the cache does not hold. `slots` is how many requests run side by side, the
-    others wait in order of arrival; a request beyond `queue` waiting ones is refused with 503. None is no limit.
-    """
-
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    slots: int | None = None
-    queue: int | None = None
-
-
-class QueueFull(Exception):
-    """More requests wait than may."""
 
 
 class Task:
@@ -49,10 +30,9 @@ class Task:
 
 
 class Scheduler:
-    """The requests of one server. `pace` may be set at any time; it holds for what begins to run after that."""
+    """The requests of one server. A request waits while the server is paused or takes new weights."""
 
-    def __init__(self, pace: Pace) -> None:
-        self.pace = pace
+    def __init__(self) -> None:
         self.paused = False
         self._updating = False
         self._waiting: dict[str, Task] = {}
@@ -79,16 +59,10 @@ class Scheduler:
 
     @asynccontextmanager
     async def slot(self, rid: str) -> AsyncGenerator[Task]:
-        """A request, inside once it runs, or once it was aborted before.
-
-        Raises:
-            QueueFull: too many wait already.
-        """
+        """A request, inside once it runs, or once it was aborted before."""
         task = self._waiting[rid] = Task()
         try:
             self._admit()
-            if rid in self._waiting and self.pace.queue is not None and self.waiting > self.pace.queue:
-                raise QueueFull
             self._notify()
             while rid in self._waiting and not task.aborted:
                 await task.changed()
@@ -149,10 +123,8 @@ class Scheduler:
             self._admit()
 
     def _admit(self) -> None:
-        """Let the first of those who wait run, as far as there are slots."""
+        """Let those who wait run."""
         while self._waiting and not (self.paused or self._updating):
-            if self.pace.slots is not None and self.running >= self.pace.slots:
-                return
             rid = next(iter(self._waiting))
             self._running[rid] = task = self._waiting.pop(rid)
             task.wake()

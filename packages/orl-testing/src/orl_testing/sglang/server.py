@@ -1,7 +1,7 @@
 """A stand-in for SGLang on loopback, at token level: a scripted model behind the wire shapes of SGLang 0.5.12.
 
 It serves what rollout code and trainers ask of an engine or a router: generation with stop ids and stop strings, aborts
-and pauses, weight versions, a prefix cache. It takes as long as its `Pace` says, makes requests fail on demand and
+and pauses, weight versions, a prefix cache. It takes `token_seconds` for each id, makes requests fail on demand and
 keeps what it was sent. It must not know the engine client, so that the two can disagree. Streams, several samples and
 stop_regex are answered 400; penalties and `min_new_tokens` do not change what the script says.
 """
@@ -44,7 +44,7 @@ class SglangServer(ServedModel):
             arrival. Where it ends before a stop or the length, it counts as having sampled its end of sequence.
         faults: the first that fits a request is taken; or a plan, such as `seeded_faults` makes.
         context_tokens: longer requests are refused, as SGLang does.
-        token_seconds: the time that sampling one id takes; `pace` says more, and may be set at any time.
+        token_seconds: the time that sampling one id takes.
         decode: the text of ids, for stop strings and the `text` of answers; without it stop strings are refused.
         port: 0 takes a free one.
     """

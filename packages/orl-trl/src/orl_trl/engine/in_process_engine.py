@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from orl_core.errors import EngineError, boundary
 from orl_core.trajectory import Generation
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 from transformers import PreTrainedModel
 
 from orl_trl.engine.sampler import SampledTokens, SamplingRequest, sample

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from typing import cast
 import torch
 from accelerate.utils.memory import clear_device_cache
 from msgspec import Struct
+from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of
-from orl_rollout.signals import interrupt
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (

@@ -16,8 +16,8 @@ from typing import TypeVar
 import torch
 from msgspec import Struct
 from orl_core.errors import EngineError
+from orl_rollout.edge import interrupt
 from orl_rollout.sglang.client import SglangEngine, Timeouts
-from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel
 
 from orl_trl.engine.lora import policy_weights

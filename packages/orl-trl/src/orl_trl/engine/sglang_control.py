@@ -12,8 +12,8 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 from orl_core.errors import EngineAnswerError, EngineError, EngineRefused, boundary
-from orl_rollout.http.client import HttpClient, read, read_error
-from orl_rollout.signals import interrupt
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.http import HttpClient, read, read_error
 
 Memory = Literal["weights", "kv_cache"]
 

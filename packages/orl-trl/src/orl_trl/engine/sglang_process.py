@@ -19,11 +19,10 @@ from typing import Self
 from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import EngineError
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.secrets import PLATFORM_KEY, all_entries
 from orl_rollout.logs import logger_of, say
 from orl_rollout.run_folder.process import free_port, guarded, running
-from orl_rollout.secrets.entries import all_entries
-from orl_rollout.secrets.secrets import PLATFORM_KEY
-from orl_rollout.signals import interrupt
 
 from orl_trl.engine.sglang_control import SglangControl
 

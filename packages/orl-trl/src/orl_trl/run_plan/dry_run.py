@@ -9,6 +9,7 @@ from msgspec import structs
 from orl_core.config import RunConfig
 from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
+from orl_rollout.edge.secrets import PLATFORM_KEY, api_key, unset_in
 from orl_rollout.gpus import gpu_memory
 from orl_rollout.memory.estimate import MemoryReport
 from orl_rollout.memory.model import config_of
@@ -16,8 +17,6 @@ from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.runtime.player import load_player
-from orl_rollout.secrets.entries import unset_in
-from orl_rollout.secrets.secrets import PLATFORM_KEY, api_key
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.engine.engine_plan import engine_of

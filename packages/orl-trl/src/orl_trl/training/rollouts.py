@@ -18,13 +18,13 @@ from contextlib import AbstractAsyncContextManager, ExitStack
 from typing import Any, Protocol, Self
 
 from orl_core.task import Task
+from orl_rollout.edge import interrupt
 from orl_rollout.loop.engine import Engine
 from orl_rollout.loop.sampling import sampling_seed
 from orl_rollout.results.metrics import stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_rollout.runtime.stack import run_all
-from orl_rollout.signals import interrupt
 
 from orl_trl.engine.batch_engine import BatchEngine
 from orl_trl.engine.loop_thread import JOIN_SECONDS, STOP_SECONDS, LoopThread

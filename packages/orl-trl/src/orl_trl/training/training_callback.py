@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from msgspec import UNSET, structs
 from orl_core.errors import OrlError
+from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of
 from orl_rollout.results.metrics import evaluation_metrics, stats_of, training_metrics
 from orl_rollout.results.outcome import Outcome
@@ -19,7 +20,6 @@ from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.gpu_usage import gpu_usage
 from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
-from orl_rollout.signals import interrupt
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from orl_trl.engine.served_engine import SYNC_SECONDS

@@ -16,12 +16,12 @@ from datasets import Dataset
 from datasets.utils import disable_progress_bars
 from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
+from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of, say
 from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import open_runtime
-from orl_rollout.signals import interrupt
 from orl_rollout.tokenizer.pretrained import load_pretrained
 from transformers import PreTrainedModel
 from transformers.integrations.integration_utils import TensorBoardCallback

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import msgspec
 from orl_core.errors import OrlError, boundary
-from orl_rollout.bounded_files import replace
+from orl_rollout.edge import interrupt
+from orl_rollout.edge.files import replace
 from orl_rollout.memory.estimate import GIB
 from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
-from orl_rollout.signals import interrupt
 from peft import PeftModel
 from transformers.trainer_utils import rotate_checkpoints
 

@@ -1,0 +1,1 @@
+"""The edge: what touches the network, the process and the disk. Nothing else of orl_rollout is below it."""

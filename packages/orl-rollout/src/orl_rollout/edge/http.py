@@ -1,0 +1,194 @@
+"""HTTP to one origin, with answers of bounded size. Every request of a rollout, a listing or a check goes through here.
+
+A request to another origin is refused before it is sent, and no redirect is followed: a key reaches its own server and
+no other (law L6). Cookies are not kept. JSON is read within the same limits. The module knows no protocol above HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import Any, Self
+
+import aiohttp
+from orl_core.errors import cut
+from yarl import URL
+
+CONNECT_SECONDS = 10.0
+ERROR_BYTES = 1 << 16  # of an error's body; the rest of it is not read
+KEPT_BYTES = 1 << 16  # of an answer that cannot be used
+
+
+class UnsafeRequest(ValueError):
+    """The request would leave the client's origin. Nothing was sent."""
+
+
+class UnsafeAnswer(Exception):
+    """The answer is too large. It is not read, and asking again would not help.
+
+    `answer` is the first part of its text, as far as it had come.
+    """
+
+    def __init__(self, message: str, body: bytes | bytearray = b"") -> None:
+        super().__init__(message)
+        self.answer = first_part(body)
+
+
+class NotJson(ValueError):
+    """The answer is not JSON. `answer` is the first part of its text."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.answer = cut(text, KEPT_BYTES)
+
+
+class HttpClient:
+    """Connections to the origin of `url`, used as `async with` or closed by `close`. One for each event loop.
+
+    Args:
+        url: scheme, host and port, and maybe a path that every request begins with.
+        idle: seconds for which an idle connection is kept.
+        timeout: of every request that names none.
+        traces: follow every request.
+
+    Raises:
+        ValueError: `url` is not absolute, neither http nor https, or has a login, a query or a fragment.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        idle: float = 4.0,
+        timeout: aiohttp.ClientTimeout | None = None,
+        traces: Sequence[aiohttp.TraceConfig] = (),
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._origin = _origin_of(url)
+        parsed = URL(url)
+        if parsed.raw_user is not None or parsed.raw_password is not None:
+            raise ValueError(f"the URL of {self._origin} has a login: write only http://HOST:PORT")
+        if parsed.query_string or parsed.fragment:
+            raise ValueError(f"the URL of {self._origin} has a query or a fragment: write only http://HOST:PORT")
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=idle),
+            timeout=timeout or aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            headers={"Accept-Encoding": "identity", "User-Agent": "orl"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+            trace_configs=list(traces),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+    def request(
+        self, method: str, target: str, *, headers: Mapping[str, str], **options: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Send one request. `target` is a path below `url`, or a whole URL; `options` are aiohttp's.
+
+        Raises:
+            UnsafeRequest: it leads to another origin.
+        """
+        url = URL(f"{self.url}{target}" if target.startswith("/") else target)
+        if _origin_of(str(url)) != self._origin:
+            raise UnsafeRequest(f"a request for {self._origin} leads to {url.scheme}://{url.host}: it is not sent")
+        return self._http.request(method, url, headers=headers, allow_redirects=False, **options)
+
+    def moved(self, response: aiohttp.ClientResponse) -> str:
+        """Return the target of a 307 or 308 on the same origin; "" for all other answers."""
+        if response.status not in {307, 308}:
+            return ""
+        try:
+            target = str(response.url.join(URL(response.headers.get("Location", ""))))
+            return target if _origin_of(target) == self._origin else ""
+        except ValueError:
+            return ""
+
+
+async def read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body of `response`.
+
+    Raises:
+        UnsafeAnswer: it is larger than `most` bytes.
+        aiohttp.ClientError: the connection breaks.
+    """
+    if (response.content_length or 0) > most:
+        raise too_large(most)
+    body = await _start_of(response, most)
+    if len(body) > most:
+        raise too_large(most, body)
+    return bytes(body)
+
+
+async def read_error(response: aiohttp.ClientResponse) -> bytes:
+    """Return the first ERROR_BYTES of an error's body."""
+    return cut(bytes(await _start_of(response, ERROR_BYTES)), ERROR_BYTES)
+
+
+async def _start_of(response: aiohttp.ClientResponse, most: int) -> bytearray:
+    """Return the body of `response`. Stop reading after `most` bytes."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > most:
+            break
+    return body
+
+
+def too_large(most: int, body: bytes | bytearray = b"") -> UnsafeAnswer:
+    """Return the error for a body that is larger than `most` bytes, and begins with `body`."""
+    return UnsafeAnswer(f"the answer is larger than {most} bytes", body)
+
+
+def first_part(body: bytes | bytearray) -> str:
+    """Return the text of `body` that is kept of an answer that cannot be used."""
+    return cut(body[: KEPT_BYTES + 1].decode("utf-8", "replace"), KEPT_BYTES)
+
+
+def retry_after(value: str | None) -> float | None:
+    """Return a Retry-After, seconds or a date, as seconds from now; None if it cannot be read."""
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(value or "") - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError, OverflowError, LookupError):  # no date, or one that does not exist
+            return None
+    return max(0.0, seconds) if isfinite(seconds) else None
+
+
+def decode(body: bytes | bytearray) -> Any:
+    """Return the JSON in `body`, None if it is empty. Bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        NotJson: it is not JSON, or nested deeper than Python can read.
+    """
+    if not body:
+        return None
+    text = body.decode("utf-8", "replace")
+    del body  # it is half of the memory, unless the caller still holds it
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise NotJson(f"the answer is not JSON: {exc}", text) from exc
+
+
+def _origin_of(url: str) -> URL:
+    """Return the scheme, host and port of `url`."""
+    parsed = URL(url)
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        named = ascii(url.rpartition("@")[2])[:100]  # what stands before could be a password
+        raise ValueError(f"{named} is no URL of the form http://HOST:PORT")
+    return parsed.origin()

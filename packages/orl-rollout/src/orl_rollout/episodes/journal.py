@@ -1,0 +1,215 @@
+"""The journal: every trajectory as one record of JSON, on disk when `record` returns.
+
+A journal is the files `journal-*.jsonl.zst` of a folder. Each writer has files of its own, named by time and process,
+so that any number of processes share the folder. A record is one line of JSON in a zstd frame, appended by one `write`
+without fsync: it survives the death of the process, SIGKILL included, but not that of the machine. The reader skips
+torn records. An outcome is cleared of secrets where it is made, not here. The module knows nothing of its readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+from msgspec import Struct, structs
+from orl_core.errors import OrlError, boundary
+from orl_core.messages import TextBlock, ToolResult, text_of
+from orl_core.text import clean, map_strings, plain
+from orl_core.trajectory import Trajectory
+
+from orl_rollout.edge.secrets import without_ids
+from orl_rollout.episodes.arrays import pack_ids, pack_logprobs, unpack
+from orl_rollout.episodes.frames import MOST_CONTENT, frame, read_frames
+from orl_rollout.logs import logger_of
+from orl_rollout.results.outcome import Outcome
+
+logger = logger_of(__name__)
+
+VERSION = 1  # of a record's schema
+FILES = "journal-*.jsonl.zst"
+CUT = "\n[… cut here: the record is too large]"
+FILE_BYTES = 256 << 20  # a file is followed by the next before it grows beyond
+
+
+class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One record. `key` is the rollout's, `step` the trainer's where it is known, `time` in seconds since the epoch.
+
+    `replaced` marks an attempt that was lost with its connection. The rollout was played again: it counts nowhere.
+    """
+
+    version: int = VERSION
+    key: str
+    time: float
+    reward: float
+    success: bool
+    step: int | None = None
+    replaced: bool = False
+    trajectory: Trajectory
+
+
+class Journal:
+    """Appends to files of its own in `folder`, which is made. Threads and event loops may share it, forks may not.
+
+    Raises:
+        OrlError: a file cannot be made there.
+    """
+
+    def __init__(self, folder: str | Path, *, file_bytes: int = FILE_BYTES) -> None:
+        self.folder = Path(folder)
+        self._file_bytes = file_bytes
+        self._began = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+        self._files = 0  # names that were tried
+        self._file, self._size = -1, 0
+        with boundary(OrlError, f"opening a journal in {folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._next_file()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="orl-journal")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def record(self, outcome: Outcome, *, step: int | None = None, replaced: bool = False) -> None:
+        """Write one outcome; it is safe from the process's death on return. Readers leave out one that is `replaced`.
+
+        Raises:
+            OrlError: it cannot be written (a full disk); nothing of it is then left in the file.
+        """
+        with boundary(OrlError, f"writing the journal in {self.folder}"):
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._record, outcome, step, replaced)
+
+    def close(self) -> None:
+        """Write what was handed over, and close the file; nothing rests on it."""
+        self._thread.shutdown()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _record(self, outcome: Outcome, step: int | None, replaced: bool) -> None:
+        entry = Entry(
+            key=outcome.trajectory.job.rollout_id,
+            time=time.time(),
+            reward=outcome.reward,
+            success=outcome.success,
+            step=step,
+            replaced=replaced,
+            trajectory=outcome.trajectory,
+        )
+        self._append(frame(_line_of(entry)))
+
+    def _append(self, record: bytes) -> None:
+        if self._size and self._size + len(record) > self._file_bytes:
+            self._next_file()
+        rest = memoryview(record)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(record)
+
+    def _next_file(self) -> None:
+        while True:
+            path = self.folder / FILES.replace("*", f"{self._began}-{self._files:04}")
+            self._files += 1
+            with suppress(FileExistsError):
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+                break
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._size = file, 0
+
+
+def journal_files(path: str | Path) -> list[Path]:
+    """Return the files of the journal in the folder `path`, the oldest first; or `path`, if a file."""
+    path = Path(path)
+    return sorted(path.glob(FILES)) if path.is_dir() else [path]
+
+
+def read_journal(path: str | Path, *, replaced: bool = False) -> Iterator[Entry]:
+    """Yield the entries of the journal at `path`, a folder or one file, in order.
+
+    Attempts that were replaced are left out, unless `replaced` is set. What is torn or foreign is skipped and logged.
+
+    Raises:
+        OrlError: a file cannot be read.
+    """
+    for file in journal_files(path):
+        position = 0
+        with boundary(OrlError, f"reading the journal {file}"), file.open("rb") as records:
+            for found in read_frames(records):
+                _warn_of_gap(file, position, found.start)
+                position = found.end
+                try:
+                    entry = decode_entry(found.content)
+                except OrlError as fault:
+                    logger.warning("%s: the record at byte %d is skipped: %s", file, found.start, fault)
+                else:
+                    if replaced or not entry.replaced:
+                        yield entry
+            _warn_of_gap(file, position, file.stat().st_size)
+
+
+def _warn_of_gap(file: Path, start: int, end: int) -> None:
+    if end > start:
+        logger.warning("%s: %d bytes at byte %d are no whole record: skipped", file, end - start, start)
+
+
+def _line_of(entry: Entry) -> bytes:
+    """Return one line of JSON. Where no reader would take it, results are cut and lose images and metadata."""
+    line = encode_entry(entry)
+    if len(line) <= MOST_CONTENT:
+        return line
+    most = MOST_CONTENT // (16 * sum(len(turn.results) for turn in entry.trajectory.turns) or 1)
+    turns = [
+        structs.replace(turn, results=tuple(_shortened(result, most) for result in turn.results))
+        for turn in entry.trajectory.turns
+    ]
+    return encode_entry(structs.replace(entry, trajectory=structs.replace(entry.trajectory, turns=tuple(turns))))
+
+
+def _shortened(result: ToolResult, most: int) -> ToolResult:
+    text = text_of(result.content)
+    text = text if len(text) <= most else text[:most] + CUT
+    return structs.replace(result, content=(TextBlock(text=text),), metadata={})
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Return one line of JSON with its end. Ids and logprobs are packed; the engine's `extras` are left out."""
+    tree = plain(structs.replace(entry, trajectory=without_ids(entry.trajectory)))
+    for turn, written in zip(entry.trajectory.turns, tree["trajectory"]["turns"], strict=True):
+        written["observation"] = pack_ids(turn.observation)
+        for generation, one in zip(turn.generations, written["generations"], strict=True):
+            one["ids"], one["logprobs"] = pack_ids(generation.token_ids), pack_logprobs(generation.logprobs)
+            del one["extras"]
+    try:
+        return msgspec.json.encode(tree) + b"\n"
+    except UnicodeEncodeError:
+        return msgspec.json.encode(map_strings(tree, clean)) + b"\n"
+
+
+def decode_entry(line: bytes, *, ids: bool = True) -> Entry:
+    """Return the entry of one line; where `ids` are not wanted, without them and their logprobs, which are most of it.
+
+    Raises:
+        OrlError: the line is of another schema.
+    """
+    with boundary(OrlError, "no entry of this schema"):
+        tree: Any = msgspec.json.decode(line)
+        for turn in tree["trajectory"]["turns"]:
+            turn["observation"] = unpack(turn["observation"]) if ids else ()
+            for generation in turn["generations"]:
+                for name in ("ids", "logprobs"):
+                    generation[name] = unpack(generation[name]) if ids else ()
+        return msgspec.convert(tree, Entry)

@@ -1,0 +1,84 @@
+"""The ledger of uploads: how far each file of a journal has been sent, and the lock of the process that sends.
+
+Entries are sent in the order of their file, so progress is one offset a file. `uploads.json` holds the offsets and is
+replaced whole. The process that sends holds a lock on `uploads.lock`, which its death frees. An entry that was cut off
+is sent again under the same ids.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from orl_core.errors import ConfigError, OrlError, boundary
+
+from orl_rollout.edge.files import replace
+from orl_rollout.episodes.journal import journal_files
+from orl_rollout.logs import logger_of
+
+logger = logger_of(__name__)
+
+
+class Ledger:
+    """The places of the journal in `folder`; made by `take`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "uploads.json"
+        self._places = _read(self._path)
+        self._writable = True
+
+    @classmethod
+    def take(cls, folder: Path, held: ExitStack) -> Self | None:
+        """Open the ledger of `folder`, locked until `held` is closed; None while another process holds it.
+
+        Raises:
+            OrlError: it cannot be opened.
+        """
+        with boundary(OrlError, f"opening the ledger of uploads in {folder}"), ExitStack() as failing:
+            lock = os.open(folder / "uploads.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            failing.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            ledger = cls(folder)
+            held.push(failing.pop_all())
+            return ledger
+
+    def offset(self, name: str) -> int:
+        """Return the byte at which sending goes on in the file `name`."""
+        return self._places.get(name, 0)
+
+    def settle(self, name: str, offset: int) -> None:
+        """Note that everything in the file `name` before `offset` has been dealt with.
+
+        If that cannot be written, this process goes on, and the next one sends it again.
+        """
+        self._places[name] = offset
+        try:
+            replace(self._path, msgspec.json.encode(self._places))
+        except OSError as exc:
+            if self._writable:
+                logger.warning("what has been uploaded cannot be noted in %s: %s", self._path, exc)
+            self._writable = False
+
+
+def unsent(folder: Path) -> bool:
+    """Tell whether files of the journal in `folder` hold more than was noted as sent. No folder holds nothing."""
+    places = _read(folder / "uploads.json")
+    sizes = {file.name: file.stat().st_size for file in journal_files(folder) if file.is_file()}
+    return any(places.get(name, 0) < size for name, size in sizes.items())
+
+
+def _read(path: Path) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except FileNotFoundError:
+        return {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as exc:
+        logger.warning("%s is not read, so everything is uploaded again: %s", path, exc)
+        return {}

@@ -1,0 +1,222 @@
+"""Uploads of finished rollouts to OpenReward, in the background, on the platform's wire form.
+
+One thread follows the files of a journal and notes in a ledger beside them how far the platform has taken them. A
+platform that stays away costs neither entries nor time of a rollout. Every entry is sent at least once, under
+idempotent ids, and exactly once after a stop that had time to finish. Whoever opens the folder next sends the rest. One
+process of a folder sends at a time. An entry that is marked as one with a secret is not uploaded (law L6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+from orl_core.config import RunConfig
+from orl_core.errors import ConfigError, OrlError, boundary, cut
+
+from orl_rollout.edge.http import HttpClient
+from orl_rollout.edge.secrets import api_key
+from orl_rollout.episodes.events import events_of
+from orl_rollout.episodes.frames import Frame, read_frames
+from orl_rollout.episodes.journal import decode_entry, journal_files
+from orl_rollout.episodes.progress import Ledger
+from orl_rollout.episodes.sender import post
+from orl_rollout.logs import logger_of
+from orl_rollout.openreward.sdk import api_url
+from orl_rollout.openreward.transport import Refusal
+
+logger = logger_of(__name__)
+
+BATCH_EVENTS = 128  # in one request
+BATCH_BYTES = 1 << 20  # of one request, unless a single event is larger
+POLL = 0.5  # seconds between two looks into the folder
+FLUSH = 10.0  # seconds that a stop leaves for what is not yet sent
+GRACE = 1.0  # seconds more, for the thread to end
+IDLE_SECONDS = 15.0  # for which a connection without a request is kept
+LONGEST = 300  # characters of a logged failure
+
+
+def uploads(config: RunConfig, env_name: str) -> bool:
+    """Tell whether rollouts of an environment are uploaded: as `rollout.upload` says, else the platform's, with a key.
+
+    Raises:
+        ConfigError: `rollout.upload` is set and there is no key.
+    """
+    if config.rollout.upload and not api_key():
+        raise ConfigError("`rollout.upload` is on: set OPENREWARD_API_KEY")
+    if config.rollout.upload is not None:
+        return config.rollout.upload
+    return bool(api_key()) and config.environments[env_name].base_url is None
+
+
+class Counts(Struct, kw_only=True):
+    """The fates of entries: `withheld` for their secrets, `refused` by the platform, `broken` unreadable."""
+
+    sent: int = 0
+    withheld: int = 0
+    refused: int = 0
+    broken: int = 0
+
+
+class Uploader:
+    """Sends the journal in `folder` while it is open. One for each process and folder.
+
+    Raises:
+        ConfigError: `rollout.upload` is set and there is no key.
+        OrlError: there is no such folder, and it cannot be made.
+    """
+
+    def __init__(self, folder: str | Path, config: RunConfig) -> None:
+        self.counts = Counts()
+        self.finished = False
+        self._chosen = frozenset(name for name in config.environments if uploads(config, name))
+        self._folder = Path(folder)
+        self._config = config
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._seconds = FLUSH
+        self._sizes: dict[Path, int] = {}  # of files when they were last read to the end
+        self._said: set[str] = set()  # what is logged once
+        self._thread = threading.Thread(target=self._run, name="orl-uploads", daemon=True)
+        if self._chosen:
+            with boundary(OrlError, f"making the folder {folder}"):
+                self._folder.mkdir(parents=True, exist_ok=True)
+            self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self, seconds: float = FLUSH) -> bool:
+        """Send what is in the journal, for at most `seconds`; return whether that was all. The next one sends the rest.
+
+        Close the journal first: what is written later is not waited for.
+        """
+        if not self._chosen:
+            self._loop.close()
+            return True
+        self._seconds = seconds
+        with suppress(RuntimeError):  # the thread has ended
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join(seconds + GRACE)
+        if not self.finished:
+            logger.warning(
+                "uploads: not all of %s was sent. `orl upload`, or the next run in this folder, sends the rest",
+                self._folder,
+            )
+        return self.finished
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                with boundary(OrlError, f"uploading {self._folder}"):
+                    runner.run(self._send_until_closed())
+            except OrlError as fault:
+                self._say_once(str(fault))
+
+    async def _send_until_closed(self) -> None:
+        sending = asyncio.create_task(self._follow())
+        await self._closing.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                await sending
+
+    async def _follow(self) -> None:
+        """Send what the journal gains until `close` is called, and then the rest."""
+        with ExitStack() as held:
+            async with HttpClient(api_url(), idle=IDLE_SECONDS) as http:
+                ledger, last = None, False
+                while not last:
+                    last = self._closing.is_set()
+                    try:
+                        with boundary(OrlError, f"uploading {self._folder}"):
+                            ledger = ledger or Ledger.take(self._folder, held)
+                            if ledger is not None:
+                                await self._send_all(ledger, http)
+                                self.finished = last
+                            elif last:
+                                self._say_once(f"another process is sending {self._folder}")
+                    except OrlError as fault:
+                        self._say_once(str(fault))
+                    if not last:
+                        await self._pause(POLL)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for `seconds`. A call of `close` ends the wait, and later ones take their time."""
+        if self._closing.is_set():
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    async def _send_all(self, ledger: Ledger, http: HttpClient) -> None:
+        """Send everything that is in the folder's files by now."""
+        for path in journal_files(self._folder):
+            size = path.stat().st_size
+            if size in (ledger.offset(path.name), self._sizes.get(path)):
+                continue
+            with path.open("rb") as records:
+                for found in read_frames(records, ledger.offset(path.name), end=size):
+                    await self._send(found, http)
+                    ledger.settle(path.name, found.end)
+            self._sizes[path] = size
+
+    async def _send(self, found: Frame, http: HttpClient) -> None:
+        """Send one entry."""
+        events = self._events(found)
+        for batch in _batches(events):
+            status = await post(http, b'{"events":[' + b",".join(batch) + b"]}", self._tell, self._pause)
+            if status >= 300:
+                self.counts.refused += 1
+                self._say_once(f"the platform refuses some rollouts with HTTP {status}: they are left out")
+                return
+        self.counts.sent += bool(events)
+
+    def _tell(self, fault: Exception) -> bool:
+        """Log a fault of the platform. Return True: it is asked again."""
+        said = str(fault) if isinstance(fault, Refusal) else f"{type(fault).__name__}: {fault}".removesuffix(": ")
+        self._say_once(f"they wait for the platform: {cut(said, LONGEST)}")
+        return True
+
+    def _events(self, found: Frame) -> list[bytes]:
+        """Return the events of an entry, each as JSON; none of one that is not to be sent."""
+        try:
+            entry = decode_entry(found.content, ids=False)
+            if entry.replaced or entry.trajectory.job.task.env_name not in self._chosen:
+                return []
+            if not entry.trajectory.contains_secret:
+                with boundary(OrlError, f"the events of {entry.key}"):
+                    return [msgspec.json.encode(event) for event in events_of(entry, self._config)]
+            self.counts.withheld += 1
+        except OrlError as fault:
+            self.counts.broken += 1
+            self._say_once(str(fault))
+        return []
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("uploads: %s", text)
+
+
+def _batches(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Cut `events` into requests; the first event, the rollout's start, stands alone."""
+    start = 0
+    while start < len(events):
+        end, size = start + 1, len(events[start])
+        while start > 0 and end < min(len(events), start + BATCH_EVENTS):
+            size += len(events[end])
+            if size > BATCH_BYTES:
+                break
+            end += 1
+        yield events[start:end]
+        start = end

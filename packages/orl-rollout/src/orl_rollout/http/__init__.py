@@ -1,1 +1,0 @@
-"""HTTP to one origin with answers of bounded size, and JSON of bounded depth."""

@@ -1,1 +1,0 @@
-"""The journal: every trajectory on disk before it counts, as zstd frames of JSON with packed arrays."""

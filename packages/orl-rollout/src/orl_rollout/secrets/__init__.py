@@ -1,1 +1,0 @@
-"""Secrets: resolve their values, and remove their echoes from text in any encoding."""

@@ -1,1 +1,0 @@
-"""SIGINT, SIGTERM and SIGHUP, never lost; and child processes that end with this one."""

@@ -1,1 +1,0 @@
-"""Uploads: send the journal to OpenReward in the background, at least once."""

@@ -1,0 +1,193 @@
+"""The journal: on disk when `record` returns, readable after any death, off the event loop."""
+
+import asyncio
+import logging
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+from msgspec import structs
+from orl_core.errors import OrlError
+from orl_core.messages import TextBlock, ToolResult, text_of
+from orl_rollout.episodes import journal as module
+from orl_rollout.episodes.frames import frame
+from orl_rollout.episodes.journal import Journal, journal_files, read_journal
+from orl_rollout.openreward.transport import ANSWER_BYTES
+
+from tests.kit.journalled import only_file, outcome, trajectory_of, write
+
+ROOT = Path(__file__).parents[3]
+
+
+async def test_an_entry_comes_back_as_it_was(tmp_path):
+    with Journal(tmp_path / "new") as journal:
+        await journal.record(outcome("läuft \ud800"), step=4)
+        (entry,) = read_journal(tmp_path / "new")
+    assert [entry] == list(read_journal(only_file(tmp_path / "new")))
+    assert (entry.key, entry.reward, entry.success, entry.step, entry.version) == ("r1", 1.0, True, 4, 1)
+    turn = entry.trajectory.turns[0]
+    assert (turn.observation, turn.action_ids) == ((1, 2, 3), (5, 6))
+    assert turn.generations[0].logprobs == (-0.5, -0.5)
+    assert turn.generations[0].extras == {}
+    assert turn.action.text == "läuft \ufffd"
+
+
+async def test_any_zstd_tool_shows_lines_of_json(tmp_path):
+    with Journal(tmp_path) as journal:
+        for key in ("r1", "r2"):
+            await journal.record(outcome(key=key))
+    with only_file(tmp_path).open("rb") as file:
+        shown = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
+    lines = [msgspec.json.decode(line) for line in shown.splitlines()]
+    assert [line["key"] for line in lines] == ["r1", "r2"]
+    assert lines[0]["trajectory"]["turns"][0]["observation"] == "<i4:AQAAAAIAAAADAAAA"
+
+
+async def test_a_file_that_has_grown_large_is_followed_by_the_next(tmp_path):
+    keys = [f"r{number}" for number in range(10)]
+    with Journal(tmp_path, file_bytes=2_000) as journal:
+        for key in keys:
+            await journal.record(outcome(key=key))
+    files = journal_files(tmp_path)
+    assert 2 <= len(files) <= 9
+    assert all(file.stat().st_size <= 2_000 for file in files)
+    assert [entry.key for entry in read_journal(tmp_path)] == keys
+
+
+async def test_a_record_larger_than_a_file_has_a_file_of_its_own(tmp_path):
+    with Journal(tmp_path, file_bytes=1) as journal:
+        await journal.record(outcome(key="r1"))
+        await journal.record(outcome(key="r2"))
+    assert [[entry.key for entry in read_journal(file)] for file in journal_files(tmp_path)] == [["r1"], ["r2"]]
+
+
+def test_an_entry_survives_the_death_of_the_process(tmp_path):
+    program = f"""
+import asyncio, os, signal
+from tests.kit.journalled import outcome
+from orl_rollout.episodes.journal import Journal
+async def main():
+    await Journal({str(tmp_path)!r}).record(outcome(key="last words"))
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False, cwd=ROOT)
+    assert ended.returncode == -signal.SIGKILL
+    assert [entry.key for entry in read_journal(tmp_path)] == ["last words"]
+
+
+def test_writers_in_threads_and_processes_share_a_folder(tmp_path):
+    program = f"""
+import asyncio, sys
+from tests.kit.journalled import outcome
+from orl_rollout.episodes.journal import Journal
+async def main(name):
+    with Journal({str(tmp_path)!r}) as journal:
+        await asyncio.gather(*(journal.record(outcome(name * 10_000, key=f"{{name}}{{n}}")) for n in range(20)))
+asyncio.run(main(sys.argv[1]))
+"""
+    others = [subprocess.Popen([sys.executable, "-c", program, name], cwd=ROOT) for name in "ab"]
+    with Journal(tmp_path) as journal:
+
+        async def many(name):
+            await asyncio.gather(*(journal.record(outcome(key=f"{name}{number}")) for number in range(20)))
+
+        threads = [threading.Thread(target=asyncio.run, args=(many(name),)) for name in "cd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert [other.wait(60) for other in others] == [0, 0]
+    assert sorted(entry.key for entry in read_journal(tmp_path)) == sorted(f"{n}{i}" for n in "abcd" for i in range(20))
+
+
+async def test_a_full_disk_says_so_and_leaves_nothing_of_the_record(tmp_path):
+    """A limit on the size of files stands in for the disk; the process keeps its own limit otherwise."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Journal(tmp_path) as journal:
+        await journal.record(outcome(key="r1"))
+        size = only_file(tmp_path).stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, before[1]))
+        try:
+            with pytest.raises(OrlError, match="writing the journal"):
+                await journal.record(outcome(key="r2"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert only_file(tmp_path).stat().st_size == size
+        await journal.record(outcome(key="r3"))
+    assert [entry.key for entry in read_journal(tmp_path)] == ["r1", "r3"]
+
+
+async def test_results_of_many_numbers_are_read_back(tmp_path):
+    text = "1,2,3," * (ANSWER_BYTES // 6)
+    with Journal(tmp_path) as journal:
+        await journal.record(outcome(text, turns=2))
+    (entry,) = read_journal(tmp_path)
+    assert [turn.results[0].content for turn in entry.trajectory.turns] == [(TextBlock(text=text),)] * 2
+
+
+async def test_results_beyond_a_record_are_cut_and_read_back(tmp_path, monkeypatch):
+    """Ids, rewards and the beginning of each result stay."""
+    monkeypatch.setattr(module, "MOST_CONTENT", 1 << 20)
+    text = "x" * (1 << 18)
+    result = ToolResult(name="read", content=(TextBlock(text=text),), reward=1.0, metadata={"raw": text})
+    given = outcome(key="r1")
+    turn = structs.replace(given.trajectory.turns[0], results=(result,))
+    long = structs.replace(given, trajectory=structs.replace(given.trajectory, turns=(turn,) * 5))
+    with Journal(tmp_path) as journal:
+        await journal.record(long)
+    (entry,) = read_journal(tmp_path)
+    assert msgspec.json.encode(entry).count(b"x") < 1 << 18
+    assert entry.trajectory.rewards == (1.0,) * 5
+    for read in entry.trajectory.turns:
+        text = text_of(read.results[0].content)
+        assert (read.action_ids, read.observation) == (turn.action_ids, turn.observation)
+        assert (text[:3], text[-20:]) == ("xxx", "record is too large]")
+
+
+async def test_a_journal_that_cannot_be_written_or_read_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OrlError, match="opening a journal"):
+        Journal(tmp_path / "file" / "run")
+    with pytest.raises(OrlError, match="reading the journal"):
+        list(read_journal(tmp_path / "nothing.jsonl.zst"))
+    with Journal(tmp_path) as journal:
+        pass
+    with pytest.raises(OrlError, match="writing the journal"):
+        await journal.record(outcome())
+
+
+@pytest.mark.parametrize("line", [b"{}", b"not json", b'{"trajectory": {"turns": [{"observation": "<i4:AAA"}]}}', b""])
+def test_a_foreign_record_is_skipped(tmp_path, caplog, line):
+    path = write(tmp_path, trajectory_of(key="r1"))
+    with path.open("ab") as file:
+        file.write(frame(line))
+    write(tmp_path, trajectory_of(key="r2"))
+    with caplog.at_level(logging.WARNING):
+        assert [entry.key for entry in read_journal(tmp_path)] == ["r1", "r2"]
+    assert "is skipped" in caplog.text
+
+
+async def test_event_loop_runs_while_long_trajectories_are_written(tmp_path):
+    """Not a measure of time: between the first and the last of the records the loop has taken many turns."""
+    long = outcome(ids=tuple(range(40_000)))
+    turns = 0
+
+    async def tick():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    with Journal(tmp_path) as journal:
+        ticker = asyncio.create_task(tick())
+        for _ in range(5):
+            await journal.record(long)
+        ticker.cancel()
+    assert turns > 50
