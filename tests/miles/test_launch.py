@@ -420,7 +420,7 @@ def test_a_run_goes_on_from_its_own_checkpoint(capsys: pytest.CaptureFixture[str
 
 
 def test_a_python_without_miles_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "does not find `miles`" in refused(capsys, "/usr/bin/env")
+    assert "/usr/bin/env: cannot be asked for miles" in refused(capsys, "/usr/bin/env")
 
 
 def test_reinforce_plus_plus_is_refused(capsys: pytest.CaptureFixture[str], python: str) -> None:

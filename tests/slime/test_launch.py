@@ -268,7 +268,7 @@ def test_without_the_parser_the_command_is_printed_and_says_so(
 def test_a_python_without_slime_or_without_the_adapter_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert "does not find `slime`" in refused(capsys, "/usr/bin/env")
+    assert "/usr/bin/env: cannot be asked for slime" in refused(capsys, "/usr/bin/env")
     lacking = str(make_environment(tmp_path / "lacking", adapter=False))
     line = refused(capsys, lacking)
     assert f"just install-into {lacking}" in line
@@ -587,24 +587,18 @@ def test_checkouts_come_first_on_the_search_path(
     assert "--slime-path" in refused(capsys, python, "--slime-path", "lm")
 
 
-def test_without_a_trainer_the_command_is_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, working: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(working))
+def test_without_a_trainer_the_command_is_shown(capsys: pytest.CaptureFixture[str], working: Path) -> None:
     assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--dry-run", "--lr", "5e-6"]) == 1
     plan = capsys.readouterr().out
     words = words_of(plan)
     assert words[1:3] == ["python3", "slime/train.py"]
     assert words[words.index("--lr") + 1] == "5e-06"
-    assert "# it would not start on this machine: no python3 on PATH finds `slime`" in plan
+    assert "# it would not start on this machine: no Python that has slime is named" in plan
     assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--task-data", WHODUNIT]) == 1
     assert not (working / "runs" / "run").exists()
 
 
-def test_without_slime_checkpoints_are_checked_all_the_same(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, working: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(working))
+def test_without_slime_checkpoints_are_checked_all_the_same(capsys: pytest.CaptureFixture[str], working: Path) -> None:
     (working / "empty").mkdir()
     hugging_face(working / "model")
 
@@ -636,10 +630,9 @@ def test_a_model_folder_that_is_absent_is_named(capsys: pytest.CaptureFixture[st
     assert told in planned(capsys, python, "--model", "./none", "--model-args", "qwen3-0.6B")
 
 
-def test_cluster_that_runs_here_is_joined_and_said(
+def test_named_cluster_is_joined(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://head.example:8265")
     plan = planned(capsys, python)
-    assert "head.example:6379" in plan
     assert "GPUs but the run needs" not in plan

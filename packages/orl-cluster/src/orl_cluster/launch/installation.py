@@ -1,44 +1,63 @@
-"""Finds the installation of a trainer: its Python, its checkout, and what the adapter's probe finds there."""
+"""Finds the installation of a trainer: the Python that the user names, its checkout, and the probe's findings there.
+
+That Python is only ever run, with the environment of this process: nothing is installed there.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 from msgspec import structs
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch import probe
-from orl_cluster.launch.find_python import NotInstalledError, find_python, search_path
 from orl_cluster.launch.layout import Installation
 from orl_cluster.launch.probe import Findings
-from orl_cluster.launch.ray import environment_for
-from orl_cluster.launch.ray_address import ray_address
+from orl_cluster.launch.ray import environment_for, ray_address
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VARIABLE, VISIBLE = "ORL_TRAINER_PYTHON", "CUDA_VISIBLE_DEVICES"
 UNUSED = 0.9  # of a GPU's memory: with as much free, nothing but a driver or a desktop uses it
 
 
 def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> Installation:
-    """Return the installation of the trainer `name`; without any, one that is `missing`.
+    """Return the installation of the trainer `name`; if no Python is named, one that is `missing`.
 
-    Raises:
-        ConfigError: the named Python or checkout has no such trainer, or the trainer has no checkout.
+    The Python is `python`, else $ORL_TRAINER_PYTHON, else this one if it has the trainer.
     """
-    path = search_path(name, trainer)
-    try:
-        found_python = find_python(name, python, path)
-    except NotInstalledError as exc:
-        checkout = getattr(trainer, f"{name}_path") or name
-        findings = Findings(root=checkout)
-        return Installation(trainer=name, python="python3", found=findings, environment=path, missing=str(exc))
-    found = probe.ask(name, found_python, [], environment_for(found_python, path))
+    path = _search_path(name, trainer)
+    named = python or os.environ.get(VARIABLE) or (sys.executable if find_spec(name) else None)
+    if not named:
+        missing = f"no Python that has {name} is named: give --python, or set {VARIABLE}"
+        findings = Findings(root=getattr(trainer, f"{name}_path") or name)
+        return Installation(trainer=name, python="python3", found=findings, environment=path, missing=missing)
+    whole = str(Path(shutil.which(named) or named).absolute())
+    found = probe.ask(name, whole, [], environment_for(whole, path))
     if not found.root:
         raise ConfigError(
-            f"{found_python}: {name} is installed without train.py: install it from a checkout (-e), or name the "
-            f"checkout with --{name}-path"
+            f"{named}: this Python finds no checkout of {name} with train.py. Install one there (-e), name it with "
+            f"--{name}-path, or name another Python with --python"
         )
-    return Installation(trainer=name, python=found_python, found=found, environment=path)
+    return Installation(trainer=name, python=whole, found=found, environment=path)
+
+
+def _search_path(package: str, trainer: TrainerConfig) -> dict[str, str]:
+    """Return PYTHONPATH with the checkouts of `package` and Megatron-LM that are named in front; else nothing."""
+    named = (f"--{package}-path", getattr(trainer, f"{package}_path"), "train.py")
+    folders: list[str] = []
+    for option, given, held in (named, ("--megatron-path", trainer.megatron_path, "megatron")):
+        if given is None:
+            continue
+        folder = Path(given).expanduser().absolute()
+        if not (folder / held).exists():
+            raise ConfigError(f"{option} {given}: no {held} is in it. Name the folder of a checkout")
+        folders.append(str(folder))
+    inherited = [path] if (path := os.environ.get("PYTHONPATH")) else []
+    return {"PYTHONPATH": os.pathsep.join([*folders, *inherited])} if folders else {}
 
 
 def without_busy_gpus(installation: Installation, trainer: TrainerConfig) -> Installation:

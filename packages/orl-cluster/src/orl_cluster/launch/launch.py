@@ -28,8 +28,7 @@ from orl_cluster.launch.installation import find_installation, without_busy_gpus
 from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.memory import estimate
 from orl_cluster.launch.probe import CUSTOM_CONFIG, Findings
-from orl_cluster.launch.ray import several_nodes, unclosable
-from orl_cluster.launch.ray_address import ray_address
+from orl_cluster.launch.ray import ray_address, several_nodes, unclosable
 from orl_cluster.launch.rows import check_rows
 
 logger = logger_of("orl")
@@ -134,7 +133,7 @@ def _check(command: Command) -> Command:
         *preflight.untracked(request),
         *([found.obstacle] if found.obstacle else []),
     ]
-    notes = [*told, *unset_in(run.config), *preflight.joined(), *memory.notes]
+    notes = [*told, *unset_in(run.config), *memory.notes]
     if not found.complete:
         notes.append(f"not checked by the parser of {installation.trainer}: {given}: {found.why}")
     elif found.why:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from orl_core.config import RunConfig
@@ -12,7 +11,6 @@ from orl_core.errors import ConfigError
 from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.layout import CONTEXT, LaunchRequest
 from orl_cluster.launch.probe import TRACKERS
-from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
 from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL
 
 TEACHER = "--opd-type"
@@ -21,14 +19,6 @@ SERVED_TEACHER = (
     "--opd-teacher-load FOLDER"
 )
 MASKED = "--mask-offpolicy-in-partial-rollout"
-
-
-def joined() -> list[str]:
-    """Note the cluster that was found without being named."""
-    address = ray_address(os.environ)
-    if not address or address == os.environ.get(ADDRESS):
-        return []
-    return [f"it runs on the Ray cluster at {address}; {ADDRESS}={NONE} starts one of its own"]
 
 
 def untracked(request: LaunchRequest) -> list[str]:
