@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,17 +134,10 @@ def test_old_version_gets_no_weight_check(
         (["--", "--use-kl-los"], "did you mean --use-kl-loss?"),  # which miles would take for the option
         (["--", "--wait-decay", "1"], "did you mean --weight-decay?"),
         (["--", "--rollout-sample-hook-path", "a.b"], "--rollout-sample-hook-path"),  # slime's
-        (["--", "--context-parallel-size", "2"], "--train-backend megatron"),
-        (["--", "--recompute-granularity", "full"], "--gradient-checkpointing"),
-        (["--", "--attention-backend", "flash"], "--attn-implementation"),
+        (["--", "--recompute-granularity", "full"], "--recompute-granularity"),
         (["--", "--lora-rank", "8"], "--train-backend megatron"),
-        ([*MEGATRON, "--", "--gradient-checkpointing"], "--recompute-granularity full"),
-        ([*MEGATRON, "--", "--attn-implementation", "sdpa"], "--attention-backend"),
-        (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
-        (["--", "--wandb-run-name", "x"], "--wandb-run NAME"),
+        ([*MEGATRON, "--", "--attn-implementation", "sdpa"], "--attn-implementation"),
         (["--", "--group-rm"], "group_reward"),
-        (["--", "--max-turns", "5"], "use `environments.NAME.max_turns`"),
-        (["--", "--async-buffer-size", "4"], "use --update-weights-interval"),
         (["--", "--rollout-external"], "--actor-gpus and --rollout-gpus"),
         (["--", "--eval-num-gpus", "2"], "the engines of training evaluate"),
         ([*MEGATRON, "--", "--multi-lora-n-adapters", "2"], "--lora-rank alone"),
@@ -221,23 +213,6 @@ def test_an_attention_that_mixes_packed_sequences_trains_each_by_itself(
     assert "--use-dynamic-batch-size" in words_of(planned(capsys, flashless, *MEGATRON))
 
 
-def test_an_old_miles_that_stops_at_packed_batches_is_not_given_any(
-    capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("old")
-    old = Path(shutil.copytree(STAND_IN, folder / "miles"))
-    actor = old / "miles" / "backends" / "fsdp_utils" / "actor.py"
-    method = "    def _log_rollout_data(self, rollout_id: int, packed_batches: list) -> None: ...\n"
-    actor.write_text(actor.read_text(encoding="utf-8") + "\n" + method, encoding="utf-8")
-    before = actor.read_bytes()
-    python = str(make_environment(folder / "env", stand_in=old))
-    plan = planned(capsys, python)
-    assert "--use-dynamic-batch-size" not in words_of(plan)
-    assert "`Attribute tokens is not found in the packed batch`" in plan
-    assert "older than 2026-01-12" in refused(capsys, python, "--", "--use-dynamic-batch-size")
-    assert actor.read_bytes() == before
-
-
 def test_true_on_policy_with_triton_sets_the_engine_too(capsys: pytest.CaptureFixture[str], python: str) -> None:
     words = words_of(planned(capsys, python, *EXACT, "--attn-implementation", "triton"))
     assert words[words.index("--sglang-attention-backend") + 1] == "triton"
@@ -261,16 +236,6 @@ def test_default_that_would_overrule_an_option_is_left_out(
     planning.leaves_out(capsys, "miles", python, argv, rival)
 
 
-def test_only_a_synchronous_run_leaves_its_last_step_unevaluated(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
-    """miles' train_async.py evaluates after the last step, whatever the interval."""
-    held_out = planning.held_out(working)
-    argv = ["--set", "eval.interval=10", "--num-rollout", "25"]
-    assert "the last step is not evaluated" in planned(capsys, python, *argv, config=held_out)
-    assert "the last step is not evaluated" not in planned(capsys, python, *argv, *APART, config=held_out)
-
-
 def test_fault_tolerance_can_be_switched_off(capsys: pytest.CaptureFixture[str], python: str) -> None:
     assert "--use-fault-tolerance" in words_of(planned(capsys, python))
     off = ["--set", "trainer.flags.use-fault-tolerance=false"]
@@ -292,14 +257,6 @@ def test_flags_in_the_file_and_on_the_command_line_give_one_command(
     options = ["--config", str(flags), "--python", python, "--name", "run", "--dry-run"]
     assert main(["train", *options]) == 1
     assert capsys.readouterr().out == filed
-
-
-def test_miles_own_rollout_functions_of_v1_get_the_function_that_they_call(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
-) -> None:
-    monkeypatch.setenv("MILES_USE_LEGACY_ROLLOUT_V1", "1")
-    assert "orl_miles.generate.generate_legacy" in words_of(planned(capsys, python))
-    assert "unset MILES_USE_LEGACY_ROLLOUT_V1" in refused(capsys, python, *APART, "--", "--fully-async")
 
 
 def test_what_miles_serves_itself_is_reached_without_a_proxy(
@@ -446,3 +403,10 @@ def test_resumed_ppo_goes_on_with_its_critic(capsys: pytest.CaptureFixture[str],
 
 def test_turn_advantages_are_refused_by_miles(capsys: pytest.CaptureFixture[str], python: str) -> None:
     assert "remove `turn_advantages`" in refused(capsys, python, "--set", "turn_advantages=true")
+
+
+def test_miles_rollout_functions_of_v1_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    monkeypatch.setenv("MILES_USE_LEGACY_ROLLOUT_V1", "1")
+    assert "MILES_USE_LEGACY_ROLLOUT_V1" in refused(capsys, python)

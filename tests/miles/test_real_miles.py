@@ -15,7 +15,7 @@ import pytest
 from orl_miles.generate import RunEnded
 from orl_testing import Fault, FaultKind
 
-from tests.miles.host import APIS, CLASS, SIGNATURE, V1, Api, flat
+from tests.miles.host import flat
 from tests.miles.hosting import SECONDS, hosting, step
 from tests.slime import episode
 from tests.slime.cases import CASES, Case, check, check_continued, key_of
@@ -32,19 +32,17 @@ DIFFERENT: dict[str, dict[str, Any]] = {
     "the nucleus of top-p would be replayed": {"raises": ""},
 }
 ROWS = [replace(case, **DIFFERENT.get(case.name, {})) for case in CASES]
-by_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 
 
-@by_api
 @pytest.mark.parametrize("case", ROWS, ids=lambda case: case.name)
 async def test_a_case_of_the_contract(
-    case: Case, api: Api, environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     if "bug" in case.name:
         break_once(monkeypatch)
     with (
         engine(checkpoint, case.faults, thinks=case.thinks) as server,
-        hosting(api, server, checkpoint, tmp_path, configuration(case, environment), **case.args) as host,
+        hosting(server, checkpoint, tmp_path, configuration(case, environment), **case.args) as host,
     ):
         if case.raises:
             with pytest.raises(RunEnded, match=case.raises):
@@ -54,13 +52,12 @@ async def test_a_case_of_the_contract(
         check(case, groups, data, list(server.requests))
 
 
-@by_api
 async def test_1b_a_rollout_stays_on_its_engine_and_trains_as_it_was_sampled(
-    api: Api, environment: str, checkpoint: Path, tmp_path: Path
+    environment: str, checkpoint: Path, tmp_path: Path
 ):
     with (
         engine(checkpoint) as server,
-        hosting(api, server, checkpoint, tmp_path, episode.settings(environment)) as host,
+        hosting(server, checkpoint, tmp_path, episode.settings(environment)) as host,
     ):
         groups, data = await step(host)
         requests = list(server.requests)
@@ -78,21 +75,16 @@ PARTIAL = {"partial_rollout": True, "rollout_batch_size": 1, "over_sampling_batc
 HANG = Fault(kind=FaultKind.HANG, at=0, tokens=3)
 
 
-@pytest.mark.parametrize(
-    ("api", "masked", "limit"),
-    [(CLASS, False, None), (V1, False, None), (V1, True, None), (CLASS, False, 8)],
-    ids=["2 class", "2 legacy v1", "2c legacy v1", "2 with a limit of sessions"],
-)
+@pytest.mark.parametrize("limit", [None, 8], ids=["2", "2 with a limit of sessions"])
 async def test_2_an_aborted_episode_goes_on_with_its_tokens(
-    api: Api, masked: bool, limit: int | None, environment: str, checkpoint: Path, tmp_path: Path
+    limit: int | None, environment: str, checkpoint: Path, tmp_path: Path
 ):
-    """A session starts clean if old tokens are to be masked, or if it would take another's place."""
-    flags = PARTIAL | {"mask_offpolicy_in_partial_rollout": masked}
+    """A session starts clean if it would take another's place."""
     config = episode.settings(environment)
     config["environments"]["playground/GuessNumber"]["max_concurrency"] = limit
     with (
         engine(checkpoint, [HANG]) as server,
-        hosting(api, server, checkpoint, tmp_path, config, **flags) as host,
+        hosting(server, checkpoint, tmp_path, config, **PARTIAL) as host,
     ):
         (first,), _ = await step(host)
         assert [sample.status.value for sample in first] != ["aborted"]
@@ -110,31 +102,16 @@ async def test_2_an_aborted_episode_goes_on_with_its_tokens(
     assert second[0].index == index
     assert second[0].status.value in ("completed", "truncated")
     assert len(data["tokens"][1]) > second[0].response_length > sum(data["loss_masks"][1]) > 0
-    check_continued(second[0], requests, goes_on=not masked and limit is None)
+    check_continued(second[0], requests, goes_on=limit is None)
 
 
-async def test_2_where_the_hosts_flag_cannot_be_read_an_episode_plays_on(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
-    """A function of the legacy signature cannot see the state of the class API: it is not aborted, and not lost."""
-    with (
-        engine(checkpoint, [HANG]) as server,
-        hosting(SIGNATURE, server, checkpoint, tmp_path, episode.settings(environment), **PARTIAL) as host,
-    ):
-        await step(host)
-        ((kept,),) = host.source.buffer
-    assert kept.status.value in ("completed", "truncated")
-    assert sum(kept.loss_mask) > 0
-
-
-@by_api
 async def test_2b_without_partial_rollouts_what_is_aborted_is_dropped(
-    api: Api, environment: str, checkpoint: Path, tmp_path: Path
+    environment: str, checkpoint: Path, tmp_path: Path
 ):
     flags = {"rollout_batch_size": 1, "over_sampling_batch_size": 2}
     with (
         engine(checkpoint, [HANG]) as server,
-        hosting(api, server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
+        hosting(server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
     ):
         groups, data = await step(host)
         assert host.source.get_buffer_length() == 0
@@ -148,21 +125,20 @@ async def test_2c_the_class_api_masks_nothing_of_before(environment: str, checkp
     with (
         engine(checkpoint) as server,
         pytest.raises(ValueError, match="MILES_USE_LEGACY_ROLLOUT_V1"),
-        hosting(CLASS, server, checkpoint, tmp_path, episode.settings(environment), **flags),
+        hosting(server, checkpoint, tmp_path, episode.settings(environment), **flags),
     ):
         pass
 
 
-@by_api
 async def test_7_a_group_with_a_failure_is_replaced_where_miles_is_asked_to(
-    api: Api, environment: str, checkpoint: Path, tmp_path: Path
+    environment: str, checkpoint: Path, tmp_path: Path
 ):
     """`check_no_aborted` looks for ABORTED alone, so under it that is what a failure is."""
     refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
     flags = {"dynamic_sampling_filter_path": "miles.rollout.filter_hub.dynamic_sampling_filters.check_no_aborted"}
     with (
         engine(checkpoint, [refusal]) as server,
-        hosting(api, server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
+        hosting(server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
     ):
         groups, data = await step(host)
     assert host.metrics == {"rollout/dynamic_filter/drop_group_has_aborted": 1}
@@ -170,13 +146,12 @@ async def test_7_a_group_with_a_failure_is_replaced_where_miles_is_asked_to(
     assert all(any(mask) for mask in data["loss_masks"])
 
 
-@by_api
-async def test_6b_uneven_groups_keep_their_own_baseline(api: Api, environment: str, checkpoint: Path, tmp_path: Path):
+async def test_6b_uneven_groups_keep_their_own_baseline(environment: str, checkpoint: Path, tmp_path: Path):
     """A winner thinks twice: a rollout that wins is two samples, one that gives up is one."""
     config = episode.settings(environment) | {"thinking": "strip"}
     with (
         engine(checkpoint, thinks=True) as server,
-        hosting(api, server, checkpoint, tmp_path, config) as host,
+        hosting(server, checkpoint, tmp_path, config) as host,
     ):
         groups, data = await step(host)
     assert sorted(len(call) for group in groups for call in group) == [1, 1, 2, 2]

@@ -18,12 +18,14 @@ from orl_cluster.launch.convert import ClusterConverter
 from orl_cluster.launch.layout import Installation
 from orl_cluster.launch.model_shape import model_shape
 from orl_core.config import TrainerConfig
+from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Conversion, Run
 
 from orl_miles import args, on_policy
 from orl_miles.probe import obstacle
 
 SHAPE = "miles.utils.external_utils.model_args_utils"  # prints the shape in a script that it is given without suffix
+V1 = "MILES_USE_LEGACY_ROLLOUT_V1"
 LESS_MEMORY: dict[args.Backend, str] = {
     "fsdp": f"{launch.LESS_MEMORY}--sglang-mem-fraction-static 0.5, --fsdp-cpu-offload",
     "megatron": f"{launch.MEGATRON_MEMORY}, --train-memory-margin-bytes",
@@ -31,9 +33,9 @@ LESS_MEMORY: dict[args.Backend, str] = {
 
 
 def _command_of(installation: Installation, run: Run) -> Command:
+    if os.environ.get(V1, "0") != "0":
+        raise ConfigError(f"{V1}: orl plays by miles' class API. Unset it")
     features = set(installation.found.features)
-    if os.environ.get("MILES_USE_LEGACY_ROLLOUT_V1", "0") != "0":
-        features.add(args.LEGACY)
     fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
     backend = run.config.trainer.train_backend or ("fsdp" if fsdp else "megatron")
     request = launch.request_of(installation, run, trains_in_parallel=backend == "megatron")
@@ -50,7 +52,6 @@ def _command_of(installation: Installation, run: Run) -> Command:
         memory=LESS_MEMORY[backend],
         problems=tuple(filter(None, [obstacle(argv)])) if installation.missing else (),
         notes=tuple(notes),
-        evaluates_last=run.config.trainer.asynchronous,
     )
 
 

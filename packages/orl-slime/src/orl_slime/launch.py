@@ -42,7 +42,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
         )
     plain = not run.config.environments
-    trainer_defaults.refuse_by_name("slime", request.names, trainer_defaults.MEGATRON_GONE, plain=plain)
+    trainer_defaults.refuse_by_name(request.names, plain=plain)
     training = {**trainer_defaults.megatron(request), **_estimator_options(request), **_fully_async(request)}
     if run.config.turn_advantages:
         training = {**training, **_turn_advantages(request)}

@@ -24,8 +24,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
     `files` are written before it starts. `unknown` is the message for an option `{}` that nothing there knows; `memory`
     says what lowers memory use, `estimate` is the table of how much it takes. `problems` keep it from running on this
-    machine; `notes` are what else its user should know. `evaluates_last` tells that the trainer evaluates after the
-    last step, whatever the interval.
+    machine; `notes` are what else its user should know.
     """
 
     request: LaunchRequest
@@ -37,7 +36,6 @@ class Command(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     estimate: str = ""
-    evaluates_last: bool = False
 
     @property
     def words(self) -> list[str]:

@@ -104,7 +104,6 @@ def _check(command: Command) -> Command:
         *preflight.restarted(request),
         *preflight.long_rollouts(command.argv),
         *preflight.unplayed(run.config),
-        *([] if command.evaluates_last else preflight.unevaluated(command.argv)),
     ]
     told = tuple(filter(None, [*command.notes, installation.note, request.tracking.note, *scoring, *late]))
     given = ", ".join(request.names) or "options"

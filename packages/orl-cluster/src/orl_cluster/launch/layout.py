@@ -20,7 +20,7 @@ from orl_cluster.launch.argv import merge, names_in, number, option_name, value_
 from orl_cluster.launch.probe import Findings
 
 GPUS, TENSOR_PARALLEL = 4, 4
-CONTEXT = "--rollout-max-context-len"
+CONTEXT, PER_GPU = "--rollout-max-context-len", "--max-tokens-per-gpu"
 PIPELINE_PARALLEL = "--pipeline-model-parallel-size"
 
 

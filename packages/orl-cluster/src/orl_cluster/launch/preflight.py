@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orl_core.config import RunConfig
-from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
+from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import CONTEXT, LaunchRequest
+from orl_cluster.launch.layout import CONTEXT, PER_GPU, LaunchRequest
 from orl_cluster.launch.probe import TRACKERS
 from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL
 
@@ -30,14 +30,6 @@ def untracked(request: LaunchRequest) -> list[str]:
         for module in TRACKERS
         if wanted[module] and module not in installation.found.modules
     ]
-
-
-def unevaluated(argv: Sequence[str]) -> list[str]:
-    """Note a last step without evaluation: trainers evaluate every so many steps, and not once more at the end."""
-    steps, interval = (number(value_of(argv, name), name) for name in ("--num-rollout", "--eval-interval"))
-    if not steps or not interval or interval < 1 or steps % interval == 0:
-        return []
-    return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
 
 
 def restarted(request: LaunchRequest) -> list[str]:

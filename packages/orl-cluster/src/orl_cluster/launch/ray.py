@@ -1,4 +1,4 @@
-"""A Ray cluster for a run: the one that RAY_ADDRESS names, or one of its own, closed to others, that ends with the block.
+"""A Ray cluster for a run: the one that RAY_ADDRESS names, or a closed one that ends with the block.
 
 Ray is a command of the trainer's Python here, never imported. Workers inherit the environment that the cluster was
 started with. That is how secrets reach them (law L6): none is ever an argument or part of a runtime environment. The
