@@ -165,11 +165,7 @@ def test_old_version_gets_no_weight_check(
         (["--", "--use-dynamic-batch-size", "--attn-implementation", "sdpa"], "packed sequences see each other"),
         (["--", "--micro-batch-size", "4", "--attn-implementation", "eager"], "packed sequences see each other"),
         ([*EXACT, "--attn-implementation", "sdpa"], "needs one of flash_attention_3, triton"),
-        ([*EXACT, "--sglang-attention-backend", "flashinfer"], "needs --sglang-attention-backend fa3"),
-        ([*EXACT, "--sglang-rl-on-policy-target", "fsdp_tp"], "needs --sglang-rl-on-policy-target fsdp"),
         ([*MEGATRON, *EXACT], "--train-backend fsdp"),
-        (["--set", "trainer.flags.deterministic-mode=false", *EXACT], "--deterministic-mode is taken away"),
-        (["--", "--sglang-rl-on-policy-target", "fsdp"], "Give --true-on-policy-mode"),
         ([*EXACT, "--recompute-logprobs-via-prefill"], "replaces the logprobs of sampling"),
     ],
 )
