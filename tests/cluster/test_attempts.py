@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from orl_cluster.launch import attempts
 from orl_cluster.launch.command import Command
-from orl_cluster.launch.layout import Installation, LaunchRequest, Layout
+from orl_cluster.launch.installation import Installation
+from orl_cluster.launch.layout import LaunchRequest, Layout
 from orl_cluster.launch.probe import Findings
 from orl_cluster.launch.process import Failure, failure_of
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig

@@ -15,7 +15,7 @@ from msgspec import structs
 from orl_cluster.launch import launch, tools, trainer_defaults
 from orl_cluster.launch.command import Command
 from orl_cluster.launch.convert import ClusterConverter
-from orl_cluster.launch.layout import Installation
+from orl_cluster.launch.installation import Installation
 from orl_cluster.launch.model_shape import model_shape
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError

@@ -13,7 +13,8 @@ from orl_cluster.launch import launch, tools, trainer_defaults
 from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import Command
 from orl_cluster.launch.convert import ClusterConverter
-from orl_cluster.launch.layout import Installation, LaunchRequest
+from orl_cluster.launch.installation import Installation
+from orl_cluster.launch.layout import LaunchRequest
 from orl_cluster.launch.model_shape import model_shape
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError

@@ -21,8 +21,7 @@ from orl_rollout.run_folder.contract import Conversion, Plan
 
 from orl_cluster.launch import probe, process
 from orl_cluster.launch.argv import shell_text
-from orl_cluster.launch.installation import find_installation
-from orl_cluster.launch.layout import Installation
+from orl_cluster.launch.installation import Installation, find_installation
 from orl_cluster.launch.probe import Findings
 from orl_cluster.launch.ray import environment_for
 from orl_cluster.launch.tools import Tool

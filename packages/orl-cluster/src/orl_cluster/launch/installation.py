@@ -11,17 +11,31 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch import probe
-from orl_cluster.launch.layout import Installation
 from orl_cluster.launch.probe import Findings
 from orl_cluster.launch.ray import environment_for, ray_address
 
 VARIABLE, VISIBLE = "ORL_TRAINER_PYTHON", "CUDA_VISIBLE_DEVICES"
 UNUSED = 0.9  # of a GPU's memory: with as much free, nothing but a driver or a desktop uses it
+
+
+class Installation(Struct, frozen=True, kw_only=True):
+    """A trainer in its own Python, and the findings of the adapter's probe there.
+
+    `environment` has PYTHONPATH with the checkouts that the user names, and CUDA_VISIBLE_DEVICES if GPUs are left out;
+    `note` says why. `missing` says why there is no such Python. Then the command line is only shown.
+    """
+
+    trainer: str
+    python: str
+    found: Findings
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    note: str = ""
+    missing: str = ""
 
 
 def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> Installation:

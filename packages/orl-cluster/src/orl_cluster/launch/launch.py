@@ -24,8 +24,8 @@ from orl_cluster.launch.argv import shell_text, without
 from orl_cluster.launch.attempts import run_to_end
 from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
 from orl_cluster.launch.engine_weights import CHECK
-from orl_cluster.launch.installation import find_installation, without_busy_gpus
-from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of, splits_of
+from orl_cluster.launch.installation import Installation, find_installation, without_busy_gpus
+from orl_cluster.launch.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.memory import estimate
 from orl_cluster.launch.probe import CUSTOM_CONFIG, Findings
 from orl_cluster.launch.ray import ray_address, several_nodes, unclosable

@@ -83,8 +83,7 @@ class StallWatch:
         return (
             f"{self._trainer} hangs: no step, no answered turn and no growing checkpoint in {self._seconds:g} s. "
             f"Last step: {self._step or 'none'}. Open rollouts: {turns.open}{names}. "
-            "If its steps take longer, raise `trainer.stall_timeout`. For the stacks of its processes, run `py-spy dump` "
-            "before that time"
+            "If its steps take longer, raise `trainer.stall_timeout`. `py-spy dump` shows stacks while it hangs"
         )
 
 
