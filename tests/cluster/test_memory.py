@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_cluster.launch.layout import Layout
-from orl_cluster.launch.memory import Work, estimate, training
+from orl_cluster.launch.command.layout import Layout
+from orl_cluster.launch.command.memory import Work, estimate, training
 from orl_core.errors import ConfigError
 from orl_core.memory import Gpu, MemoryReport, shape_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from orl_cluster.launch.trainer_defaults import GENERATE, OWNED, refuse_by_name
+from orl_cluster.launch.command.trainer_defaults import GENERATE, OWNED, refuse_by_name
 from orl_core.errors import ConfigError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from orl_cluster.launch.ray import ray_address
+from orl_cluster.launch.machine.ray_cluster import ray_address
 
 
 @pytest.mark.parametrize(

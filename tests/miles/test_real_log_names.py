@@ -1,4 +1,4 @@
-"""miles prints the lines and the names that `orl_cluster.launch.trainer_log` reads."""
+"""miles prints the lines and the names that `orl_cluster.launch.run.trainer_log` reads."""
 
 from __future__ import annotations
 

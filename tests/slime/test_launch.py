@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_cluster.launch.ray import unclosable
+from orl_cluster.launch.machine.ray_cluster import unclosable
 from orl_launcher.main import main
 from orl_launcher.trainers import WOULD_NOT_START
 

@@ -1,8 +1,8 @@
 """From the configuration to miles' command line. No file is read, no process asked, nothing of miles imported.
 
-`orl_cluster.launch.trainer_defaults` has the options that miles shares with other trainers. Here are its two training
-backends. FSDP reads a Hugging Face checkpoint as it is and shards it over all training GPUs; it splits no sequence, and
-packs sequences only under an attention that keeps them apart.
+`orl_cluster.launch.command.trainer_defaults` has the options that miles shares with other trainers. Here are its two
+training backends. FSDP reads a Hugging Face checkpoint as it is and shards it over all training GPUs. It splits no
+sequence, and packs sequences only under an attention that keeps them apart.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from orl_cluster.estimators import OPTION
-from orl_cluster.launch import trainer_defaults
 from orl_cluster.launch.argv import Options
-from orl_cluster.launch.batch import batch_size
-from orl_cluster.launch.critic import critic_load
-from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.command import trainer_defaults
+from orl_cluster.launch.command.batch import batch_size
+from orl_cluster.launch.command.critic import critic_load
+from orl_cluster.launch.command.layout import LaunchRequest
 from orl_core.errors import ConfigError
 
 from orl_miles import on_policy

@@ -7,7 +7,7 @@ variables for it, which are set here.
 from __future__ import annotations
 
 from orl_cluster.launch.argv import Options
-from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.command.layout import LaunchRequest
 from orl_core.errors import ConfigError
 
 MODE = "--true-on-policy-mode"

@@ -13,8 +13,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from msgspec import structs
-from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
+from orl_cluster.launch.machine import probe
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
 from orl_miles.args import FLASH

@@ -8,7 +8,7 @@ from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import Options, number, value_of
-from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
+from orl_cluster.launch.command.layout import PIPELINE_PARALLEL, LaunchRequest
 
 GROUP_SIZE, GROUPS = 16, 32
 TENSOR_PARALLEL = "--tensor-model-parallel-size"

@@ -38,7 +38,7 @@ from orl_rollout.bounded_files import read_whole
 
 from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import CONTEXT, PER_GPU, Layout
+from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, Layout
 
 STATIC_SHARE = "--sglang-mem-fraction-static"
 LEAST_TOKENS = 1024  # the shortest context that is proposed

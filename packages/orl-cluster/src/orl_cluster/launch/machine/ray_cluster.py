@@ -33,8 +33,8 @@ from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.process import free_port, running
 from orl_rollout.signals import interrupt
 
-from orl_cluster.launch import nodes
-from orl_cluster.launch.required_env import RequiredEnv
+from orl_cluster.launch.machine import nodes
+from orl_cluster.launch.machine.required_env import RequiredEnv
 
 logger = logger_of("orl")
 

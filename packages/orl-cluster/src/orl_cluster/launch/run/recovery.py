@@ -16,7 +16,7 @@ from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, trained_number
 from orl_rollout.run_folder.contract import Run
 
 from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
-from orl_cluster.launch.layout import CONTEXT, PER_GPU
+from orl_cluster.launch.command.layout import CONTEXT, PER_GPU
 
 RETRIES = 3
 ENGINES = "--sglang-mem-fraction-static"

@@ -14,7 +14,7 @@ from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, lasting_name, trained_number
 
 from orl_cluster.launch.argv import Options, merge, names_in, value_of
-from orl_cluster.launch.memory import config_of
+from orl_cluster.launch.command.memory import config_of
 
 CHECK = "--check-weight-update-equal"  # the first sync must leave the engines what they had loaded
 # Beginnings of options by which engines compute with other numbers than training.

@@ -9,9 +9,9 @@ from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import CONTEXT, PER_GPU, LaunchRequest
-from orl_cluster.launch.probe import TRACKERS
-from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL
+from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, LaunchRequest
+from orl_cluster.launch.command.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL
+from orl_cluster.launch.machine.probe import TRACKERS
 
 TEACHER = "--opd-type"
 SERVED_TEACHER = (

@@ -19,17 +19,18 @@ from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
 from orl_rollout.secrets.entries import unset_in
 
-from orl_cluster.launch import preflight, probe
 from orl_cluster.launch.argv import shell_text, without
-from orl_cluster.launch.attempts import run_to_end
-from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
-from orl_cluster.launch.engine_weights import CHECK
-from orl_cluster.launch.installation import Installation, find_installation, without_busy_gpus
-from orl_cluster.launch.layout import LaunchRequest, layout_of, splits_of
-from orl_cluster.launch.memory import estimate
-from orl_cluster.launch.probe import CUSTOM_CONFIG, Findings
-from orl_cluster.launch.ray import ray_address, several_nodes, unclosable
-from orl_cluster.launch.rows import check_rows
+from orl_cluster.launch.command import preflight
+from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
+from orl_cluster.launch.command.engine_weights import CHECK
+from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
+from orl_cluster.launch.command.memory import estimate
+from orl_cluster.launch.command.row_check import check_rows
+from orl_cluster.launch.machine import probe
+from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, Findings
+from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
+from orl_cluster.launch.run.attempts import run_to_end
 
 logger = logger_of("orl")
 

@@ -15,9 +15,9 @@ from msgspec import Struct, field, structs
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 
-from orl_cluster.launch import probe
-from orl_cluster.launch.probe import Findings
-from orl_cluster.launch.ray import environment_for, ray_address
+from orl_cluster.launch.machine import probe
+from orl_cluster.launch.machine.probe import Findings
+from orl_cluster.launch.machine.ray_cluster import environment_for, ray_address
 
 VARIABLE, VISIBLE = "ORL_TRAINER_PYTHON", "CUDA_VISIBLE_DEVICES"
 UNUSED = 0.9  # of a GPU's memory: with as much free, nothing but a driver or a desktop uses it

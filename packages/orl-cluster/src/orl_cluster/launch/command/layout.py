@@ -17,7 +17,7 @@ from orl_rollout.run_folder.tracking import Tracking
 
 from orl_cluster.estimators import OPTION, Estimator, estimator_named
 from orl_cluster.launch.argv import merge, names_in, number, option_name, value_of
-from orl_cluster.launch.installation import Installation
+from orl_cluster.launch.machine.installation import Installation
 
 GPUS, TENSOR_PARALLEL = 4, 4
 CONTEXT, PER_GPU = "--rollout-max-context-len", "--max-tokens-per-gpu"

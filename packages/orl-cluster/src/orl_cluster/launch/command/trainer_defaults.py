@@ -18,11 +18,11 @@ from orl_rollout.secrets.secrets import refuse_in_words
 
 from orl_cluster.estimators import OPTION
 from orl_cluster.launch.argv import Options, number, option_name, without
-from orl_cluster.launch.batch import TENSOR_PARALLEL, batch_options, check_batch
-from orl_cluster.launch.engine_weights import with_check
-from orl_cluster.launch.eval_sets import eval_options
-from orl_cluster.launch.layout import CONTEXT, PER_GPU, PIPELINE_PARALLEL, LaunchRequest
-from orl_cluster.launch.probe import CUSTOM_CONFIG
+from orl_cluster.launch.command.batch import TENSOR_PARALLEL, batch_options, check_batch
+from orl_cluster.launch.command.engine_weights import with_check
+from orl_cluster.launch.command.eval_sets import eval_options
+from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, PIPELINE_PARALLEL, LaunchRequest
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 STEPS = 3000

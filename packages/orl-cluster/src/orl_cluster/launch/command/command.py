@@ -13,10 +13,10 @@ from orl_core.config.yaml import read
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.tracking import WANDB_KEY
 
-from orl_cluster.launch.layout import LaunchRequest
-from orl_cluster.launch.probe import CUSTOM_CONFIG, WORKING_FOLDER
-from orl_cluster.launch.ray import environment_for
-from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
+from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, WORKING_FOLDER
+from orl_cluster.launch.machine.ray_cluster import environment_for
+from orl_cluster.launch.machine.required_env import RequiredEnv, needs_of, secrets_in_config
 
 
 class Command(Struct, frozen=True, kw_only=True):
