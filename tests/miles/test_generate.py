@@ -7,7 +7,6 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,39 +14,20 @@ from typing import Any
 import msgspec
 import pytest
 from orl_cluster.hooks.worker import aclose
-from orl_core.errors import ConfigError, RunAborted
+from orl_core.errors import RunAborted
 from orl_launcher.view.pieces import load_decoder
 from orl_miles.generate import RunEnded, generate
-from orl_miles.hooks import has_signal, log_eval, log_rollout, post_process, reward
+from orl_miles.hooks import log_eval, log_rollout
 from orl_rollout.journal.journal import read_journal
 from orl_testing import Fault, FaultKind, SglangServer
 
 from tests.kit.saved import saved
-from tests.miles.miniature import ClassApi, Sample, arguments
-from tests.slime import episode, playing
-from tests.slime import miniature as slime
-from tests.slime.cases import CASES, Case, key_of
-from tests.slime.playing import configuration, engine
+from tests.miles.miniature import ClassApi, arguments
+from tests.slime import episode
+from tests.slime.cases import key_of
+from tests.slime.playing import engine
 
 REFUSED = Fault(kind=FaultKind.STATUS, status=400, message="no")
-DIFFERENT = {"9 the reward model is asked for whole groups": {"raises": "group-rm", "alone": True}}
-ROWS = [replace(case, **DIFFERENT.get(case.name, {})) for case in CASES]
-
-
-@pytest.mark.parametrize("case", [case for case in ROWS if case.alone], ids=lambda case: case.name)
-async def test_a_case_of_the_contract(
-    case: Case, environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with engine(checkpoint, case.faults, thinks=case.thinks) as server:
-        host = ClassApi(arguments(checkpoint, tmp_path, server.url, configuration(case, environment), **case.args))
-        if case.raises:
-            with pytest.raises(RunEnded, match=case.raises) as ended:
-                await asyncio.to_thread(host.rollout)
-            assert isinstance(ended.value.__cause__, ConfigError)
-            return
-        await playing.play(case, host, server, monkeypatch)
-        for sample in (member for group in host.groups for member in group):
-            sample.validate()
 
 
 @contextmanager
@@ -242,30 +222,3 @@ async def test_a_row_that_is_no_task_needs_miles(environment: str, checkpoint: P
         host.groups[0][0].metadata = {"question": "?"}
         with pytest.raises(RunEnded, match=r"row 0: its metadata is no task.*is not there"):
             await played(host)
-
-
-def test_unknown_estimator_does_not_train_on_raw_rewards():
-    samples = [Sample(index=i, group_index=0, reward=float(i), loss_mask=[1]) for i in range(2)]
-    with pytest.raises(ConfigError, match="own"):
-        post_process(slime.arguments(advantage_estimator="own"), samples)
-
-
-@pytest.mark.parametrize(
-    ("estimator", "expected"),
-    [
-        ("grpo", [0.7071, -0.7071, 0.0, 0.0]),
-        ("gspo", [0.7071, -0.7071, 0.0, 0.0]),
-        ("reinforce_plus_plus_baseline", [0.5, -0.5, 0.0, 0.0]),
-        ("ppo", [1.0, 0.0, 1.0, 5.0]),
-    ],
-)
-async def test_rewards_are_what_the_estimator_wants(estimator: str, expected: list[float]):
-    samples = [Sample(index=i, group_index=i // 2, reward=r, loss_mask=[1]) for i, r in enumerate([1.0, 0.0, 1.0, 5.0])]
-    samples[3].remove_sample = True
-    raw, rewards = post_process(slime.arguments(advantage_estimator=estimator), samples)
-    assert raw == [1.0, 0.0, 1.0, 5.0]
-    assert rewards == pytest.approx(expected, abs=1e-3)
-    assert await reward(slime.arguments(), samples) == raw
-    kept = has_signal(slime.arguments(), samples[:2])
-    dropped = has_signal(slime.arguments(), samples[2:])
-    assert (getattr(kept, "keep", kept), getattr(dropped, "keep", dropped)) == (True, False)

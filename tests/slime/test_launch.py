@@ -122,9 +122,8 @@ def test_options_slime_mishandles_are_refused_with_advice(orl: Orl, argv: list[s
 
 
 def test_batch_of_an_update_follows_from_the_other_sizes(orl: Orl) -> None:
-    def batch(orl: Orl, *argv: str) -> str:
-        words = orl.words(*argv)
-        return words[words.index("--global-batch-size") + 1]
+    def batch(*argv: str) -> str:
+        return orl.value("--global-batch-size", *argv)
 
     assert batch("--", "--num-steps-per-rollout", "2") == "256"
     assert batch("--set", "trainer.flags.rollout-batch-size=8", "--", "--n-samples-per-prompt", "4") == "32"
@@ -257,7 +256,7 @@ def test_divided_gpus_are_counted_together(orl: Orl, monkeypatch: pytest.MonkeyP
 
 
 def test_gpus_that_others_use_are_left_out(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(orl: Orl, *argv: str) -> tuple[str, bool]:
+    def taken(*argv: str) -> tuple[str, bool]:
         plan = orl.planned(*ANY, *argv)
         words = words_of(plan)
         visible = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]

@@ -43,7 +43,7 @@ class Orl:
     def assert_golden(self, name: str, shown: str, **others: str) -> None:
         """Hold what a dry run prints against the file of its name. `others` are the texts that stand for others."""
         own = {"PYTHON": self.python, self.trainer.upper(): str(STAND_INS[self.trainer])}
-        for stands_for, real in {**others, **own, "HERE": str(self.working)}.items():
+        for stands_for, real in {**own, **others, "HERE": str(self.working)}.items():
             shown = shown.replace(real, stands_for)
         golden = ROOT / "tests" / "golden" / self.trainer / f"{name}.txt"
         assert shown == golden.read_text(encoding="utf-8")
