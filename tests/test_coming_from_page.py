@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch.trainer_defaults import OWNED
+from orl_cluster.launch.command.trainer_defaults import OWNED
 from orl_core.config.retrain import PLACES
 from orl_launcher.commands import train
 from orl_launcher.main import main

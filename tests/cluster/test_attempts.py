@@ -6,11 +6,12 @@ import errno
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch import attempts
-from orl_cluster.launch.command import Command
-from orl_cluster.launch.layout import Installation, LaunchRequest, Layout
-from orl_cluster.launch.probe import Findings
-from orl_cluster.launch.process import Failure, failure_of
+from orl_cluster.launch.command.command import Command
+from orl_cluster.launch.command.layout import LaunchRequest, Layout
+from orl_cluster.launch.machine.installation import Installation
+from orl_cluster.launch.machine.probe import Findings
+from orl_cluster.launch.run import attempts
+from orl_cluster.launch.run.process import Failure, failure_of
 from orl_core.config import EnvironmentConfig, RunConfig, TrainerConfig
 from orl_core.errors import OrlError
 from orl_rollout.run_folder.config_file import write_config

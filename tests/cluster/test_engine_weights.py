@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch.engine_weights import comparable_at_start, samples_fresh
+from orl_cluster.launch.command.engine_weights import comparable_at_start, samples_fresh
 from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
 
 from tests.kit.saved import hugging_face, saved

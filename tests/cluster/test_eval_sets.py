@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from orl_cluster.launch.eval_sets import eval_options, write_eval_sets
+from orl_cluster.launch.command.eval_sets import eval_options, write_eval_sets
 from orl_core.config import decode_config
 from orl_core.task import Task, row_of
 from orl_rollout.run_folder.contract import Run

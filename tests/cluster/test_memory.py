@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_cluster.launch.layout import Layout
-from orl_cluster.launch.memory import Work, engine, estimate, training
+from orl_cluster.launch.command.layout import Layout
+from orl_cluster.launch.command.memory import Work, engine, estimate, training
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory.estimate import GIB, MemoryReport

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch import process
+from orl_cluster.launch.run import process
 from orl_rollout.edge import children
 from orl_rollout.edge.secrets import Scrubber
 from orl_rollout.run_folder.process import running
@@ -89,7 +89,7 @@ def test_a_killed_launcher_loses_nothing_of_the_log(tmp_path: Path):
         "print('alone', word, 'ended', flush=True)"
     )
     launcher = (
-        "import os, sys; from pathlib import Path; from orl_cluster.launch import process; "
+        "import os, sys; from pathlib import Path; from orl_cluster.launch.run import process; "
         f"process.run([sys.executable, '-c', {trainer!r}], os.environ, log=Path({str(log)!r}), hidden=['TOKEN'])"
     )
     started = subprocess.Popen([sys.executable, "-c", launcher], env=ENVIRONMENT)

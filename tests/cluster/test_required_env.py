@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_cluster.launch.command import modules_of
-from orl_cluster.launch.nodes import Node
-from orl_cluster.launch.ray import problem_of, several_nodes
-from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
+from orl_cluster.launch.command.command import modules_of
+from orl_cluster.launch.machine.nodes import Node
+from orl_cluster.launch.machine.ray_cluster import problem_of, several_nodes
+from orl_cluster.launch.machine.required_env import RequiredEnv, needs_of, secrets_in_config
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import resolve_secrets, unset_in

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch.tool_probe import findings
+from orl_cluster.launch.convert.tool_probe import findings
 
 AT_ONCE = """\
 import argparse

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from orl_cluster.hooks.staleness import staleness_of
-from orl_cluster.launch.trainer_log import NAMES, Updates, followed
+from orl_cluster.launch.run.trainer_log import NAMES, Updates, followed
 from orl_core.config import TrainerConfig
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.logprob_drift import DIFFERENCE, WINDOW, fault_in

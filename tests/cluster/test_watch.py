@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from orl_cluster.launch import attempts
-from orl_cluster.launch.command import Command
+from orl_cluster.launch.command.command import Command
+from orl_cluster.launch.run import attempts
 from orl_core.config import RolloutConfig, trainer
 from orl_core.errors import OrlError
 from orl_rollout.run_folder.record import read_record

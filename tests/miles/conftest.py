@@ -11,6 +11,9 @@ from orl_rollout.runtime import stack
 
 from tests.kit.tokenizers import open_once
 from tests.slime import episode
+from tests.two_pythons.fixtures import cluster, orl, python, working
+
+__all__ = ["cluster", "orl", "python", "working"]
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +34,8 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch, short_pauses: None) -> None:
     monkeypatch.setattr(worker, "_runs", {})
     for name in ("open_tokenizer", "open_renderer"):
         monkeypatch.setattr(stack, name, open_once(name))
+
+
+@pytest.fixture(scope="session")
+def trainer() -> str:
+    return "miles"

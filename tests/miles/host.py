@@ -14,7 +14,6 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,21 +26,6 @@ STUBS: dict[str, dict[str, Any]] = {
     },
     "sglang.srt.entrypoints.openai.encoding_dsv4": {},
 }
-
-
-@dataclass(frozen=True)
-class Api:
-    """One of the ways in which miles calls an adapter."""
-
-    name: str
-    generate: str
-    v1: bool = False  # MILES_USE_LEGACY_ROLLOUT_V1
-
-
-CLASS = Api("class", "orl_miles.generate.generate")
-SIGNATURE = Api("legacy signature", "orl_miles.generate.generate_legacy")
-V1 = Api("legacy v1", "orl_miles.generate.generate_legacy", v1=True)
-APIS = (CLASS, SIGNATURE, V1)
 
 
 def install_stubs() -> None:
@@ -113,9 +97,7 @@ def words_of(flags: dict[str, Any]) -> list[str]:
     return words
 
 
-def arguments(
-    api: Api, checkpoint: Path, tasks: Path, engine_url: str, settings: dict[str, Any], **flags: Any
-) -> Namespace:
+def arguments(checkpoint: Path, tasks: Path, engine_url: str, settings: dict[str, Any], **flags: Any) -> Namespace:
     """miles' parsed arguments; `settings` is what `orl train` writes for `--custom-config-path`."""
     host, _, port = engine_url.removeprefix("http://").partition(":")
     path = tasks.with_name("orl.yaml")
@@ -126,7 +108,7 @@ def arguments(
         "sglang_router_ip": host,
         "sglang_router_port": port,
         "custom_config_path": path,
-        "custom_generate_function_path": api.generate,
+        "custom_generate_function_path": "orl_miles.generate.generate",
     }
     return parse(words_of(_FLAGS | places | flags))
 
@@ -134,7 +116,7 @@ def arguments(
 class Host:
     """One process's worth of miles' rollout manager, its singletons made anew."""
 
-    def __init__(self, api: Api, args: Namespace) -> None:
+    def __init__(self, args: Namespace) -> None:
         load_function = of_miles("miles.utils.misc.load_function")
         http_utils = of_miles("miles.utils.http_utils")
         compatibility = of_miles("miles.rollout.inference_rollout.compatibility")
@@ -143,15 +125,11 @@ class Host:
         of_miles("miles.utils.misc.SingletonMeta").clear_all_instances()
         http_utils._http_client = None
         http_utils.init_http_client(args)
-        self.api = api
         self.args = args
         self.source = load_function(args.data_source_path)(args)
         self.metrics: dict[str, Any] | None = None
-        if api.v1:
-            self._play = load_function(args.rollout_function_path)
-        else:
-            made = inputs.RolloutFnConstructorInput(args=args, data_source=self.source)
-            self._play = compatibility.load_rollout_function(made, args.rollout_function_path)
+        made = inputs.RolloutFnConstructorInput(args=args, data_source=self.source)
+        self._play = compatibility.load_rollout_function(made, args.rollout_function_path)
 
     def rollout(self, rollout_id: int = 0, weight_version: int | None = None) -> list[list[Any]]:
         """The groups of one rollout, as miles' manager gets them."""
@@ -172,8 +150,6 @@ class Host:
     def _call(self, kind: str, rollout_id: int, **fields: Any) -> Any:
         types = of_miles("miles.rollout.base_types")
         made = getattr(types, kind)(rollout_id=rollout_id, **fields)
-        if self.api.v1:
-            return types.call_rollout_fn(self._play, self.args, rollout_id, self.source, evaluation=made.evaluation)
         return of_miles("miles.rollout.inference_rollout.compatibility.call_rollout_function")(self._play, made)
 
     def train_data(self, groups: list[list[Any]]) -> dict[str, Any]:

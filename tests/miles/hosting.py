@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from orl_testing import SglangServer
 
-from tests.miles.host import Api, Host, arguments
+from tests.miles.host import Host, arguments
 from tests.slime import episode
 
 SECONDS = 60  # that a hang is waited for
@@ -20,20 +18,16 @@ SECONDS = 60  # that a hang is waited for
 
 @contextmanager
 def hosting(
-    api: Api, server: SglangServer, checkpoint: Path, tmp_path: Path, config: dict[str, Any], **flags: Any
+    server: SglangServer, checkpoint: Path, tmp_path: Path, config: dict[str, Any], **flags: Any
 ) -> Iterator[Host]:
     """A host that was started with `flags`; `config` is the `orl_config`, and `tmp_path / "run"` the run's folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MILES_USE_LEGACY_ROLLOUT_V1", str(int(api.v1)))
-        if not api.v1:  # a process of the class API has not loaded it
-            patch.delitem(sys.modules, "miles.rollout.sglang_rollout", raising=False)
-        tasks = flags.pop("prompt_data", None) or episode.make_tasks(tmp_path / "tasks.jsonl", 8)
-        settings = {"orl_config": config, "orl_folder": str(tmp_path / "run")}
-        host = Host(api, arguments(api, checkpoint, tasks, server.url, settings, **flags))
-        try:
-            yield host
-        finally:
-            host.close()
+    tasks = flags.pop("prompt_data", None) or episode.make_tasks(tmp_path / "tasks.jsonl", 8)
+    settings = {"orl_config": config, "orl_folder": str(tmp_path / "run")}
+    host = Host(arguments(checkpoint, tasks, server.url, settings, **flags))
+    try:
+        yield host
+    finally:
+        host.close()
 
 
 async def step(host: Host) -> tuple[list[list[Any]], dict[str, Any]]:

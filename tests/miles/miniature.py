@@ -1,4 +1,4 @@
-"""A miniature of miles, so that the adapter is tested without it: its Sample, and its two ways to call a generate."""
+"""A miniature of miles, so that the adapter is tested without it: its Sample, and its way to call a generate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orl_miles.generate import generate, generate_legacy
+from orl_miles.generate import generate
 from orl_miles.hooks import post_process
 
 from tests.slime import episode, miniature
@@ -59,15 +59,14 @@ class ClassApi(miniature.Miniature):
     aborted = False
 
     async def generate(self, sample: Any, sampling: dict[str, Any], evaluation: bool) -> Any:
-        state = State(self.args, self.aborted)
-        return (await generate(GenerateFnInput(state, sample, sampling, evaluation))).samples
+        return await self.generate_in(self.args, sample, sampling, evaluation, aborted=self.aborted)
 
-
-class Legacy(ClassApi):
-    """The signature of miles' v1."""
-
-    async def generate(self, sample: Any, sampling: dict[str, Any], evaluation: bool) -> Any:
-        return await generate_legacy(self.args, sample, sampling, evaluation=evaluation)
+    @staticmethod
+    async def generate_in(
+        args: Namespace, sample: Any, sampling: dict[str, Any], evaluation: bool = False, *, aborted: bool = False
+    ) -> Any:
+        """One rollout under the arguments `args`."""
+        return (await generate(GenerateFnInput(State(args, aborted), sample, sampling, evaluation))).samples
 
 
 def arguments(checkpoint: Path, folder: Path, url: str, config: Any, **changes: Any) -> Namespace:

@@ -29,10 +29,7 @@ def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("source", OPTIONS)
-def test_command_is_shown_without_miles(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, working: Path, source: str
-) -> None:
-    monkeypatch.setenv("PATH", str(working))
+def test_command_is_shown_without_miles(capsys: Capture, working: Path, source: str) -> None:
     shown = planned(capsys, "miles", SOURCES[source], *OPTIONS[source]).replace(str(working), "HERE")
     assert_golden("miles", f"{source}_without_miles", shown)
 

@@ -10,7 +10,7 @@ import pytest
 from orl_miles.generate import RunEnded
 from orl_testing import Fault, FaultKind
 
-from tests.miles.host import CLASS, SIGNATURE, Api, flat
+from tests.miles.host import flat
 from tests.miles.hosting import SECONDS, hosting
 from tests.slime import episode
 from tests.slime.playing import engine
@@ -18,19 +18,17 @@ from tests.slime.playing import engine
 pytestmark = pytest.mark.miles
 ASYNC = {"fully_async": True}
 METRICS = "rollout/fully_async/"
-by_api = pytest.mark.parametrize("api", [CLASS, SIGNATURE], ids=lambda api: api.name)
 
 
-@by_api
 @pytest.mark.parametrize("handler", ["drop", "retry"])
 async def test_10_a_group_with_a_failure_is_dropped_or_played_anew(
-    handler: str, api: Api, environment: str, checkpoint: Path, tmp_path: Path
+    handler: str, environment: str, checkpoint: Path, tmp_path: Path
 ):
     refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
     flags = ASYNC | {"async_unused_samples_handler": handler}
     with (
         engine(checkpoint, [refusal]) as server,
-        hosting(api, server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
+        hosting(server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
     ):
         groups = await played(host, 0)
         host.log(groups)
@@ -44,13 +42,12 @@ async def test_10_a_group_with_a_failure_is_dropped_or_played_anew(
     assert ({0, 1} <= seen) if handler == "retry" else len({0, 1, 2, 3} - seen) == 2
 
 
-@by_api
-async def test_10_what_older_weights_played_is_too_stale(api: Api, environment: str, checkpoint: Path, tmp_path: Path):
+async def test_10_what_older_weights_played_is_too_stale(environment: str, checkpoint: Path, tmp_path: Path):
     """The engine plays with weights 1; the trainer has made version 3 of them, and bears one version between."""
     flags = ASYNC | {"max_weight_staleness": 1}
     with engine(checkpoint) as server:
         server.weight_version = "1"
-        with hosting(api, server, checkpoint, tmp_path, episode.settings(environment), **flags) as host:
+        with hosting(server, checkpoint, tmp_path, episode.settings(environment), **flags) as host:
             first = await played(host, 0, version=2)
             assert host.metrics is not None
             assert host.metrics[f"{METRICS}max_staleness"] == 1
@@ -61,13 +58,12 @@ async def test_10_what_older_weights_played_is_too_stale(api: Api, environment: 
     assert "1" not in {min(sample.weight_versions) for sample in flat(second)}
 
 
-@by_api
-async def test_10_a_dead_environment_ends_the_job(api: Api, checkpoint: Path, tmp_path: Path):
+async def test_10_a_dead_environment_ends_the_job(checkpoint: Path, tmp_path: Path):
     config = episode.settings("http://127.0.0.1:9")
     flags = ASYNC | {"rollout_batch_size": 16}
     with (
         engine(checkpoint) as server,
-        hosting(api, server, checkpoint, tmp_path, config, **flags) as host,
+        hosting(server, checkpoint, tmp_path, config, **flags) as host,
     ):
         with pytest.raises(RunEnded, match="of the last 64 rollouts ended in ERROR"):
             host.log(await played(host, 0))
@@ -79,7 +75,7 @@ async def test_10_the_workers_loop_evaluates_too(environment: str, checkpoint: P
     flags = ASYNC | {"eval_prompt_data": ["held_out", held_out], "n_samples_per_eval_prompt": 2}
     with (
         engine(checkpoint) as server,
-        hosting(CLASS, server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
+        hosting(server, checkpoint, tmp_path, episode.settings(environment), **flags) as host,
     ):
         await played(host, 0)
         evaluated = await asyncio.wait_for(asyncio.to_thread(host.evaluate), SECONDS)

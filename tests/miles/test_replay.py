@@ -11,17 +11,16 @@ from orl_cluster.hooks.worker import aclose
 from orl_miles.generate import RunEnded
 from orl_miles.hooks import post_process
 
-from tests.miles.miniature import ClassApi, Sample
-from tests.miles.test_generate import REPLAY, by_api, hosting, played
+from tests.miles.miniature import Sample
+from tests.miles.test_generate import REPLAY, hosting, played
 from tests.slime import episode
 from tests.slime.miniature import arguments
 
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 200}
 
 
-@by_api
-async def test_evaluation_requests_no_replay_data(api: Any, environment: str, checkpoint: Path, tmp_path: Path):
-    with hosting(api, checkpoint, tmp_path, episode.settings(environment), **REPLAY) as (host, server):
+async def test_evaluation_requests_no_replay_data(environment: str, checkpoint: Path, tmp_path: Path):
+    with hosting(checkpoint, tmp_path, episode.settings(environment), **REPLAY) as (host, server):
         (trained, evaluated), _ = host.groups
         try:
             await host.generate(trained, SAMPLING, False)
@@ -50,7 +49,7 @@ def test_padding_of_a_batch_is_as_wide_as_its_siblings():
 
 async def test_an_evaluation_has_a_context_of_its_own_to_play_in(environment: str, checkpoint: Path, tmp_path: Path):
     contexts: dict[str, Any] = {"rollout_max_context_len": 100, "eval_max_context_len": 2000}
-    with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment), **contexts) as (host, server):
+    with hosting(checkpoint, tmp_path, episode.settings(environment), **contexts) as (host, server):
         (trained, evaluated), _ = host.groups
         try:
             await host.generate(trained, SAMPLING, False)
@@ -66,7 +65,7 @@ async def test_an_evaluation_has_a_context_of_its_own_to_play_in(environment: st
 async def test_mismatched_replay_data_is_engine_error_and_ends_run(environment: str, checkpoint: Path, tmp_path: Path):
     ended = None
     changes: dict[str, Any] = REPLAY | {"num_layers": 2}
-    with hosting(ClassApi, checkpoint, tmp_path, episode.settings(environment), **changes) as (host, _):
+    with hosting(checkpoint, tmp_path, episode.settings(environment), **changes) as (host, _):
         for number in range(17):
             try:
                 samples = await played(host)

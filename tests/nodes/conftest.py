@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
-from orl_cluster.launch.ray import environment_for
-from orl_cluster.launch.ray_address import OWN_FOLDER
+from orl_cluster.launch.machine.ray_cluster import OWN_FOLDER, environment_for
 
 from tests.miles import environment as miles
 from tests.nodes.machines import SECONDS, Machine, two_machines

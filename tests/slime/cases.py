@@ -1,8 +1,8 @@
 """Cases of slime's contract for an adapter, and their results with ours: one table, two hosts.
 
-The cases are played against slime's own rollout code (`test_real_slime.py`) and, those that need nothing else of it,
-against a miniature of it (`test_cases.py`). Every case is two groups of two: in each, the scripted model wins once and
-gives up once, where nothing goes wrong.
+The cases are played against a trainer's own rollout code (`test_real_contract.py`) and, those that need nothing else of
+it, against a miniature of it (`test_miniature_contract.py`). Every case is two groups of two: in each, the scripted
+model wins once and gives up once, if nothing goes wrong.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def arguments(checkpoint: Path, tasks: Path, engine_url: str, orl_config: dict[s
 class Host:
     """One process's worth of slime, its singletons made anew."""
 
-    def __init__(self, args: Namespace, *, post_process: str | None = None) -> None:
+    def __init__(self, args: Namespace) -> None:
         install_stubs()
         from slime.ray.rollout import RolloutManager
         from slime.utils import http_utils
@@ -170,7 +170,7 @@ class Host:
         self._manager = object.__new__(RolloutManager.__ray_metadata__.modified_class)
         self._manager.args = args
         self._manager.custom_convert_samples_to_train_data_func = None
-        self._manager.custom_reward_post_process_func = load_function(post_process) if post_process else None
+        self._manager.custom_reward_post_process_func = load_function("orl_slime.hooks.post_process")
 
     def rollout(self, rollout_id: int = 0) -> list[list[Any]]:
         """The groups of one rollout, as slime's manager gets them."""

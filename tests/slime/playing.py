@@ -47,9 +47,13 @@ def hosting(
 ) -> Iterator[Any]:
     from tests.slime.host import Host, arguments
 
-    post_process = changes.pop("post_process", None)
-    tasks = episode.make_tasks(tmp_path / "tasks.jsonl", 8)
-    host = Host(arguments(checkpoint, tasks, server.url, config, **changes), post_process=post_process)
+    held_out = changes.pop("eval_prompt_data", None)
+    changes.pop("n_samples_per_eval_prompt", None)
+    tasks = changes.pop("prompt_data", None) or episode.make_tasks(tmp_path / "tasks.jsonl", 8)
+    own = {"orl_folder": str(tmp_path / "run")} | changes
+    host = Host(arguments(checkpoint, tasks, server.url, config, **own))
+    if held_out:
+        host.hold_out(*held_out, apply_chat_template=bool(changes.get("apply_chat_template")))
     try:
         yield host
     finally:

@@ -32,20 +32,12 @@ def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch, working: Path) -> None:
-    """A PATH on which no Python has slime."""
-    monkeypatch.setenv("PATH", str(working))
-
-
-@pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(("source", "argv"), [("megatron", MODEL), ("hf", [])])
 def test_command_is_shown_without_slime(capsys: Capture, working: Path, source: str, argv: list[str]) -> None:
     shown = planned(capsys, "slime", SOURCES[source], *argv).replace(str(working), "HERE")
     assert_golden("slime", f"{source}_without_slime", shown)
 
 
-@pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
@@ -66,13 +58,11 @@ def test_option_without_use_is_refused(capsys: Capture, argv: list[str], told: s
     assert told in refused(capsys, "slime", *argv)
 
 
-@pytest.mark.usefixtures("nowhere")
 def test_other_format_of_megatron_is_refused(capsys: Capture, working: Path) -> None:
     (working / "megatron" / "iter_0000019" / "common.pt").unlink()
     assert "torch_dist format alone" in refused(capsys, "slime", "megatron", *MODEL)
 
 
-@pytest.mark.usefixtures("nowhere")
 def test_rows_of_the_vocabulary_are_those_of_the_model(capsys: Capture, working: Path) -> None:
     """A multimodal model has them in the configuration of its text part; an own option wins."""
     hugging_face(working / "nested", vocab_size=None, text_config={"vocab_size": 77})

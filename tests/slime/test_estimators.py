@@ -14,24 +14,14 @@ from orl_cluster.estimators import ESTIMATORS
 from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import NOTE
 
-from tests.slime.environment import make_environment
 from tests.slime.host import of_slime
-from tests.slime.test_launch import checkpoint, planned, refused
+from tests.slime.test_launch import checkpoint
 from tests.two_pythons import planning
 from tests.two_pythons.planning import words_of
 
+pytestmark = pytest.mark.usefixtures("working")
 SHAPE = ["--model-args", "qwen3-0.6B"]
 CRITIC, ROLES, ADVANTAGES = "checkpoint_critic", "--megatron-config-path", "--custom-advantage-function-path"
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_environment(tmp_path_factory.mktemp("second") / "env"))
-
-
-@pytest.fixture(autouse=True)
-def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return planning.alone(monkeypatch, tmp_path)
 
 
 def megatron(folder: Path, step: str) -> Path:
@@ -55,8 +45,8 @@ def megatron(folder: Path, step: str) -> Path:
 def test_estimator_sets_what_slime_needs(
     capsys: pytest.CaptureFixture[str], python: str, estimator: str, normalised: bool, hooked: bool, roles: bool
 ) -> None:
-    before = words_of(planned(capsys, python, *SHAPE, "--advantage-estimator", estimator))
-    after = words_of(planned(capsys, python, *SHAPE, "--", "--advantage-estimator", estimator))
+    before = words_of(planning.planned(capsys, "slime", python, *SHAPE, "--advantage-estimator", estimator))
+    after = words_of(planning.planned(capsys, "slime", python, *SHAPE, "--", "--advantage-estimator", estimator))
     for words in (before, after):
         assert words[words.index("--advantage-estimator") + 1] == estimator
         assert ("--normalize-advantages" in words) == normalised
@@ -66,7 +56,7 @@ def test_estimator_sets_what_slime_needs(
 
 def test_own_advantage_function_replaces_ours(capsys: pytest.CaptureFixture[str], python: str) -> None:
     argv = [*SHAPE, "--advantage-estimator", "reinforce_plus_plus", "--", ADVANTAGES, "mine.advantages"]
-    words = words_of(planned(capsys, python, *argv))
+    words = words_of(planning.planned(capsys, "slime", python, *argv))
     assert [words[place + 1] for place, word in enumerate(words) if word == ADVANTAGES] == ["mine.advantages"]
 
 
@@ -75,9 +65,9 @@ def test_ppo_needs_a_converted_model(capsys: pytest.CaptureFixture[str], python:
     ppo = [*SHAPE, "--advantage-estimator", "ppo"]
     model = str(checkpoint(working / "model"))
     told = f"--ref-load {model}: slime cannot start PPO's critic from a Hugging Face checkpoint"
-    assert told in planned(capsys, python, "--model", model, *ppo)
+    assert told in planning.planned(capsys, "slime", python, "--model", model, *ppo)
     ppo += ["--megatron-ckpt", str(megatron(working / "converted", "release"))]
-    assert "load " not in planned(capsys, python, "--model", model, *ppo).partition("\n# ")[2]
+    assert "load " not in planning.planned(capsys, "slime", python, "--model", model, *ppo).partition("\n# ")[2]
 
 
 @pytest.mark.slime
@@ -93,19 +83,19 @@ def test_real_slime_reads_no_critic_of_hugging_face(monkeypatch: pytest.MonkeyPa
 def test_resumed_ppo_needs_its_critic(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
     before = megatron(working / "before" / "checkpoint", "4")
     ppo = [*SHAPE, "--advantage-estimator", "ppo", "--load", str(before)]
-    assert f"no critic is in {before.with_name(CRITIC)}" in refused(capsys, python, *ppo)
+    assert f"no critic is in {before.with_name(CRITIC)}" in planning.refused(capsys, "slime", python, *ppo)
     megatron(before.with_name(CRITIC), "4")
-    assert ROLES in words_of(planned(capsys, python, *ppo))
+    assert ROLES in words_of(planning.planned(capsys, "slime", python, *ppo))
 
 
 def test_own_roles_need_a_folder_for_the_critic(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
     roles = working / "roles.yaml"
     ppo = [*SHAPE, "--advantage-estimator", "ppo", "--", ROLES, str(roles)]
     roles.write_text("megatron: [{role: critic, overrides: {lr: 1e-5}}]\n", encoding="utf-8")
-    assert "`save` of its own" in refused(capsys, python, *ppo)
+    assert "`save` of its own" in planning.refused(capsys, "slime", python, *ppo)
     for key in ("overrides", "args"):
         roles.write_text(f"megatron: [{{role: critic, {key}: {{save: elsewhere}}}}]\n", encoding="utf-8")
-        words = words_of(planned(capsys, python, *ppo))
+        words = words_of(planning.planned(capsys, "slime", python, *ppo))
         assert [words[place + 1] for place, word in enumerate(words) if word == ROLES] == [str(roles)]
 
 
@@ -145,7 +135,7 @@ def roles_of(run: Path) -> dict[str, str]:
 def test_unknown_estimator_is_refused_before_the_start(
     capsys: pytest.CaptureFixture[str], python: str, argv: tuple[str, ...]
 ) -> None:
-    told = refused(capsys, python, *SHAPE, *argv)
+    told = planning.refused(capsys, "slime", python, *SHAPE, *argv)
     assert "own" in told
     assert all(name in told for name in ESTIMATORS)
 
@@ -153,7 +143,7 @@ def test_unknown_estimator_is_refused_before_the_start(
 def test_each_seed_is_another_seed_of_megatron(capsys: pytest.CaptureFixture[str], python: str) -> None:
     seeds = []
     for seed in ("0", "1", "1234"):
-        words = words_of(planned(capsys, python, *SHAPE, "--seed", seed))
+        words = words_of(planning.planned(capsys, "slime", python, *SHAPE, "--seed", seed))
         seeds.append(int(words[words.index("--seed") + 1]))
     assert len(set(seeds)) == 3
     assert min(seeds) > 0, "Megatron takes no 0"

@@ -20,7 +20,7 @@ from orl_rollout.episodes.journal import read_journal
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.run_folder import turn_count
 from orl_slime.generate import generate
-from orl_slime.hooks import post_process, reward
+from orl_slime.hooks import reward
 from orl_testing import SglangServer
 
 from tests.kit.cookbook_row import cookbook_row
@@ -81,34 +81,6 @@ def test_stripped_reasoning_gives_samples_of_one_rollout(trajectory: Trajectory)
     (evaluated,) = split(Sample(index=7), outcome, text_of=str, evaluation=True)
     if outcome.datums:
         assert evaluated.tokens == [*outcome.datums[-1].prompt, *outcome.datums[-1].response]
-
-
-def batch() -> list[Sample]:
-    rewards = [1.0, 0.0, 1.0, 5.0]
-    samples = [Sample(index=i, group_index=i // 2, reward=r, loss_mask=[1]) for i, r in enumerate(rewards)]
-    samples[3].remove_sample = True
-    return samples
-
-
-@pytest.mark.parametrize(
-    ("estimator", "expected"),
-    [
-        ("grpo", [0.7071, -0.7071, 0.0, 0.0]),
-        ("gspo", [0.7071, -0.7071, 0.0, 0.0]),
-        ("reinforce_plus_plus_baseline", [0.5, -0.5, 0.0, 0.0]),
-        ("ppo", [1.0, 0.0, 1.0, 5.0]),
-    ],
-)
-def test_post_process_gives_what_the_estimator_wants(estimator: str, expected: list[float]):
-    raw, rewards = post_process(arguments(advantage_estimator=estimator), batch())
-    assert raw == [1.0, 0.0, 1.0, 5.0]
-    assert rewards == pytest.approx(expected, abs=1e-3)
-
-
-def test_unknown_estimator_does_not_train_on_raw_rewards():
-    for normalised in (True, False):
-        with pytest.raises(ConfigError, match="own"):
-            post_process(arguments(advantage_estimator="own", rewards_normalization=normalised), batch())
 
 
 async def test_reward_returns_what_was_set():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from orl_cluster.launch.ray import unclosable
+from orl_cluster.launch.machine.ray_cluster import unclosable
 from orl_launcher.main import main
 from orl_launcher.trainers import WOULD_NOT_START
 
@@ -17,6 +17,7 @@ from tests.kit.saved import hugging_face, saved
 from tests.slime.environment import STAND_IN, make_environment
 from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT, add_distribution
+from tests.two_pythons.fixtures import Orl
 from tests.two_pythons.planning import APART, WHODUNIT, words_of
 
 GOLDEN = ROOT / "tests" / "golden" / "slime"
@@ -58,52 +59,16 @@ SMALL = ["--n-samples", "4", "--rollout-batch-size", "1"]
 FULLY_ASYNC = ["--rollout-function-path", "slime.rollout.fully_async_rollout.generate_rollout_fully_async"]
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_environment(tmp_path_factory.mktemp("second") / "env"))
-
-
-@pytest.fixture(autouse=True)
-def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty working folder, and none of the machine's own keys and clusters."""
-    return planning.alone(monkeypatch, tmp_path)
-
-
-def planned(capsys: pytest.CaptureFixture[str], python: str, *argv: str, config: str = WHODUNIT) -> str:
-    """Return what a dry run prints."""
-    return planning.planned(capsys, "slime", python, *argv, config=config)
-
-
-def refused(capsys: pytest.CaptureFixture[str], python: str, *argv: str) -> str:
-    return planning.refused(capsys, "slime", python, *argv)
-
-
 @pytest.mark.parametrize("name", LINES)
 def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path, name: str
+    orl: Orl, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     if name == "wandb":
         monkeypatch.setenv("WANDB_API_KEY", "never-shown")
-    shown = planned(capsys, python, *LINES[name])
-    for real, stands_for in ((python, "PYTHON"), (str(STAND_IN), "SLIME"), (str(working), "HERE")):
-        shown = shown.replace(real, stands_for)
+    shown = orl.planned(*LINES[name])
     assert "never-shown" not in shown
-    golden = GOLDEN / f"{name}.txt"
-    assert shown == golden.read_text(encoding="utf-8")
-    assert list(working.iterdir()) == []
-
-
-def test_own_generate_function_plays_plain_rows_alone(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
-    argv = [*ANY, "--", "--custom-generate-function-path", "custom_generate.generate", "--rm-type", "math"]
-    shown = planned(capsys, python, *argv, config=planning.plain(working))
-    for real, stands_for in ((python, "PYTHON"), (str(STAND_IN), "SLIME"), (str(working), "HERE")):
-        shown = shown.replace(real, stands_for)
-    assert shown == (GOLDEN / "own_generate.txt").read_text(encoding="utf-8")
-    told = refused(capsys, python, *argv)
-    assert "--custom-generate-function-path" in told
-    assert "--agent" in told
+    orl.assert_golden(name, shown)
+    assert list(orl.working.iterdir()) == []
 
 
 def test_task_among_plain_rows_is_refused(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
@@ -127,44 +92,9 @@ def test_setting_that_plain_rows_do_not_obey_is_said(
     assert "`agent` plays tasks" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["weight_check", "weight_check_after_step"])
-def test_weights_are_compared_at_first_start_alone(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path, name: str
-) -> None:
-    """The first sync must leave engines the weights that they have loaded; after a step they are others."""
-    hugging_face(working / "model", dtype="bfloat16")
-    argv = ["--model", "model", "--model-args", "qwen3-0.6B", "--num-gpus", "4", "--tp", "1"]
-    if name == "weight_check_after_step":
-        saved(working / "runs" / "run" / "checkpoint", 19)
-    shown = planned(capsys, python, *argv).partition("\n# ")[0]
-    model = str(working / "model")
-    pairs = ((python, "PYTHON"), (str(STAND_IN), "SLIME"), (model, "/path/to/Qwen3-0.6B"), (str(working), "HERE"))
-    for real, stands_for in pairs:
-        shown = shown.replace(real, stands_for)
-    assert shown + "\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_old_version_gets_no_weight_check(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
-    hugging_face(working / "model", dtype="bfloat16")
-    argv = ["--model", "model", "--model-args", "qwen3-0.6B"]
-    assert "--check-weight-update-equal" in planned(capsys, python, *argv)
-    off = ["--set", "trainer.flags.check-weight-update-equal=false"]
-    assert "check-weight" not in planned(capsys, python, *argv, *off)
-    monkeypatch.setenv("STAND_IN_LACKS", "--check-weight-update-equal")
-    plan = planned(capsys, python, *argv)
-    assert "check-weight" not in plan
-    assert "not checked by the parser" not in plan
-    assert "check-weight-update-equal" in refused(capsys, python, *argv, "--", "--check-weight-update-equal")
-
-
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--", "--use-kl-los"], "did you mean --use-kl-loss?"),
         (["--", "--lr-decay-stile=cosine"], "did you mean --lr-decay-style?"),
         (["--", "-use-kl-loss"], "did you mean --use-kl-loss?"),
         (["--", "eps-clip", "0.3"], "eps-clip: expected an option of the trainer"),
@@ -177,45 +107,23 @@ def test_old_version_gets_no_weight_check(
         (["--", "--rollout-num-gpus", "8"], "is set by --rollout-gpus"),
         (["--task-data", "none.jsonl"], "none.jsonl: no such file"),
         (["--n-sample", "4"], "did you mean --n-samples?"),
-        (["--", "--gradient-checkpointing"], "--recompute-granularity full"),
-        (["--", "--wandb-key", "x"], "WANDB_API_KEY"),
-        (["--", "--group-rm"], "group_reward"),
-        (["--", "--max-turns", "5"], "use `environments.NAME.max_turns`"),
-        (["--", "--async-buffer-size", "4"], "use --update-weights-interval"),
         (["--", "--rollout-external-engine-addrs", "10.0.0.2:30000"], "--actor-gpus and --rollout-gpus"),
-        (["--", "--use-opd", "--opd-type", "sglang"], "--opd-teacher-load"),
-        (["--", "--prompt-data", "x"], "--task-data"),
-        (["--train-backend", "fsdp"], "Megatron alone"),
-        (["--num-rollout", "9", "--", "--num-epoch", "2"], "--num-epoch 2: with --num-rollout"),
-        (["--", "--global-batch-size", "3"], "is not the 512 rollouts"),
-        (["--", "--num-steps-per-rollout", "3"], "is not the 512 rollouts"),
-        (["--", "--global-batch-size", "1k"], "--global-batch-size 1k: expected a whole number"),
-        (["--", "--context-parallel-size", "two"], "--context-parallel-size two: expected a whole number"),
-        (["--", "--num-rollout", "3e3"], "--num-rollout 3e3: expected a whole number"),
-        (["--", "--rollout-max-response-len", "64"], "rollout.turn_tokens"),
-        (["--", "--rollout-max-context-len=64"], "rollout.context_tokens"),
-        (["--actor-gpus", "4"], "give both"),
         (["--async"], "--actor-gpus and --rollout-gpus"),
         (["--num-gpus", "6", "--tp", "4"], "--tp 4 does not divide"),
         (["--num-gpus", "8", "--tp", "1", *SMALL], "fewer rollouts than the 8 data-parallel ranks of 8 training GPUs"),
-        (["--model-args", "qwen3-4b"], "did you mean qwen3-4B?"),
-        (["--model", "/models/Unheard-1B"], "--model-args"),
         (["--", *FULLY_ASYNC], "give --async"),
         ([*APART, "--", *FULLY_ASYNC, "--partial-rollout"], "--partial-rollout: --rollout-function-path"),
         ([*APART, "--", *FULLY_ASYNC, "--dynamic-sampling-filter-path", "a.b"], "--dynamic-sampling-filter-path: "),
         ([*APART, "--set", "thinking=strip", "--", *FULLY_ASYNC], "makes several samples of a rollout"),
     ],
 )
-def test_options_slime_mishandles_are_refused_with_advice(
-    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], told: str
-) -> None:
-    assert told in refused(capsys, python, *argv)
+def test_options_slime_mishandles_are_refused_with_advice(orl: Orl, argv: list[str], told: str) -> None:
+    assert told in orl.refused(*argv)
 
 
-def test_batch_of_an_update_follows_from_the_other_sizes(capsys: pytest.CaptureFixture[str], python: str) -> None:
+def test_batch_of_an_update_follows_from_the_other_sizes(orl: Orl) -> None:
     def batch(*argv: str) -> str:
-        words = words_of(planned(capsys, python, *argv))
-        return words[words.index("--global-batch-size") + 1]
+        return orl.value("--global-batch-size", *argv)
 
     assert batch("--", "--num-steps-per-rollout", "2") == "256"
     assert batch("--set", "trainer.flags.rollout-batch-size=8", "--", "--n-samples-per-prompt", "4") == "32"
@@ -224,65 +132,39 @@ def test_batch_of_an_update_follows_from_the_other_sizes(capsys: pytest.CaptureF
 
 @pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "false", "-1"])
-def test_switch_with_value_is_refused(capsys: pytest.CaptureFixture[str], python: str, value: str) -> None:
+def test_switch_with_value_is_refused(orl: Orl, value: str) -> None:
     told = "# it would not start on this machine: --use-tis is a switch and takes no value"
-    assert told in planned(capsys, python, "--", "--use-tis", value)
-    assert told not in planned(capsys, python, "--", "--use-tis", "--eps-clip", value)
+    assert told in orl.planned("--", "--use-tis", value)
+    assert told not in orl.planned("--", "--use-tis", "--eps-clip", value)
 
 
 @pytest.mark.parametrize("name", ["", "--", "-x", "--eps-clip=0.3", "--eps-clip 0.3", "--prompt-data=x"])
-def test_a_flag_of_the_file_that_is_no_options_name_is_refused(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path, name: str
-) -> None:
+def test_a_flag_of_the_file_that_is_no_options_name_is_refused(orl: Orl, working: Path, name: str) -> None:
     path = working / "flags.yaml"
     path.write_text(f"environments: {{Org/Env: {{}}}}\ntrainer: {{flags: {{'{name}': true}}}}\n", encoding="utf-8")
-    told = planning.refused(capsys, "slime", python, *ANY, config=str(path))
+    told = orl.refused(*ANY, config=str(path))
     assert f"`trainer.flags` has `{name}`: expected a name" in told
 
 
-@pytest.mark.slow
-def test_flags_in_the_file_and_on_the_command_line_give_one_command(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
-    flags = working / "flags.yaml"
-    told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--rollout-shuffle": false, "--eps-clip": 0.3}'
-    text = Path(WHODUNIT).read_text(encoding="utf-8")
-    flags.write_text(text.replace("  backend: slime\n", f"  backend: slime\n  {told}\n"), encoding="utf-8")
-    filed = words_of(planned(capsys, python, config=str(flags)))
-    given = words_of(planned(capsys, python, "--", "--use-kl-loss", "--kl-loss-coef", "0.01", "--eps-clip", "0.3"))
-    assert "--rollout-shuffle" in given
-    assert filed == [word for word in given if word != "--rollout-shuffle"]
-    over = words_of(planned(capsys, python, "--", "--eps-clip=0.4", config=str(flags)))
-    assert [word for word in over if "eps-clip" in word] == ["--eps-clip=0.4"]
-
-
-def test_without_the_parser_the_command_is_printed_and_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
-) -> None:
+def test_without_the_parser_the_command_is_printed_and_says_so(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STAND_IN_WITHOUT_TORCH", "1")
-    plan = planned(capsys, python, "--", "--no-such-option")
+    plan = orl.planned("--", "--no-such-option")
     assert "# not checked by the parser of slime: --no-such-option: " in plan
     assert "No module named 'torch'" in plan
 
 
-def test_a_python_without_slime_or_without_the_adapter_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert "does not find `slime`" in refused(capsys, "/usr/bin/env")
+def test_a_python_without_the_adapter_is_one_line(orl: Orl, tmp_path: Path) -> None:
     lacking = str(make_environment(tmp_path / "lacking", adapter=False))
-    line = refused(capsys, lacking)
-    assert f"just install-into {lacking}" in line
+    assert f"just install-into {lacking}" in orl.refused(python=lacking)
 
 
 @pytest.mark.slow
-def test_a_python_is_named_by_any_path_or_by_its_name(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
-) -> None:
+def test_a_python_is_named_by_any_path_or_by_its_name(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its folder comes first on the trainer's PATH, wherever the trainer runs."""
-    whole = Path(os.path.relpath(python)).absolute()
-    assert words_of(planned(capsys, os.path.relpath(python)))[1] == str(whole)
-    monkeypatch.setenv("PATH", str(Path(python).parent), prepend=os.pathsep)
-    assert words_of(planned(capsys, "python3"))[1] == python
+    relative = os.path.relpath(orl.python)
+    assert words_of(orl.planned(python=relative))[1] == str(Path(relative).absolute())
+    monkeypatch.setenv("PATH", str(Path(orl.python).parent), prepend=os.pathsep)
+    assert words_of(orl.planned(python="python3"))[1] == orl.python
 
 
 def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
@@ -291,126 +173,91 @@ def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
     return folder
 
 
-def test_several_nodes_without_a_cluster_are_told_how_to_start_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
-) -> None:
+def test_several_nodes_without_a_cluster_are_told_how_to_start_one(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "never-shown")
-    plan = planned(capsys, python, "--actor-nodes", "2", "--num-gpus", "8")
+    plan = orl.planned("--actor-nodes", "2", "--num-gpus", "8")
     assert "the run needs 16 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 2 nodes" in plan
     assert "`OPENREWARD_API_KEY=... OPENAI_API_KEY=... ray start --num-gpus=8 --head --port=6379`" in plan
     assert "OPENAI_API_KEY=... ray start --num-gpus=8 --address=FIRST:6379" in plan
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
 
 
-@pytest.mark.parametrize(("argv", "rival"), planning.OVERRULED)
-def test_default_that_would_overrule_an_option_is_left_out(
-    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], rival: str
-) -> None:
-    planning.leaves_out(capsys, "slime", python, argv, rival)
-
-
-def test_nodes_of_the_engines_are_counted(capsys: pytest.CaptureFixture[str], python: str) -> None:
+def test_nodes_of_the_engines_are_counted(orl: Orl) -> None:
     divided = ("--num-gpus", "8", "--actor-gpus", "8", "--rollout-gpus", "16")
-    plan = planned(capsys, python, "--async", "--actor-nodes", "2", *divided)
+    plan = orl.planned("--async", "--actor-nodes", "2", *divided)
     assert "the run needs 32 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 4 nodes" in plan
 
 
 @pytest.mark.parametrize("name", ["--reward-key", "--eval-reward-key"])
-def test_key_of_a_reward_is_refused_with_held_out_tasks(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path, name: str
-) -> None:
+def test_key_of_a_reward_is_refused_with_held_out_tasks(orl: Orl, working: Path, name: str) -> None:
     held_out = planning.held_out(working)
-    told = planning.refused(capsys, "slime", python, "--", name, "score", config=held_out)
+    told = orl.refused("--", name, "score", config=held_out)
     assert f"{name} score: the reward of a held-out task is one number" in told
 
 
-def test_fully_async_run_evaluates_by_the_other_function(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_fully_async_run_evaluates_by_the_other_function(orl: Orl, working: Path) -> None:
     """slime's fully async function raises at an evaluation, which ends the run at its first."""
     held_out = planning.held_out(working)
-    plan = planned(capsys, python, *APART, "--", *FULLY_ASYNC, config=held_out)
+    plan = orl.planned(*APART, "--", *FULLY_ASYNC, config=held_out)
     assert "--eval-function-path slime.rollout.sglang_rollout.generate_rollout" in plan
-    assert "--eval-function-path" not in planned(capsys, python, *APART, "--", *FULLY_ASYNC)
-    own = planned(capsys, python, *APART, "--", *FULLY_ASYNC, "--eval-function-path", "a.b", config=held_out)
+    assert "--eval-function-path" not in orl.planned(*APART, "--", *FULLY_ASYNC)
+    own = orl.planned(*APART, "--", *FULLY_ASYNC, "--eval-function-path", "a.b", config=held_out)
     assert "--eval-function-path a.b" in own
 
 
 @pytest.mark.slow
-def test_a_plan_says_when_the_last_step_will_not_be_evaluated(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
-    held_out = planning.held_out(working)
-    argv = ["--set", "eval.interval=10", "--num-rollout"]
-    assert "no multiple of --eval-interval 10" in planned(capsys, python, *argv, "25", config=held_out)
-    assert "no multiple" not in planned(capsys, python, *argv, "30", config=held_out)
-    never = planned(capsys, python, *argv, "25", "--", "--eval-interval", "0", config=held_out)
-    assert "no multiple" not in never
-
-
-@pytest.mark.slow
-def test_reward_function_is_loaded_by_trainers_python(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_reward_function_is_loaded_by_trainers_python(orl: Orl, working: Path) -> None:
     """The trainer's Python may have other modules than this one; the working folder is searched in both."""
     named = ["--set", "reward=own_rewards_of_slime:score"]
-    assert "`own_rewards_of_slime`" in refused(capsys, python, *named)
+    assert "`own_rewards_of_slime`" in orl.refused(*named)
     (working / "own_rewards_of_slime.py").write_text("def score(trajectory): return 1.0\n", encoding="utf-8")
-    assert planned(capsys, python, *named) == planned(capsys, python)
+    assert orl.planned(*named) == orl.planned()
 
 
 @pytest.mark.slow
-def test_turn_advantages_reach_slime_or_are_refused(capsys: pytest.CaptureFixture[str], python: str) -> None:
+def test_turn_advantages_reach_slime_or_are_refused(orl: Orl) -> None:
     turns = ["--set", "turn_advantages=true"]
-    words = words_of(planned(capsys, python, *turns))
+    words = orl.words(*turns)
     assert words[words.index("--custom-advantage-function-path") + 1] == "orl_slime.advantages.turn_advantages"
-    assert "does not fit --advantage-estimator ppo" in refused(capsys, python, *turns, "--advantage-estimator", "ppo")
+    assert "does not fit --advantage-estimator ppo" in orl.refused(*turns, "--advantage-estimator", "ppo")
     own = ["--", "--custom-advantage-function-path", "mine.advantages"]
-    assert "`turn_advantages` sets it" in refused(capsys, python, *turns, *own)
+    assert "`turn_advantages` sets it" in orl.refused(*turns, *own)
 
 
-def test_custom_reward_path_scores_plain_rows_alone(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_custom_reward_path_scores_plain_rows_alone(orl: Orl, working: Path) -> None:
     own = ["--", "--custom-rm-path", "mine.rm"]
-    assert "--custom-rm-path scores plain rows" in refused(capsys, python, *own)
+    assert "--custom-rm-path scores plain rows" in orl.refused(*own)
     (working / "rows.jsonl").write_text('{"prompt": "?", "label": "1"}\n', encoding="utf-8")
-    plan = planned(capsys, python, "--task-data", "rows.jsonl", *own)
+    plan = orl.planned("--task-data", "rows.jsonl", *own)
     words = words_of(plan)
     assert words[words.index("--custom-rm-path") + 1] == "mine.rm"
     assert "# --custom-rm-path scores plain rows" in plan
 
 
-def test_unplayable_task_file_is_refused_before_gpu_request(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_unplayable_task_file_is_refused_before_gpu_request(orl: Orl, working: Path) -> None:
     (working / "tasks.jsonl").write_text('{"prompt": "?", "label": "", "metadata": {"env_name": "a/B"}}\n')
-    told = refused(capsys, python, "--task-data", "tasks.jsonl")
+    told = orl.refused("--task-data", "tasks.jsonl")
     assert "tasks.jsonl:1: its metadata is no task of `orl prepare`" in told
 
 
 @pytest.mark.slow
-def test_divided_gpus_are_counted_together(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
-) -> None:
+def test_divided_gpus_are_counted_together(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray would wait for ever for what is not there."""
     monkeypatch.setenv("STAND_IN_GPUS", "8")
     divided = ["--actor-gpus", "4", "--rollout-gpus", "4"]
-    assert "the run needs" not in planned(capsys, python, *divided)
+    assert "the run needs" not in orl.planned(*divided)
     few = "the run needs 8 GPUs, 4 on a node. Ask for fewer"
-    assert few in planned(capsys, python, *divided, "--num-gpus", "4")
+    assert few in orl.planned(*divided, "--num-gpus", "4")
     monkeypatch.setenv("STAND_IN_GPUS", "4")
-    assert few in planned(capsys, python, *divided)
-    assert "this machine has 4 GPUs but the run needs 8" in planned(capsys, python, *divided, "--num-gpus", "8")
+    assert few in orl.planned(*divided)
+    assert "this machine has 4 GPUs but the run needs 8" in orl.planned(*divided, "--num-gpus", "8")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert "the run needs" not in planned(capsys, python, *divided)
+    assert "the run needs" not in orl.planned(*divided)
 
 
-def test_gpus_that_others_use_are_left_out(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
-) -> None:
+def test_gpus_that_others_use_are_left_out(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(*argv: str) -> tuple[str, bool]:
-        plan = planned(capsys, python, *ANY, *argv)
+        plan = orl.planned(*ANY, *argv)
         words = words_of(plan)
         visible = [word.partition("=")[2] for word in words if word.startswith("CUDA_VISIBLE_DEVICES=")]
         return f"{words[words.index('--num-gpus-per-node') + 1]} of {visible}", "other processes use" in plan
@@ -430,27 +277,27 @@ def test_gpus_that_others_use_are_left_out(
 
 
 def test_memory_is_compared_with_the_gpus_that_are_found(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
+    orl: Orl, monkeypatch: pytest.MonkeyPatch, working: Path
 ) -> None:
     (working / "Qwen3-4B").mkdir()
     (working / "Qwen3-4B" / "config.json").write_bytes(msgspec.json.encode(QWEN3["8B"]))
     own = ["--model", "./Qwen3-4B", "--megatron-ckpt", "./ckpt", "--num-gpus", "1"]
     monkeypatch.setenv("STAND_IN_GPUS", "1")
-    assert "would not start on this machine: training needs about" in planned(capsys, python, *own)
+    assert "would not start on this machine: training needs about" in orl.planned(*own)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert "training needs" not in planned(capsys, python, *own)
+    assert "training needs" not in orl.planned(*own)
 
 
 @pytest.mark.slow
 def test_a_ray_that_cannot_close_its_cluster_starts_none(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    orl: Orl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python = str(make_environment(tmp_path / "old"))
     add_distribution(tmp_path / "old", "ray", "2.51.1")
     told = "# it would not start on this machine: Ray 2.51.1 would let everyone on the network"
-    assert told in planned(capsys, python)
+    assert told in orl.planned(python=python)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    assert told not in planned(capsys, python)
+    assert told not in orl.planned(python=python)
 
 
 @pytest.mark.parametrize(("version", "closable"), [("2.51.1", False), ("2.52.0", True), ("3.0.0.dev0", True)])
@@ -459,9 +306,7 @@ def test_ray_knows_the_token_since_a_version(version: str, closable: bool) -> No
     assert unclosable("") == []
 
 
-def test_run_starts_at_step_0_or_resumes_from_training(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_run_starts_at_step_0_or_resumes_from_training(orl: Orl, working: Path) -> None:
     """slime takes a `--load` with a tracker for the run's own, which would skip the first step and evaluation."""
     tracker = working / "converted" / "latest_checkpointed_iteration.txt"
     for step in ("release", "iter_0000020"):
@@ -469,27 +314,25 @@ def test_run_starts_at_step_0_or_resumes_from_training(
     own = str(working / "runs" / "run" / "checkpoint")
     for step, load in (("release", own), ("20", str(tracker.parent))):
         tracker.write_text(step, encoding="utf-8")
-        plan = planned(capsys, python, "--megatron-ckpt", "converted")
+        plan = orl.planned("--megatron-ckpt", "converted")
         words = words_of(plan)
         assert words[words.index("--load") + 1] == load
         assert words[words.index("--ref-load") + 1] == str(tracker.parent)
         assert "load" not in plan.partition("\n# ")[2]
 
 
-def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
-    plan = planned(capsys, python, "--max-context-len", "9000", "--", "--max-tokens-per-gpu", "9216", "--save", "kept")
+def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(orl: Orl, working: Path) -> None:
+    plan = orl.planned("--max-context-len", "9000", "--", "--max-tokens-per-gpu", "9216", "--save", "kept")
     words = words_of(plan)
     assert words[words.index("--rollout-max-context-len") + 1] == "9000"
     assert words[words.index("--load") + 1] == str(working / "kept")
     assert "--load" not in plan.partition("\n# ")[2]
 
 
-def test_budgets_reach_the_trainer(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
+def test_budgets_reach_the_trainer(orl: Orl, working: Path) -> None:
     larger = ["--max-response-len", "16384", "--max-tokens-per-gpu", "20000"]
     for argv in (larger, ["--set", "rollout.turn_tokens=16384", *larger[2:]]):
-        words = words_of(planned(capsys, python, *argv))
+        words = orl.words(*argv)
         assert words[words.index("--rollout-max-response-len") + 1] == "16384"
         assert words[words.index("--rollout-max-context-len") + 1] == "8192", "packing does not cut episodes"
 
@@ -504,38 +347,32 @@ def test_budgets_reach_the_trainer(capsys: pytest.CaptureFixture[str], python: s
         ([], "8192", False),
     ],
 )
-def test_packing_and_context_are_two_settings(
-    capsys: pytest.CaptureFixture[str], python: str, argv: list[str], context: str, noted: bool
-) -> None:
-    plan = planned(capsys, python, *argv)
+def test_packing_and_context_are_two_settings(orl: Orl, argv: list[str], context: str, noted: bool) -> None:
+    plan = orl.planned(*argv)
     words = words_of(plan)
     assert words[words.index("--rollout-max-context-len") + 1] == context
     assert ("micro-batch of its own" in plan) == noted
 
 
 @pytest.mark.slow
-def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(orl: Orl, working: Path) -> None:
     model = str(checkpoint(working / "model"))
     other = str(checkpoint(working / "other", model_type="unheard_of"))
     fresh, shape = ["--load", "saved", "--save", "saved"], ["--model-args", "qwen3-0.6B"]
-    assert "load " not in planned(capsys, python, "--model", model, *fresh, *shape).partition("\n# ")[2]
+    assert "load " not in orl.planned("--model", model, *fresh, *shape).partition("\n# ")[2]
     told = f"# it would not start on this machine: --ref-load {other}: slime does not read"
-    assert told in planned(capsys, python, "--model", other, *fresh, *shape)
+    assert told in orl.planned("--model", other, *fresh, *shape)
 
 
-def test_checkpoint_of_fsdp_names_its_conversion(capsys: pytest.CaptureFixture[str], python: str) -> None:
+def test_checkpoint_of_fsdp_names_its_conversion(orl: Orl) -> None:
     saved(Path("fsdp"), 3, fsdp=True)
-    plan = planned(capsys, python, "--load", "fsdp")
+    plan = orl.planned("--load", "fsdp")
     told = f"--load {Path('fsdp').absolute()}: FSDP wrote this checkpoint: run `orl convert miles"
     assert f"# it would not start on this machine: {told}" in plan
 
 
 @pytest.mark.slow
-def test_resume_folder_without_checkpoint_prevents_start(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_resume_folder_without_checkpoint_prevents_start(orl: Orl, working: Path) -> None:
     """slime would start anew, and end on the GPUs at a checkpoint that lacks its step."""
     model = str(checkpoint(working / "model"))
     before = working / "runs" / "before" / "checkpoint"
@@ -551,60 +388,50 @@ def test_resume_folder_without_checkpoint_prevents_start(
         (str(before.parent), f"did you mean {before}?"),
         (str(before / "iter_0000003"), f"did you mean {before}?"),
     ):
-        (line,) = [line for line in planned(capsys, python, *argv, load).splitlines() if told in line]
+        (line,) = [line for line in orl.planned(*argv, load).splitlines() if told in line]
         assert line.startswith(f"# it would not start on this machine: --load {working / load}: no checkpoint is there")
-    assert "load " not in planned(capsys, python, *argv, str(before)).partition("\n# ")[2]
+    assert "load " not in orl.planned(*argv, str(before)).partition("\n# ")[2]
     for step in ("4", "rubbish", ""):
         tracker.write_text(step, encoding="utf-8")
-        assert f"--load {before}: its {tracker.name} names {step}" in planned(capsys, python, *argv, str(before))
+        assert f"--load {before}: its {tracker.name} names {step}" in orl.planned(*argv, str(before))
 
 
-def test_what_the_command_serves_itself_needs_no_key(
-    capsys: pytest.CaptureFixture[str], python: str, working: Path
-) -> None:
+def test_what_the_command_serves_itself_needs_no_key(orl: Orl, working: Path) -> None:
     served = working / "served.yaml"
     served.write_text("environments: {playground/GuessNumber: {}}\n", encoding="utf-8")
-    assert "OPENREWARD_API_KEY" not in planned(capsys, python, config=str(served))
+    assert "OPENREWARD_API_KEY" not in orl.planned(config=str(served))
 
 
-def test_options_of_the_optimizer_reach_the_trainer(capsys: pytest.CaptureFixture[str], python: str) -> None:
+def test_options_of_the_optimizer_reach_the_trainer(orl: Orl) -> None:
     given = [*("--weight-decay", "0.1", "--adam-beta1", "0.8", "--adam-beta2", "0.95"), *("--adam-eps", "1e-06")]
     given += ["--lr-decay-style", "cosine"]
-    words = words_of(planned(capsys, python, *given))
+    words = orl.words(*given)
     assert {(word, words[words.index(word) + 1]) for word in given[::2]} == set(
         zip(given[::2], given[1::2], strict=True)
     )
 
 
-def test_checkouts_come_first_on_the_search_path(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
+def test_checkouts_come_first_on_the_search_path(orl: Orl, monkeypatch: pytest.MonkeyPatch, working: Path) -> None:
     (working / "lm" / "megatron").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", "/inherited")
-    first = words_of(planned(capsys, python, "--slime-path", str(STAND_IN), "--megatron-path", "lm"))[0]
+    first = orl.words("--slime-path", str(STAND_IN), "--megatron-path", "lm")[0]
     assert first == f"PYTHONPATH={STAND_IN}:{working / 'lm'}:/inherited"
-    assert "--megatron-path" in refused(capsys, python, "--megatron-path", "none")
-    assert "--slime-path" in refused(capsys, python, "--slime-path", "lm")
+    assert "--megatron-path" in orl.refused("--megatron-path", "none")
+    assert "--slime-path" in orl.refused("--slime-path", "lm")
 
 
-def test_without_a_trainer_the_command_is_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, working: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(working))
+def test_without_a_trainer_the_command_is_shown(capsys: pytest.CaptureFixture[str], working: Path) -> None:
     assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--dry-run", "--lr", "5e-6"]) == 1
     plan = capsys.readouterr().out
     words = words_of(plan)
     assert words[1:3] == ["python3", "slime/train.py"]
     assert words[words.index("--lr") + 1] == "5e-06"
-    assert "# it would not start on this machine: no python3 on PATH finds `slime`" in plan
+    assert "# it would not start on this machine: no Python that has slime is named" in plan
     assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--task-data", WHODUNIT]) == 1
     assert not (working / "runs" / "run").exists()
 
 
-def test_without_slime_checkpoints_are_checked_all_the_same(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, working: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(working))
+def test_without_slime_checkpoints_are_checked_all_the_same(capsys: pytest.CaptureFixture[str], working: Path) -> None:
     (working / "empty").mkdir()
     hugging_face(working / "model")
 
@@ -619,8 +446,8 @@ def test_without_slime_checkpoints_are_checked_all_the_same(
     assert "-load " not in told("--model", "model").partition("\n# ")[2]
 
 
-def test_asked_wandb_without_a_key_is_offline(capsys: pytest.CaptureFixture[str], python: str, working: Path) -> None:
-    plan = planned(capsys, python, "--wandb-project", "mine", "--tensorboard")
+def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None:
+    plan = orl.planned("--wandb-project", "mine", "--tensorboard")
     words = words_of(plan)
     after = {name: words[words.index(name) + 1] for name in ("--wandb-project", "--wandb-group", "--wandb-mode")}
     assert after == {"--wandb-project": "mine", "--wandb-group": "run", "--wandb-mode": "offline"}
@@ -628,18 +455,15 @@ def test_asked_wandb_without_a_key_is_offline(capsys: pytest.CaptureFixture[str]
     assert "# there is no key of Weights & Biases" in plan
     assert "--use-tensorboard" in words
     assert f"TENSORBOARD_DIR={working / 'runs' / 'run' / 'tensorboard'}" in words
-    assert "wandb login" in refused(capsys, python, "--wandb-mode", "online")
+    assert "wandb login" in orl.refused("--wandb-mode", "online")
 
 
-def test_a_model_folder_that_is_absent_is_named(capsys: pytest.CaptureFixture[str], python: str) -> None:
+def test_a_model_folder_that_is_absent_is_named(orl: Orl) -> None:
     told = "# it would not start on this machine: --model ./none: no such folder"
-    assert told in planned(capsys, python, "--model", "./none", "--model-args", "qwen3-0.6B")
+    assert told in orl.planned("--model", "./none", "--model-args", "qwen3-0.6B")
 
 
-def test_cluster_that_runs_here_is_joined_and_said(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str
-) -> None:
+def test_named_cluster_is_joined(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://head.example:8265")
-    plan = planned(capsys, python)
-    assert "head.example:6379" in plan
+    plan = orl.planned()
     assert "GPUs but the run needs" not in plan

@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import checkpoint_in
 from orl_rollout.run_folder.record import read_record
 
-from tests.slime.environment import make_environment
-from tests.slime.test_launch import checkpoint, planned
+from tests.slime.test_launch import checkpoint
 from tests.two_pythons import planning
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_environment(tmp_path_factory.mktemp("second") / "env"))
-
-
-@pytest.fixture(autouse=True)
-def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty working folder, and none of the machine's own keys and clusters."""
-    return planning.alone(monkeypatch, tmp_path)
-
-
-def elsewhere(folder: Path) -> str:
-    """A configuration whose environment needs no server: its tasks are given."""
-    path = folder / "elsewhere.yaml"
-    path.write_text("environments: {Org/Env: {}}\nsecrets: {token: hush-hush}\n", encoding="utf-8")
-    (folder / "tasks.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
-    return str(path)
 
 
 def trained(python: str, working: Path, *argv: str) -> int:
     """The exit code of a run on no GPU at all, in the stand-in."""
-    model = str(checkpoint(working / "model"))
-    options = ["--config", elsewhere(working), "--task-data", "tasks.jsonl", "--model", model]
-    return main([*("train", "slime", *options, "--python", python, "--name", "run", "--num-gpus", "1"), *argv])
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
-    with planning.cluster(monkeypatch):
-        yield
+    checkpoint(working / "model")
+    return planning.trained("slime", python, working, *argv)
 
 
 @pytest.mark.slow
@@ -85,20 +55,6 @@ def test_run_passes_config_and_keeps_secrets_in_environment(
     assert noted is not None
     assert (noted.format, noted.trainer, noted.step) == ("megatron", "slime", 1)
     assert noted.model == noted.tokenizer == str(working / "model")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_run_that_dies_of_memory_names_the_levers(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, python: str, working: Path
-) -> None:
-    monkeypatch.setenv("STAND_IN_ENDS", "memory")
-    assert trained(python, working, "--model-args", "qwen3-0.6B", "--memory-retries", "0") == 1
-    assert len(attempts_of(working)) == 1
-    told = capsys.readouterr().err
-    assert "CUDA out of memory" in told
-    assert "--max-tokens-per-gpu" in told
-    assert "error" in json.loads((working / "runs/run/summary.json").read_text(encoding="utf-8"))
 
 
 def attempts_of(working: Path) -> list[list[str]]:
@@ -172,9 +128,9 @@ def test_failure_after_a_recovery_ends_the_run(
 def test_a_run_says_what_a_dry_run_would_have_said_of_it(
     caplog: pytest.LogCaptureFixture, python: str, working: Path
 ) -> None:
-    argv = ["--model-args", "qwen3-0.6B", "--num-rollout", "25", "--", "--eval-interval", "10"]
+    argv = ["--model-args", "qwen3-0.6B", "--max-context-len", "9000"]
     assert trained(python, working, *argv) == 0
-    assert "the last step is not evaluated" in caplog.text
+    assert "micro-batch of its own" in caplog.text
 
 
 @pytest.mark.slow
@@ -231,13 +187,12 @@ def test_a_missing_variable_keeps_a_cluster_of_our_own_from_starting(
 ) -> None:
     monkeypatch.setenv("STAND_IN_GPUS", "1")
     told = "not set in the environment: OPENREWARD_API_KEY"
-    config = elsewhere(working)
-    assert told in planned(capsys, python, "--model-args", "qwen3-0.6B", config=config)
+    config = str(working / "elsewhere.yaml")
     assert trained(python, working, "--model-args", "qwen3-0.6B") == 1
     assert told in capsys.readouterr().err
     assert not (working / "runs/run/ray.log").exists()
     monkeypatch.setenv("OPENREWARD_API_KEY", "orl-secret-key")
-    assert told not in planned(capsys, python, config=config)
+    assert told not in planning.planned(capsys, "slime", python, config=config)
 
 
 @pytest.mark.slow

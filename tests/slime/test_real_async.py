@@ -22,7 +22,6 @@ from tests.slime.playing import engine, hosting
 pytestmark = pytest.mark.slime
 ASYNC = {
     "rollout_function_path": "slime.rollout.fully_async_rollout.generate_rollout_fully_async",
-    "post_process": "orl_slime.hooks.post_process",
 }
 
 

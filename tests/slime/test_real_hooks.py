@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import structs
 from orl_cluster.hooks.samples import fill
-from orl_core.errors import RunAborted
 from orl_rollout.run_folder.metrics_log import read
-from orl_testing import Fault, FaultKind
 
 from tests.kit.trajectories import ended
 from tests.slime import episode
@@ -20,43 +17,15 @@ from tests.slime.host import of_slime
 from tests.slime.playing import engine, hosting
 
 pytestmark = pytest.mark.slime
-FILTER = {"dynamic_sampling_filter_path": "orl_slime.hooks.has_signal"}
-
-
-@pytest.mark.parametrize("thinking", [False, "strip"])
-async def test_a_group_without_signal_is_dropped_and_another_takes_its_place(
-    thinking: Any, environment: str, checkpoint: Path, tmp_path: Path
-):
-    config = episode.settings(environment) | {"thinking": thinking}
-    refusal = Fault(kind=FaultKind.STATUS, status=400, message="no", at=0)
-    with (
-        engine(checkpoint, [refusal], thinks=bool(thinking)) as server,
-        hosting(server, checkpoint, tmp_path, config, **FILTER) as host,
-    ):
-        groups = await asyncio.to_thread(host.rollout)
-        data = host.train_data(groups)
-    assert len(groups) == 2
-    assert host.metrics == {"rollout/dynamic_filter/drop_too_few_train": 1}
-    assert all(any(mask) for mask in data["loss_masks"])
-
-
-async def test_a_dead_environment_ends_the_run_whatever_the_filter_drops(checkpoint: Path, tmp_path: Path):
-    config = episode.settings("http://127.0.0.1:9")
-    changes = FILTER | {"rollout_batch_size": 16, "over_sampling_batch_size": 16}
-    with engine(checkpoint) as server, hosting(server, checkpoint, tmp_path, config, **changes) as host:
-        with pytest.raises(RunAborted, match="of the last 64 rollouts ended in ERROR"):
-            await asyncio.wait_for(asyncio.to_thread(host.rollout), 120)
-        assert not server.requests
 
 
 async def test_14_the_logs_are_written_beside_slimes_own_and_its_cache_is_ours(
     environment: str, checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
-    changes = {"orl_folder": str(tmp_path / "run")}
     with (
         engine(checkpoint) as server,
-        hosting(server, checkpoint, tmp_path, episode.settings(environment), **changes) as host,
+        hosting(server, checkpoint, tmp_path, episode.settings(environment)) as host,
     ):
         groups = await asyncio.to_thread(host.rollout)
         host.log(groups)
@@ -69,25 +38,6 @@ async def test_14_the_logs_are_written_beside_slimes_own_and_its_cache_is_ours(
     assert 0.0 < hits < 1.0
     assert any("orl rollout 0" in record.getMessage() for record in caplog.records)
     assert any("perf 0" in record.getMessage() for record in caplog.records), "slime logs its own"
-
-
-@pytest.mark.parametrize("thinking", [False, "strip"])
-async def test_8_an_evaluation_counts_every_rollout_once(
-    thinking: Any, environment: str, checkpoint: Path, tmp_path: Path
-):
-    config = episode.settings(environment) | {"thinking": thinking}
-    changes = {"custom_rm_path": "orl_slime.hooks.reward", "orl_folder": str(tmp_path / "run")}
-    with (
-        engine(checkpoint, thinks=bool(thinking)) as server,
-        hosting(server, checkpoint, tmp_path, config, **changes) as host,
-    ):
-        host.hold_out("held_out", tmp_path / "tasks.jsonl")
-        data = await asyncio.to_thread(host.evaluate)
-        host.log_evaluation(data)
-    assert sorted(data["held_out"]["rewards"]) == [0.0] * 8 + [1.0] * 8
-    assert data["held_out"]["truncated"] == [sample.reward == 0.0 for sample in data["held_out"]["samples"]]
-    (row,) = read(tmp_path / "run" / "metrics.jsonl")
-    assert (row.kind, row.metrics["playground/GuessNumber/rollouts"]) == ("eval", 16.0)
 
 
 def test_speculation_and_caches_are_counted_anew_for_every_rollout(checkpoint: Path):

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_cluster.launch import nodes
-from orl_cluster.launch.ray import environment_for, ray_cluster
-from orl_cluster.launch.required_env import RequiredEnv
+from orl_cluster.launch.machine import nodes
+from orl_cluster.launch.machine.ray_cluster import environment_for, ray_cluster
+from orl_cluster.launch.machine.required_env import RequiredEnv
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.process import running
 

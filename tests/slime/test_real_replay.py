@@ -21,7 +21,6 @@ REPLAY = {
     "num_layers": 1,
     "moe_router_topk": 1,
     "rollout_top_p": 0.9,
-    "post_process": "orl_slime.hooks.post_process",
 }
 
 

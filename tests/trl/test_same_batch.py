@@ -37,6 +37,7 @@ from orl_trl.training.rollouts import Rollouts, columns_of
 from orl_trl.training.training_run import quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM
 
+from tests.miles.miniature import ClassApi
 from tests.miles.miniature import Sample as MilesSample
 from tests.slime import episode
 from tests.slime.miniature import Sample as SlimeSample
@@ -110,7 +111,7 @@ async def by_cluster(adapter: str, batch: Batch, checkpoint: Path, thinking: Any
     """The rows of slime or miles, in the batch's order."""
     sample_type, generate, post_process = {
         "slime": (SlimeSample, orl_slime.generate.generate, orl_slime.hooks.post_process),
-        "miles": (MilesSample, orl_miles.generate.generate_legacy, orl_miles.hooks.post_process),
+        "miles": (MilesSample, ClassApi.generate_in, orl_miles.hooks.post_process),
     }[adapter]
     args = arguments(
         hf_checkpoint=str(checkpoint),

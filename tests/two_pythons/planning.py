@@ -89,6 +89,15 @@ def leaves_out(capsys: pytest.CaptureFixture[str], trainer: str, python: str, ar
     assert rival in planned(capsys, trainer, python, *argv[: argv.index("--")])
 
 
+def trained(trainer: str, python: str, folder: Path, *argv: str) -> int:
+    """The exit code of a run with `folder`/model on no GPU at all, in the stand-in. Its tasks are given."""
+    path = folder / "elsewhere.yaml"
+    path.write_text("environments: {Org/Env: {}}\nsecrets: {token: hush-hush}\n", encoding="utf-8")
+    (folder / "tasks.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")
+    options = ["--config", str(path), "--task-data", "tasks.jsonl", "--model", "model", "--num-gpus", "1"]
+    return main(["train", trainer, *options, "--python", python, "--name", "run", *argv])
+
+
 def words_of(plan: str) -> list[str]:
     """The command of a plan, as a shell would read it."""
     return shlex.split(plan.replace("\\\n", " "), comments=True)

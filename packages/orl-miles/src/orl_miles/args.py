@@ -1,8 +1,8 @@
 """From the configuration to miles' command line. No file is read, no process asked, nothing of miles imported.
 
-`orl_cluster.launch.trainer_defaults` has the options that miles shares with other trainers. Here are its two training
-backends. FSDP reads a Hugging Face checkpoint as it is and shards it over all training GPUs; it splits no sequence, and
-packs sequences only under an attention that keeps them apart.
+`orl_cluster.launch.command.trainer_defaults` has the options that miles shares with other trainers. Here are its two
+training backends. FSDP reads a Hugging Face checkpoint as it is and shards it over all training GPUs. It splits no
+sequence, and packs sequences only under an attention that keeps them apart.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from orl_cluster.estimators import OPTION
-from orl_cluster.launch import trainer_defaults
 from orl_cluster.launch.argv import Options
-from orl_cluster.launch.batch import batch_size
-from orl_cluster.launch.critic import critic_load
-from orl_cluster.launch.layout import LaunchRequest
-from orl_core.config.limits import CONTEXT_PARALLEL
+from orl_cluster.launch.command import trainer_defaults
+from orl_cluster.launch.command.batch import batch_size
+from orl_cluster.launch.command.critic import critic_load
+from orl_cluster.launch.command.layout import LaunchRequest
 from orl_core.errors import ConfigError
 
 from orl_miles import on_policy
@@ -26,30 +25,8 @@ Backend = Literal["fsdp", "megatron"]
 
 PACK, MICRO_BATCH = "--use-dynamic-batch-size", "--micro-batch-size"
 FLASH = ("flash_attention_2", "flash_attention_3")  # the builds that a probe looks for; the first is miles' default
-LOGGING_CRASH = "packed-logging-crash"  # a feature that a probe finds in old versions
-LEGACY = "legacy-rollout"  # the feature that miles' rollout functions are those of v1
-# Options that one of the backends lacks, and what replaces them.
-_RECOMPUTE = "--gradient-checkpointing, which is on already"
-_ONLY_MEGATRON = "--train-backend megatron"
-GONE: dict[Backend, dict[str, str]] = {
-    "fsdp": {
-        CONTEXT_PARALLEL: f"{_ONLY_MEGATRON}: FSDP splits no sequence",
-        "--tensor-model-parallel-size": "--tp before `--` for the engines; FSDP shards the model over all GPUs",
-        "--pipeline-model-parallel-size": f"{_ONLY_MEGATRON}: FSDP shards the model over all GPUs",
-        "--lora-rank": f"{_ONLY_MEGATRON}: FSDP trains every weight",
-        "--recompute-granularity": _RECOMPUTE,
-        "--recompute-method": _RECOMPUTE,
-        "--recompute-num-layers": _RECOMPUTE,
-        "--attention-backend": ATTENTION,
-        "--optimizer-cpu-offload": "--fsdp-cpu-offload",
-        **trainer_defaults.GONE,
-    },
-    "megatron": {
-        ATTENTION: "--attention-backend",
-        "--fsdp-cpu-offload": "--optimizer-cpu-offload",
-        **trainer_defaults.MEGATRON_GONE,
-    },
-}
+# miles' parser takes this option with FSDP, which trains every weight all the same.
+ONLY_MEGATRON = {"--lora-rank": "FSDP trains every weight. Use --train-backend megatron"}
 NOT_REINFORCE = (
     "miles ends the job at the first rollout without a trained token, such as one that failed: "
     "use reinforce_plus_plus_baseline, or train with slime"
@@ -73,16 +50,16 @@ def arguments(
     if estimator.name == "reinforce_plus_plus":
         raise ConfigError(f"{OPTION} {estimator.name}: {NOT_REINFORCE}")
     plain = not request.run.config.environments
-    trainer_defaults.refuse_by_name(f"miles with --train-backend {backend}", request.names, GONE[backend], plain=plain)
-    _refuse_fully_async(request, features)
+    refused = trainer_defaults.REFUSED | (ONLY_MEGATRON if backend == "fsdp" else {})
+    trainer_defaults.refuse_by_name(request.names, refused, plain=plain)
+    _refuse_fully_async(request)
     if request.run.config.turn_advantages:
         raise ConfigError("miles takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
     parallel = backend == "megatron"
     exact = on_policy.options(request, fsdp=not parallel)
     training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features)
     reference = trainer.megatron_ckpt if parallel else None
-    generate = "generate_legacy" if LEGACY in features else "generate"
-    ours = trainer_defaults.options(request, reference, {**training, **exact}, parallel=parallel, generate=generate)
+    ours = trainer_defaults.options(request, reference, {**training, **exact}, parallel=parallel)
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
     resumed = critic_load(argv) if estimator.critic and not request.value("--critic-load") else None
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
@@ -104,22 +81,13 @@ def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, l
     else:
         attention = request.value(ATTENTION) or next((name for name in FLASH if name in features), "sdpa")
     common: Options = {ATTENTION: attention, "--gradient-checkpointing": True}
-    apart = _why_apart(attention, features)
-    if not apart:
+    if "flash" in attention:
         return {**common, **trainer_defaults.packing(request)}, notes
+    apart = f"with {ATTENTION} {attention} packed sequences see each other; a flash-attention build keeps them apart"
     asked = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
     if asked:
         raise ConfigError(f"{asked[0]}: {apart}: leave it out, then each is trained by itself")
     return {**common, MICRO_BATCH: 1}, [*notes, f"sequences are not packed ({MICRO_BATCH} 1): {apart}"]
-
-
-def _why_apart(attention: str, features: Collection[str]) -> str:
-    """Return why sequences cannot share a micro-batch, or ""."""
-    if LOGGING_CRASH in features:
-        return "this miles, older than 2026-01-12, ends with `Attribute tokens is not found in the packed batch`"
-    if "flash" not in attention:
-        return f"with {ATTENTION} {attention} packed sequences see each other; a flash-attention build keeps them apart"
-    return ""
 
 
 def _check_schedule(request: LaunchRequest) -> None:
@@ -138,7 +106,7 @@ def _check_schedule(request: LaunchRequest) -> None:
         )
 
 
-def _refuse_fully_async(request: LaunchRequest, features: Collection[str]) -> None:
+def _refuse_fully_async(request: LaunchRequest) -> None:
     if FULLY_ASYNC not in request.names:
         return
     if not request.trainer.asynchronous:
@@ -148,5 +116,3 @@ def _refuse_fully_async(request: LaunchRequest, features: Collection[str]) -> No
             raise ConfigError(f"{name}: not together with {FULLY_ASYNC}")
     if request.value("--pause-generation-mode") == "abort":
         raise ConfigError(f"--pause-generation-mode abort: not together with {FULLY_ASYNC}; retract is the default")
-    if LEGACY in features:
-        raise ConfigError(f"{FULLY_ASYNC} needs miles' own rollout functions: unset MILES_USE_LEGACY_ROLLOUT_V1")

@@ -12,31 +12,35 @@ from pathlib import Path
 from urllib.request import getproxies_environment
 
 from msgspec import structs
-from orl_cluster.launch import launch, tools, trainer_defaults
-from orl_cluster.launch.command import Command
-from orl_cluster.launch.convert import ClusterConverter
-from orl_cluster.launch.layout import Installation
-from orl_cluster.launch.model_shape import model_shape
+from orl_cluster.launch import cluster_trainer
+from orl_cluster.launch.command import trainer_defaults
+from orl_cluster.launch.command.command import Command
+from orl_cluster.launch.command.model_shape import model_shape
+from orl_cluster.launch.convert import tools
+from orl_cluster.launch.convert.converter import ClusterConverter
+from orl_cluster.launch.machine.installation import Installation
 from orl_core.config import TrainerConfig
+from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Conversion, Run
 
 from orl_miles import args, on_policy
 from orl_miles.probe import obstacle
 
 SHAPE = "miles.utils.external_utils.model_args_utils"  # prints the shape in a script that it is given without suffix
+V1 = "MILES_USE_LEGACY_ROLLOUT_V1"
 LESS_MEMORY: dict[args.Backend, str] = {
-    "fsdp": f"{launch.LESS_MEMORY}--sglang-mem-fraction-static 0.5, --fsdp-cpu-offload",
-    "megatron": f"{launch.MEGATRON_MEMORY}, --train-memory-margin-bytes",
+    "fsdp": f"{cluster_trainer.LESS_MEMORY}--sglang-mem-fraction-static 0.5, --fsdp-cpu-offload",
+    "megatron": f"{cluster_trainer.MEGATRON_MEMORY}, --train-memory-margin-bytes",
 }
 
 
 def _command_of(installation: Installation, run: Run) -> Command:
+    if os.environ.get(V1, "0") != "0":
+        raise ConfigError(f"{V1}: orl plays by miles' class API. Unset it")
     features = set(installation.found.features)
-    if os.environ.get("MILES_USE_LEGACY_ROLLOUT_V1", "0") != "0":
-        features.add(args.LEGACY)
     fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
     backend = run.config.trainer.train_backend or ("fsdp" if fsdp else "megatron")
-    request = launch.request_of(installation, run, trains_in_parallel=backend == "megatron")
+    request = cluster_trainer.request_of(installation, run, trains_in_parallel=backend == "megatron")
     shape = _shape(installation, request.trainer) if backend == "megatron" else []
     argv, notes = args.arguments(request, backend, features, shape)
     # Megatron overlaps its communication only with one queue; FSDP only with several.
@@ -50,7 +54,6 @@ def _command_of(installation: Installation, run: Run) -> Command:
         memory=LESS_MEMORY[backend],
         problems=tuple(filter(None, [obstacle(argv)])) if installation.missing else (),
         notes=tuple(notes),
-        evaluates_last=run.config.trainer.asynchronous,
     )
 
 
@@ -96,7 +99,7 @@ def _address() -> str:
     return ""
 
 
-_TRAINER = launch.ClusterTrainer(name="miles", command_of=_command_of)
+_TRAINER = cluster_trainer.ClusterTrainer(name="miles", command_of=_command_of)
 _CONVERTER = ClusterConverter(name="miles", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
 default_model = trainer_defaults.MODEL

@@ -7,18 +7,17 @@ cannot read: both are found here.
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
 from msgspec import structs
-from orl_cluster.launch import probe
 from orl_cluster.launch.argv import value_of
+from orl_cluster.launch.machine import probe
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, checkpoint_in, conversion_of
 
-from orl_miles.args import FLASH, LOGGING_CRASH
+from orl_miles.args import FLASH
 
 FLASH_PACKAGES = dict(zip(("flash-attn", "flash-attn-3"), FLASH, strict=True))
 
@@ -38,21 +37,13 @@ def obstacle(argv: Sequence[str]) -> str:
 
 
 def _features(root: Path) -> tuple[str, ...]:
-    """Return the training backends and flash-attention builds that are installed, and an error of old versions."""
+    """Return the training backends and flash-attention builds that are installed."""
     actor = root / "miles" / "backends" / "fsdp_utils" / "actor.py"
     here = ["megatron"] if probe.finds("megatron.training") else []
     if actor.is_file():
         here.append("fsdp")
-        if _logs_packed(actor.read_text(encoding="utf-8")):
-            here.append(LOGGING_CRASH)
     builds = (attention for package, attention in FLASH_PACKAGES.items() if any(distributions(name=package)))
     return (*here, *builds)
-
-
-def _logs_packed(source: str) -> bool:
-    """Tell whether FSDP logs by unpacking batches, which crashes at some batches of several sequences."""
-    methods = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
-    return any(node.name == "_log_rollout_data" for node in methods)
 
 
 def _fsdp_checkpoint(argv: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.critic import critic_folder, critic_load
-from orl_cluster.launch.layout import LaunchRequest
+from orl_cluster.launch.command.critic import critic_folder, critic_load
+from orl_cluster.launch.command.layout import LaunchRequest
 from orl_core.config.yaml import read
 from orl_core.errors import ConfigError
 

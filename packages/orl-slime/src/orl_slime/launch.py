@@ -9,12 +9,15 @@ from pathlib import Path
 
 from msgspec import structs
 from orl_cluster.estimators import ESTIMATORS, OPTION
-from orl_cluster.launch import launch, tools, trainer_defaults
+from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.argv import Options
-from orl_cluster.launch.command import Command
-from orl_cluster.launch.convert import ClusterConverter
-from orl_cluster.launch.layout import Installation, LaunchRequest
-from orl_cluster.launch.model_shape import model_shape
+from orl_cluster.launch.command import trainer_defaults
+from orl_cluster.launch.command.command import Command
+from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.command.model_shape import model_shape
+from orl_cluster.launch.convert import tools
+from orl_cluster.launch.convert.converter import ClusterConverter
+from orl_cluster.launch.machine.installation import Installation
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import conversion_of
@@ -35,14 +38,14 @@ def _command_of(installation: Installation, run: Run) -> Command:
     Raises:
         ConfigError: an option that orl owns or that slime no longer has, or sizes that do not fit together.
     """
-    request = launch.request_of(installation, run)
+    request = cluster_trainer.request_of(installation, run)
     shape = _shape(installation, request.trainer)
     if request.trainer.train_backend == "fsdp":
         raise ConfigError(
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
         )
     plain = not run.config.environments
-    trainer_defaults.refuse_by_name("slime", request.names, trainer_defaults.MEGATRON_GONE, plain=plain)
+    trainer_defaults.refuse_by_name(request.names, plain=plain)
     training = {**trainer_defaults.megatron(request), **_estimator_options(request), **_fully_async(request)}
     if run.config.turn_advantages:
         training = {**training, **_turn_advantages(request)}
@@ -54,7 +57,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
         files=critic.files(request, argv),
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         unknown="slime, Megatron and SGLang have no option {}, which slime would ignore",
-        memory=launch.MEGATRON_MEMORY,
+        memory=cluster_trainer.MEGATRON_MEMORY,
         problems=tuple(filter(None, [obstacle(argv)])) if installation.missing else (),
     )
 
@@ -125,7 +128,7 @@ def _tool_of(installation: Installation, conversion: Conversion) -> tools.Tool:
     return tools.to_megatron(conversion, _shape(installation, shaped))
 
 
-_TRAINER = launch.ClusterTrainer(name="slime", command_of=_command_of)
+_TRAINER = cluster_trainer.ClusterTrainer(name="slime", command_of=_command_of)
 _CONVERTER = ClusterConverter(name="slime", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
 default_model = trainer_defaults.MODEL

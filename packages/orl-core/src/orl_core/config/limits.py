@@ -7,7 +7,7 @@ from orl_core.limits import CONTEXT_TOKENS, Budgets, Limits
 
 TOKENS_PER_GPU = 8192
 CLUSTER_CONTEXT = 8192  # as in the cookbook, for each GPU that shares a sequence
-CONTEXT_PARALLEL, PER_GPU = "--context-parallel-size", "--max-tokens-per-gpu"
+CONTEXT_PARALLEL = "--context-parallel-size"
 
 
 def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:

@@ -1,4 +1,4 @@
-"""How many rollouts a step plays and an update trains: the options that say so, and how they must agree."""
+"""How many rollouts a step plays and an update trains: the options that say so, and how many Megatron needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import Options, number, value_of
-from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
+from orl_cluster.launch.command.layout import PIPELINE_PARALLEL, LaunchRequest
 
 GROUP_SIZE, GROUPS = 16, 32
 TENSOR_PARALLEL = "--tensor-model-parallel-size"
@@ -38,22 +38,12 @@ def batch_size(request: LaunchRequest) -> int:
 
 
 def check_batch(argv: Sequence[str], gpus: int) -> None:
-    """Check the numbers of the whole command line; Megatron needs a rollout for each data-parallel rank.
-
-    Raises:
-        ConfigError: they do not agree, or an update has too few rollouts.
-    """
+    """Check that an update has a rollout for each data-parallel rank of Megatron."""
 
     def size(name: str) -> int:
         return number(value_of(argv, name), name) or 1
 
-    samples = size("--rollout-batch-size") * size("--n-samples-per-prompt")
-    steps, batch = size("--num-steps-per-rollout"), size("--global-batch-size")
-    if batch * steps != samples:
-        raise ConfigError(
-            f"--global-batch-size {batch} x --num-steps-per-rollout {steps} is not the {samples} rollouts of a batch "
-            "(--rollout-batch-size x --n-samples)"
-        )
+    batch = size("--global-batch-size")
     ranks = gpus // (size(TENSOR_PARALLEL) * size(PIPELINE_PARALLEL) * size(CONTEXT_PARALLEL))
     if value_of(argv, TENSOR_PARALLEL) and batch < ranks:
         raise ConfigError(

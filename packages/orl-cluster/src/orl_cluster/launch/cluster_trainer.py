@@ -19,18 +19,18 @@ from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
 
-from orl_cluster.launch import preflight, probe
 from orl_cluster.launch.argv import shell_text, without
-from orl_cluster.launch.attempts import run_to_end
-from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
-from orl_cluster.launch.engine_weights import CHECK
-from orl_cluster.launch.installation import find_installation, without_busy_gpus
-from orl_cluster.launch.layout import Installation, LaunchRequest, layout_of, splits_of
-from orl_cluster.launch.memory import estimate
-from orl_cluster.launch.probe import CUSTOM_CONFIG, Findings
-from orl_cluster.launch.ray import several_nodes, unclosable
-from orl_cluster.launch.ray_address import ray_address
-from orl_cluster.launch.rows import check_rows
+from orl_cluster.launch.command import preflight
+from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
+from orl_cluster.launch.command.engine_weights import CHECK
+from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
+from orl_cluster.launch.command.memory import estimate
+from orl_cluster.launch.command.row_check import check_rows
+from orl_cluster.launch.machine import probe
+from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, Findings
+from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
+from orl_cluster.launch.run.attempts import run_to_end
 
 logger = logger_of("orl")
 
@@ -105,7 +105,6 @@ def _check(command: Command) -> Command:
         *preflight.restarted(request),
         *preflight.long_rollouts(command.argv),
         *preflight.unplayed(run.config),
-        *([] if command.evaluates_last else preflight.unevaluated(command.argv)),
     ]
     told = tuple(filter(None, [*command.notes, installation.note, request.tracking.note, *scoring, *late]))
     given = ", ".join(request.names) or "options"
@@ -134,7 +133,7 @@ def _check(command: Command) -> Command:
         *preflight.untracked(request),
         *([found.obstacle] if found.obstacle else []),
     ]
-    notes = [*told, *unset_in(run.config), *preflight.joined(), *memory.notes]
+    notes = [*told, *unset_in(run.config), *memory.notes]
     if not found.complete:
         notes.append(f"not checked by the parser of {installation.trainer}: {given}: {found.why}")
     elif found.why:

@@ -8,10 +8,10 @@ from pathlib import Path
 from orl_core.errors import OrlError
 from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
 
-from orl_cluster.launch.command import Command
-from orl_cluster.launch.critic import critic_folder
-from orl_cluster.launch.engine_weights import samples_fresh
-from orl_cluster.launch.stall import Files, StallWatch
+from orl_cluster.launch.command.command import Command
+from orl_cluster.launch.command.critic import critic_folder
+from orl_cluster.launch.command.engine_weights import samples_fresh
+from orl_cluster.launch.run.stall import Files, StallWatch
 
 
 class Watch:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import structs
-from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU, TOKENS_PER_GPU, context_tokens_of
+from orl_core.config.limits import CLUSTER_CONTEXT, CONTEXT_PARALLEL, TOKENS_PER_GPU
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import refuse_in_words
@@ -19,11 +18,11 @@ from orl_rollout.run_folder.checkpoint import trained_number
 
 from orl_cluster.estimators import OPTION
 from orl_cluster.launch.argv import Options, number, option_name, without
-from orl_cluster.launch.batch import TENSOR_PARALLEL, batch_options, check_batch
-from orl_cluster.launch.engine_weights import with_check
-from orl_cluster.launch.eval_sets import eval_options
-from orl_cluster.launch.layout import PIPELINE_PARALLEL, LaunchRequest
-from orl_cluster.launch.probe import CUSTOM_CONFIG
+from orl_cluster.launch.command.batch import TENSOR_PARALLEL, batch_options, check_batch
+from orl_cluster.launch.command.engine_weights import with_check
+from orl_cluster.launch.command.eval_sets import eval_options
+from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, PIPELINE_PARALLEL, LaunchRequest
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG
 
 MODEL = "Qwen/Qwen3-30B-A3B"
 STEPS = 3000
@@ -54,18 +53,6 @@ REFUSED = {
     "--multi-lora-n-adapters": "orl trains one adapter. Give --lora-rank alone",
     "--use-session-server": "no agent of orl asks it. Leave it out: orl's gateway serves --agent",
 }
-# Options of older scripts and of slime's skill that no trainer has, and what replaces them.
-GONE = {
-    "--max-turns": "`environments.NAME.max_turns` in the configuration",
-    "--async-buffer-size": "--update-weights-interval; rollouts are one batch ahead of training",
-    "--wandb-run-name": "--wandb-run NAME before `--`",
-    "--wandb-key": "the variable WANDB_API_KEY: on a command line everyone could read it",
-}
-MEGATRON_GONE = {
-    "--gradient-checkpointing": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1, "
-    "which are on already",
-    **GONE,
-}
 PARTIAL = "--partial-rollout"
 
 
@@ -85,30 +72,23 @@ def assemble(request: LaunchRequest, ours: Options) -> list[str]:
     return argv
 
 
-def refuse_by_name(trainer: str, names: Sequence[str], gone: Mapping[str, str], *, plain: bool = False) -> None:
-    """Refuse options that orl sets itself or cannot serve, and those that `trainer` lacks: `gone`, with replacements.
+def refuse_by_name(names: Sequence[str], refused: Mapping[str, str] = REFUSED, *, plain: bool = False) -> None:
+    """Refuse options that orl sets itself, and those that are `refused`, with the reason.
 
     A run of `plain` rows alone may have a rollout function of its user's.
-
-    Raises:
-        ConfigError: one of `names` is such an option.
     """
     for name in names:
         if name in OWNED and not (plain and name == GENERATE):
             raise ConfigError(f"{name} is set by {OWNED[name]}")
-        if name in REFUSED:
-            raise ConfigError(f"{name}: {REFUSED[name]}")
-        if name in gone:
-            raise ConfigError(f"{trainer} has no {name}: use {gone[name]}")
+        if name in refused:
+            raise ConfigError(f"{name}: {refused[name]}")
 
 
-def options(
-    request: LaunchRequest, reference: str | None, training: Options, *, parallel: bool, generate: str = "generate"
-) -> Options:
+def options(request: LaunchRequest, reference: str | None, training: Options, *, parallel: bool) -> Options:
     """Return the options of a run. `training` are those of the training backend.
 
     `reference` is the checkpoint that the run begins with. `parallel` tells whether the training backend can split a
-    sequence over GPUs. `generate` is the adapter's rollout function.
+    sequence over GPUs.
     """
     layout = request.layout
     return {
@@ -120,7 +100,7 @@ def options(
         "--use-fault-tolerance": True,
         "--colocate": layout.colocate,
         **_checkpoints(request, absolute(reference or request.trainer.model or MODEL)),
-        **_data(request, generate),
+        **_data(request),
         **_rollouts(request, parallel=parallel),
         **_learning(request),
         **training,
@@ -152,7 +132,7 @@ def absolute(name: str) -> str:
     return str(Path(name).expanduser().absolute()) if local else name
 
 
-def _data(request: LaunchRequest, generate: str) -> Options:
+def _data(request: LaunchRequest) -> Options:
     """Return the options of the tasks to train on and to hold out, and of the adapter's hooks."""
     run, evaluation, adapter = request.run, request.run.config.eval, f"orl_{request.installation.trainer}"
     options: Options = {
@@ -161,7 +141,7 @@ def _data(request: LaunchRequest, generate: str) -> Options:
         "--label-key": "label",
         "--rollout-shuffle": True,
         CUSTOM_CONFIG: request.custom_config,
-        GENERATE: f"{adapter}.generate.{generate}",
+        GENERATE: f"{adapter}.generate.generate",
         CUSTOM_REWARD: f"{adapter}.hooks.reward",
         "--custom-reward-post-process-path": f"{adapter}.hooks.post_process",
         "--custom-rollout-log-function-path": f"{adapter}.hooks.log_rollout",
@@ -187,23 +167,16 @@ def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
     epochs = request.value("--num-epoch")
     if epochs and (trainer.num_rollout or request.value("--num-rollout")):
         raise ConfigError(f"--num-epoch {epochs}: with --num-rollout, trainers ignore it. Remove one of them")
+    sharing = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1  # GPUs of a sequence
     return {
         "--num-rollout": None if epochs else trainer.num_rollout or STEPS,
         **batch_options(request),
         "--rollout-max-response-len": request.run.config.rollout.turn_tokens,
-        "--rollout-max-context-len": _context_tokens(request, parallel=parallel),
+        CONTEXT: request.run.config.rollout.context_tokens or CLUSTER_CONTEXT * sharing,
         "--rollout-temperature": trainer.temperature or TEMPERATURE,
         "--rollout-seed": trainer.seed,
         "--sglang-mem-fraction-static": 0.7,
     }
-
-
-def _context_tokens(request: LaunchRequest, *, parallel: bool) -> int:
-    """Return the most ids of prompt and response together: as configured, else the default for the training GPUs."""
-    config = request.run.config
-    gpus = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1
-    trainer = structs.replace(config.trainer, flags={CONTEXT_PARALLEL: gpus})
-    return context_tokens_of(structs.replace(config, trainer=trainer))
 
 
 def _learning(request: LaunchRequest) -> Options:

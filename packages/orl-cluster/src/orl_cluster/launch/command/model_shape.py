@@ -11,8 +11,8 @@ from orl_core.errors import ConfigError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.edge import children
 
-from orl_cluster.launch.layout import Installation
-from orl_cluster.launch.trainer_defaults import MODEL
+from orl_cluster.launch.command.trainer_defaults import MODEL
+from orl_cluster.launch.machine.installation import Installation
 
 SHAPE_SECONDS = 120.0  # it may import the trainer's package
 

@@ -1,4 +1,4 @@
-"""A Ray cluster for one run: one that runs already, or one of its own, closed to others, that ends with the block.
+"""A Ray cluster for a run: the one that RAY_ADDRESS names, or a closed one that ends with the block.
 
 Ray is a command of the trainer's Python here, never imported. Workers inherit the environment that the cluster was
 started with. That is how secrets reach them (law L6): none is ever an argument or part of a runtime environment. The
@@ -24,6 +24,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import structs
@@ -32,12 +33,14 @@ from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.process import free_port, running
 
-from orl_cluster.launch import nodes
-from orl_cluster.launch.ray_address import ADDRESS, NONE, OWN_FOLDER, PORT, ray_address
-from orl_cluster.launch.required_env import RequiredEnv
+from orl_cluster.launch.machine import nodes
+from orl_cluster.launch.machine.required_env import RequiredEnv
 
 logger = logger_of("orl")
 
+ADDRESS, PORT = "RAY_ADDRESS", 6379
+NONE = "local"  # value of RAY_ADDRESS, by Ray's own convention: start a cluster
+OWN_FOLDER = "orl-ray-"  # begins the name of the folder of a cluster that orl starts
 START_SECONDS, CONNECT_SECONDS = 120.0, 10.0
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 OWN = {MODE: "token", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # nothing is served when a run ends
@@ -45,11 +48,22 @@ JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # by which `ray job submit` hands a runtime
 CLOSABLE = (2, 52)  # the first Ray that knows the token
 
 
+def ray_address(environment: Mapping[str, str]) -> str:
+    """Return the address of the cluster that RAY_ADDRESS names; "" if the run starts its own.
+
+    The `http://` form names the dashboard: then the cluster has Ray's own port on the same machine.
+    """
+    given = environment.get(ADDRESS, "")
+    if given.startswith(("http://", "https://")):
+        return f"{urlsplit(given).hostname}:{PORT}"
+    return "" if given == NONE else given
+
+
 @contextmanager
 def ray_cluster(
     python: str, environment: Mapping[str, str], *, gpus: int, log: Path, needs: RequiredEnv
 ) -> Generator[dict[str, str]]:
-    """Yield `environment` with the address of a cluster: of one that runs already, else of one started here.
+    """Yield `environment` with the address of a cluster: of the one that it names, else of one started here.
 
     Raises:
         ConfigError: its workers lack something of `needs`; says where, and how it gets there.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from orl_core.config import RunConfig
-from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
+from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import CONTEXT, LaunchRequest
-from orl_cluster.launch.probe import TRACKERS
-from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
-from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL
+from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, LaunchRequest
+from orl_cluster.launch.command.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL
+from orl_cluster.launch.machine.probe import TRACKERS
 
 TEACHER = "--opd-type"
 SERVED_TEACHER = (
@@ -21,14 +19,6 @@ SERVED_TEACHER = (
     "--opd-teacher-load FOLDER"
 )
 MASKED = "--mask-offpolicy-in-partial-rollout"
-
-
-def joined() -> list[str]:
-    """Note the cluster that was found without being named."""
-    address = ray_address(os.environ)
-    if not address or address == os.environ.get(ADDRESS):
-        return []
-    return [f"it runs on the Ray cluster at {address}; {ADDRESS}={NONE} starts one of its own"]
 
 
 def untracked(request: LaunchRequest) -> list[str]:
@@ -40,14 +30,6 @@ def untracked(request: LaunchRequest) -> list[str]:
         for module in TRACKERS
         if wanted[module] and module not in installation.found.modules
     ]
-
-
-def unevaluated(argv: Sequence[str]) -> list[str]:
-    """Note a last step without evaluation: trainers evaluate every so many steps, and not once more at the end."""
-    steps, interval = (number(value_of(argv, name), name) for name in ("--num-rollout", "--eval-interval"))
-    if not steps or not interval or interval < 1 or steps % interval == 0:
-        return []
-    return [f"the last step is not evaluated: --num-rollout {steps} is no multiple of --eval-interval {interval}"]
 
 
 def restarted(request: LaunchRequest) -> list[str]:

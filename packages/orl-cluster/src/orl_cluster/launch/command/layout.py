@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from msgspec import Struct, field
+from msgspec import Struct
 from orl_core.config import TrainerConfig
 from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
@@ -17,26 +17,11 @@ from orl_rollout.run_folder.tracking import Tracking
 
 from orl_cluster.estimators import OPTION, Estimator, estimator_named
 from orl_cluster.launch.argv import merge, names_in, number, option_name, value_of
-from orl_cluster.launch.probe import Findings
+from orl_cluster.launch.machine.installation import Installation
 
 GPUS, TENSOR_PARALLEL = 4, 4
-CONTEXT = "--rollout-max-context-len"
+CONTEXT, PER_GPU = "--rollout-max-context-len", "--max-tokens-per-gpu"
 PIPELINE_PARALLEL = "--pipeline-model-parallel-size"
-
-
-class Installation(Struct, frozen=True, kw_only=True):
-    """A trainer in its own Python, and the findings of the adapter's probe there.
-
-    `environment` has PYTHONPATH with the checkouts that the user names, and CUDA_VISIBLE_DEVICES if GPUs are left out;
-    `note` says why. `missing` says why there is no such Python. Then the command line is only shown.
-    """
-
-    trainer: str
-    python: str
-    found: Findings
-    environment: dict[str, str] = field(default_factory=dict[str, str])
-    note: str = ""
-    missing: str = ""
 
 
 class Layout(Struct, frozen=True, kw_only=True):

@@ -20,16 +20,16 @@ from orl_rollout.run_folder.contract import Run
 from orl_rollout.run_folder.recoveries import Recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 
-from orl_cluster.launch import process, recovery
 from orl_cluster.launch.argv import value_of
-from orl_cluster.launch.command import Command, custom_config, environment_of, required_env
-from orl_cluster.launch.critic import critic_folder
-from orl_cluster.launch.engine_weights import CHECK
-from orl_cluster.launch.eval_sets import write_eval_sets
-from orl_cluster.launch.process import Failure
-from orl_cluster.launch.ray import ray_cluster
-from orl_cluster.launch.trainer_log import followed
-from orl_cluster.launch.watch import Watch
+from orl_cluster.launch.command.command import Command, custom_config, environment_of, required_env
+from orl_cluster.launch.command.critic import critic_folder
+from orl_cluster.launch.command.engine_weights import CHECK
+from orl_cluster.launch.command.eval_sets import write_eval_sets
+from orl_cluster.launch.machine.ray_cluster import ray_cluster
+from orl_cluster.launch.run import process, recovery
+from orl_cluster.launch.run.process import Failure
+from orl_cluster.launch.run.trainer_log import followed
+from orl_cluster.launch.run.watch import Watch
 
 logger = logger_of("orl")
 UNEQUAL_WEIGHTS = (

@@ -1,8 +1,8 @@
 """Asks every node of a Ray cluster for its GPUs, and what its workers have: variables, by name, a package, files, and
 servers that they reach.
 
-Ray lives in the trainer's Python, which runs this module as a program: `-m orl_cluster.launch.nodes ANSWER NEEDS`. What
-a node runs is sent there whole, because orl may be missing on it. A value never leaves its node (L6).
+Ray is in the trainer's Python, which runs this module: `-m orl_cluster.launch.machine.nodes ANSWER NEEDS`. What a node
+runs is sent there whole, because orl may be missing on it. A value never leaves its node (L6).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Struct
 from orl_core.errors import OrlError, boundary
 
-from orl_cluster.launch.probe import answer_of
-from orl_cluster.launch.required_env import RequiredEnv
+from orl_cluster.launch.machine.probe import answer_of
+from orl_cluster.launch.machine.required_env import RequiredEnv
 
 NODE_SECONDS = 60.0  # for all nodes together to start a worker and answer
 ASK_SECONDS = 180.0
@@ -53,7 +53,7 @@ def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list
         ConfigError: there is no such cluster, or it takes no work from `python`.
     """
     arguments = [msgspec.json.encode(needs).decode()]
-    found = answer_of(python, "orl_cluster.launch.nodes", arguments, environment, seconds=ASK_SECONDS)
+    found = answer_of(python, "orl_cluster.launch.machine.nodes", arguments, environment, seconds=ASK_SECONDS)
     return msgspec.json.decode(found, type=list[Node])
 
 

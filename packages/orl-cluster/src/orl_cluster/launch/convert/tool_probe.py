@@ -1,6 +1,6 @@
 """Asks the parser of a trainer's conversion tool.
 
-`python -m orl_cluster.launch.tool_probe ANSWER TOOL FUNCTION -- arguments` writes Findings to the file ANSWER.
+`python -m orl_cluster.launch.convert.tool_probe ANSWER TOOL FUNCTION -- arguments` writes Findings to the file ANSWER.
 
 It runs in the trainer's own Python. The tool runs until its parser has read the arguments, and no further, so that no
 GPU is needed and nothing is written.
@@ -21,7 +21,7 @@ from orl_core.errors import OrlError, boundary
 from orl_core.text import did_you_mean
 
 from orl_cluster.launch.argv import names_in
-from orl_cluster.launch.probe import Findings, recorded
+from orl_cluster.launch.machine.probe import Findings, recorded
 
 
 class _ParsedError(BaseException):

@@ -13,10 +13,10 @@ from orl_core.config.yaml import read
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.tracking import WANDB_KEY
 
-from orl_cluster.launch.layout import LaunchRequest
-from orl_cluster.launch.probe import CUSTOM_CONFIG, WORKING_FOLDER
-from orl_cluster.launch.ray import environment_for
-from orl_cluster.launch.required_env import RequiredEnv, needs_of, secrets_in_config
+from orl_cluster.launch.command.layout import LaunchRequest
+from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, WORKING_FOLDER
+from orl_cluster.launch.machine.ray_cluster import environment_for
+from orl_cluster.launch.machine.required_env import RequiredEnv, needs_of, secrets_in_config
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -24,8 +24,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
     `files` are written before it starts. `unknown` is the message for an option `{}` that nothing there knows; `memory`
     says what lowers memory use, `estimate` is the table of how much it takes. `problems` keep it from running on this
-    machine; `notes` are what else its user should know. `evaluates_last` tells that the trainer evaluates after the
-    last step, whatever the interval.
+    machine; `notes` are what else its user should know.
     """
 
     request: LaunchRequest
@@ -37,7 +36,6 @@ class Command(Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     estimate: str = ""
-    evaluates_last: bool = False
 
     @property
     def words(self) -> list[str]:

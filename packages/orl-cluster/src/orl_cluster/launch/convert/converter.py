@@ -19,14 +19,14 @@ from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.checkpoint import Checkpoint, checkpoint_in, weights_in, write_note
 from orl_rollout.run_folder.contract import Conversion, Plan
 
-from orl_cluster.launch import probe, process
 from orl_cluster.launch.argv import shell_text
-from orl_cluster.launch.installation import find_installation
-from orl_cluster.launch.layout import Installation
-from orl_cluster.launch.probe import Findings
-from orl_cluster.launch.ray import environment_for
-from orl_cluster.launch.tools import Tool
-from orl_cluster.launch.trainer_defaults import check_words
+from orl_cluster.launch.command.trainer_defaults import check_words
+from orl_cluster.launch.convert.tools import Tool
+from orl_cluster.launch.machine import probe
+from orl_cluster.launch.machine.installation import Installation, find_installation
+from orl_cluster.launch.machine.probe import Findings
+from orl_cluster.launch.machine.ray_cluster import environment_for
+from orl_cluster.launch.run import process
 
 logger = logger_of("orl")
 
@@ -140,7 +140,7 @@ def _asked(command: Command) -> Findings:
     tool, python = command.tool, command.installation.python
     arguments = [command.script, tool.parser, "--", *tool.argv]
     environment = environment_for(python, command.environment)
-    module = "orl_cluster.launch.tool_probe"
+    module = "orl_cluster.launch.convert.tool_probe"
     return msgspec.json.decode(
         probe.answer_of(python, module, arguments, environment, seconds=probe.ASK_SECONDS), type=Findings
     )

@@ -1,0 +1,1 @@
+"""`orl convert`: the trainer's own conversion tools."""

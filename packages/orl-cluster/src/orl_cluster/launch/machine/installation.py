@@ -1,0 +1,94 @@
+"""Finds the installation of a trainer: the Python that the user names, its checkout, and the probe's findings there.
+
+That Python is only ever run, with the environment of this process: nothing is installed there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec import Struct, field, structs
+from orl_core.config import TrainerConfig
+from orl_core.errors import ConfigError
+
+from orl_cluster.launch.machine import probe
+from orl_cluster.launch.machine.probe import Findings
+from orl_cluster.launch.machine.ray_cluster import environment_for, ray_address
+
+VARIABLE, VISIBLE = "ORL_TRAINER_PYTHON", "CUDA_VISIBLE_DEVICES"
+UNUSED = 0.9  # of a GPU's memory: with as much free, nothing but a driver or a desktop uses it
+
+
+class Installation(Struct, frozen=True, kw_only=True):
+    """A trainer in its own Python, and the findings of the adapter's probe there.
+
+    `environment` has PYTHONPATH with the checkouts that the user names, and CUDA_VISIBLE_DEVICES if GPUs are left out;
+    `note` says why. `missing` says why there is no such Python. Then the command line is only shown.
+    """
+
+    trainer: str
+    python: str
+    found: Findings
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    note: str = ""
+    missing: str = ""
+
+
+def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> Installation:
+    """Return the installation of the trainer `name`; if no Python is named, one that is `missing`.
+
+    The Python is `python`, else $ORL_TRAINER_PYTHON, else this one if it has the trainer.
+    """
+    path = _search_path(name, trainer)
+    named = python or os.environ.get(VARIABLE) or (sys.executable if find_spec(name) else None)
+    if not named:
+        missing = f"no Python that has {name} is named: give --python, or set {VARIABLE}"
+        findings = Findings(root=getattr(trainer, f"{name}_path") or name)
+        return Installation(trainer=name, python="python3", found=findings, environment=path, missing=missing)
+    whole = str(Path(shutil.which(named) or named).absolute())
+    found = probe.ask(name, whole, [], environment_for(whole, path))
+    if not found.root:
+        raise ConfigError(
+            f"{named}: this Python finds no checkout of {name} with train.py. Install one there (-e), name it with "
+            f"--{name}-path, or name another Python with --python"
+        )
+    return Installation(trainer=name, python=whole, found=found, environment=path)
+
+
+def _search_path(package: str, trainer: TrainerConfig) -> dict[str, str]:
+    """Return PYTHONPATH with the checkouts of `package` and Megatron-LM that are named in front; else nothing."""
+    named = (f"--{package}-path", getattr(trainer, f"{package}_path"), "train.py")
+    folders: list[str] = []
+    for option, given, held in (named, ("--megatron-path", trainer.megatron_path, "megatron")):
+        if given is None:
+            continue
+        folder = Path(given).expanduser().absolute()
+        if not (folder / held).exists():
+            raise ConfigError(f"{option} {given}: no {held} is in it. Name the folder of a checkout")
+        folders.append(str(folder))
+    inherited = [path] if (path := os.environ.get("PYTHONPATH")) else []
+    return {"PYTHONPATH": os.pathsep.join([*folders, *inherited])} if folders else {}
+
+
+def without_busy_gpus(installation: Installation, trainer: TrainerConfig) -> Installation:
+    """Return `installation` without the GPUs that other processes use, unless the user names a number or all are used.
+
+    The GPUs of a cluster that runs already, and of several nodes, are not those of this machine.
+    """
+    gpus = installation.found.gpu_memory
+    unused = [index for index, gpu in enumerate(gpus) if gpu.free is not None and gpu.free >= UNUSED * gpu.total]
+    if trainer.num_gpus or (trainer.actor_nodes or 1) > 1 or len(unused) in (0, len(gpus)) or ray_address(os.environ):
+        return installation
+    given = os.environ.get(VISIBLE, "").split(",")
+    names = [given[index] if given[0] else str(index) for index in unused]
+    return structs.replace(
+        installation,
+        found=structs.replace(installation.found, gpus=len(unused)),
+        environment={**installation.environment, VISIBLE: ",".join(names)},
+        note=f"{len(gpus) - len(unused)} of {len(gpus)} GPUs are left out, because other processes use their memory. "
+        "--num-gpus takes the first ones, used or not",
+    )

@@ -1,0 +1,1 @@
+"""A run of the trainer: attempts, recovery, and what ends it."""

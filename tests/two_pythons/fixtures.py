@@ -1,0 +1,72 @@
+"""Fixtures of a second environment: its Python, an empty working folder, and `orl train` of the trainer in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.miles import environment as miles
+from tests.slime import environment as slime
+from tests.two_pythons import planning
+from tests.two_pythons.environment import ROOT
+from tests.two_pythons.planning import WHODUNIT
+
+STAND_INS = {"slime": slime.STAND_IN, "miles": miles.STAND_IN}
+MAKERS = {"slime": slime.make_environment, "miles": miles.make_environment}
+
+
+class Orl:
+    """`orl train TRAINER --dry-run` in the folder `working`, with the trainer of `python`."""
+
+    def __init__(self, trainer: str, python: str, working: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.trainer, self.python, self.working, self.capsys = trainer, python, working, capsys
+
+    def planned(self, *argv: str, config: str = WHODUNIT, python: str = "") -> str:
+        """Return what a dry run prints."""
+        return planning.planned(self.capsys, self.trainer, python or self.python, *argv, config=config)
+
+    def refused(self, *argv: str, config: str = WHODUNIT, python: str = "") -> str:
+        """The one line with which a dry run ends."""
+        return planning.refused(self.capsys, self.trainer, python or self.python, *argv, config=config)
+
+    def words(self, *argv: str, config: str = WHODUNIT) -> list[str]:
+        """The command of a dry run, as a shell would read it."""
+        return planning.words_of(self.planned(*argv, config=config))
+
+    def value(self, option: str, *argv: str, config: str = WHODUNIT) -> str:
+        """The value of an option in the command of a dry run."""
+        words = self.words(*argv, config=config)
+        return words[words.index(option) + 1]
+
+    def assert_golden(self, name: str, shown: str, **others: str) -> None:
+        """Hold what a dry run prints against the file of its name. `others` are the texts that stand for others."""
+        own = {"PYTHON": self.python, self.trainer.upper(): str(STAND_INS[self.trainer])}
+        for stands_for, real in {**own, **others, "HERE": str(self.working)}.items():
+            shown = shown.replace(real, stands_for)
+        golden = ROOT / "tests" / "golden" / self.trainer / f"{name}.txt"
+        assert shown == golden.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def python(trainer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(MAKERS[trainer](tmp_path_factory.mktemp("second") / "env"))
+
+
+@pytest.fixture
+def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty working folder, and none of the machine's own keys, proxies and clusters."""
+    return planning.alone(monkeypatch, tmp_path, "MILES_USE_LEGACY_ROLLOUT_V1")
+
+
+@pytest.fixture
+def orl(trainer: str, python: str, working: Path, capsys: pytest.CaptureFixture[str]) -> Orl:
+    return Orl(trainer, python, working, capsys)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, working: Path) -> Iterator[None]:
+    """A cluster that runs already, so that none is started; and a machine that says it has a GPU."""
+    with planning.cluster(monkeypatch):
+        yield
