@@ -15,7 +15,10 @@ from msgspec import Struct
 from orl_core.errors import OrlError
 from orl_rollout.run_folder import metrics_log, turn_count
 
+from orl_cluster.launch.run.stacks import write_stacks
+
 LOOK_SECONDS = 30.0  # between two looks at the files
+STACKS = "stacks.txt"  # in the run's folder
 
 
 class Files(Struct, frozen=True, kw_only=True):
@@ -46,7 +49,7 @@ class StallWatch:
         """Look at the files, if it is time again.
 
         Raises:
-            OrlError: nothing moved for too long; says what was last.
+            OrlError: nothing moved for too long; says what was last, and where the stacks of the processes are.
         """
         if now - self._looked < min(LOOK_SECONDS, self._seconds / 20):
             return
@@ -83,7 +86,7 @@ class StallWatch:
         return (
             f"{self._trainer} hangs: no step, no answered turn and no growing checkpoint in {self._seconds:g} s. "
             f"Last step: {self._step or 'none'}. Open rollouts: {turns.open}{names}. "
-            "If its steps take longer, raise `trainer.stall_timeout`. `py-spy dump` shows stacks while it hangs"
+            f"{write_stacks(self._files.folder / STACKS)}. If its steps take longer, raise `trainer.stall_timeout`"
         )
 
 
