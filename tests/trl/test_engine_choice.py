@@ -1,4 +1,4 @@
-"""The engine of a run's rollouts: every case of `trainer.engine`, model and machine, and SGLang's own options."""
+"""The engine of a run's rollouts: every case of `trainer.trl.engine`, model and machine, and SGLang's own options."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ URL = "http://127.0.0.1:30000"
         ("auto", TINY - 1, GPU, "transformers", "9,999,999"),
         ("auto", TINY, NO_SGLANG, "transformers", "`sglang`"),
         ("auto", TINY, CPU, "transformers", "GPU"),
-        ("sglang", 1, GPU, "sglang", "trainer.engine"),
-        ("transformers", TINY, GPU, "transformers", "trainer.engine"),
-        (f"{URL}/", TINY, CPU, "address", "trainer.engine"),
+        ("sglang", 1, GPU, "sglang", "trainer.trl.engine"),
+        ("transformers", TINY, GPU, "transformers", "trainer.trl.engine"),
+        (f"{URL}/", TINY, CPU, "address", "trainer.trl.engine"),
     ],
 )
 def test_engine_is_chosen_with_a_reason(

@@ -74,12 +74,6 @@ def test_optimizer_is_obeyed(tmp_path: Path):
     assert settings(tmp_path).optim == "adamw_torch_fused"
 
 
-@pytest.mark.parametrize("option", [{"lora_rank": 8}, {"optimizer": "sgd"}])
-def test_options_of_trl_are_refused_elsewhere(tmp_path: Path, option: dict[str, Any]):
-    with pytest.raises(ConfigError, match=f"`{next(iter(option))}` is an option of trl"):
-        make_run(tmp_path, "m", backend="slime", **option)
-
-
 def test_gspo_takes_ratios_of_sequences(tmp_path: Path):
     made = settings(tmp_path, advantage_estimator="gspo")
     assert (made.importance_sampling_level, made.loss_type) == ("sequence", "grpo")
@@ -140,10 +134,6 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, trainer: dict[str
         settings(tmp_path, *extra, **trainer)
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
-
-
-def test_options_of_clusters_are_named(tmp_path: Path):
-    assert make_run(tmp_path, "m", tp=2, save="x").config.trainer.cluster_options == ["tp", "save"]
 
 
 @pytest.fixture

@@ -215,7 +215,6 @@ def test_a_measurement_that_breaks_off_keeps_the_step_before(checkpoint: Path, t
     [
         (None, {}, "trainer.model is not set"),
         ("", {"load": "runs/x/checkpoint"}, "runs/x/checkpoint"),
-        ("", {"async": True}, "`async`"),
         ("no/such/folder", {}, "loading the model `no/such/folder`"),
         ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],

@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.request import getproxies_environment
 
 from msgspec import structs
-from orl_cluster.launch import launch, tools, trainer_defaults
+from orl_cluster.launch import launch, options, tools, trainer_defaults
 from orl_cluster.launch.command import Command
 from orl_cluster.launch.convert import ClusterConverter
 from orl_cluster.launch.layout import Installation
 from orl_cluster.launch.model_shape import model_shape
+from orl_cluster.launch.options import cluster_of
 from orl_core.config import TrainerConfig
 from orl_rollout.run_folder.contract import Conversion, Run
 
@@ -35,7 +37,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
     if os.environ.get("MILES_USE_LEGACY_ROLLOUT_V1", "0") != "0":
         features.add(args.LEGACY)
     fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
-    backend = run.config.trainer.train_backend or ("fsdp" if fsdp else "megatron")
+    backend = cluster_of(run.config.trainer).train_backend or ("fsdp" if fsdp else "megatron")
     request = launch.request_of(installation, run, trains_in_parallel=backend == "megatron")
     shape = _shape(installation, request.trainer) if backend == "megatron" else []
     argv, notes = args.arguments(request, backend, features, shape)
@@ -50,7 +52,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
         memory=LESS_MEMORY[backend],
         problems=tuple(filter(None, [obstacle(argv)])) if installation.missing else (),
         notes=tuple(notes),
-        evaluates_last=run.config.trainer.asynchronous,
+        evaluates_last=cluster_of(run.config.trainer).asynchronous,
     )
 
 
@@ -99,5 +101,8 @@ def _address() -> str:
 _TRAINER = launch.ClusterTrainer(name="miles", command_of=_command_of)
 _CONVERTER = ClusterConverter(name="miles", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
-default_model = trainer_defaults.MODEL
+default_model, defaults = trainer_defaults.MODEL, options.DEFAULTS
+sections, resolve = options.sections_of("miles"), partial(options.resolve, "miles")
+conversion_options = options.conversion_options("miles")
+packages = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", "orl-miles")
 plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert

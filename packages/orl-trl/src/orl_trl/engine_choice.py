@@ -47,7 +47,7 @@ def this_machine() -> Machine:
 
 
 def choose_engine(wanted: str, parameters: int | None, machine: Machine) -> Choice:
-    """Choose the engine for `trainer.engine`, `wanted`. `parameters` are the model's; None where they are unknown.
+    """Choose the engine for `trainer.trl.engine`, `wanted`. `parameters` are the model's; None where they are unknown.
 
     `auto` takes SGLang for a model of at least TINY parameters, and for one whose size is unknown. Starting SGLang
     takes about a minute, in which a tiny model makes several steps.
@@ -57,12 +57,14 @@ def choose_engine(wanted: str, parameters: int | None, machine: Machine) -> Choi
     """
     missing = machine.missing()
     if wanted.startswith("http"):
-        return Choice(engine="address", reason="trainer.engine is its address", url=wanted.rstrip("/"))
+        return Choice(engine="address", reason="trainer.trl.engine is its address", url=wanted.rstrip("/"))
     if wanted == "sglang" and missing:
         advice = INSTALL if machine.gpu else "Train on a machine with one"
-        raise ConfigError(f"trainer.engine is sglang, but {missing}. {advice}, or set it to auto")
+        raise ConfigError(f"trainer.trl.engine is sglang, but {missing}. {advice}, or set it to auto")
     if wanted != "auto":
-        return Choice(engine="sglang" if wanted == "sglang" else "transformers", reason=f"trainer.engine is {wanted}")
+        return Choice(
+            engine="sglang" if wanted == "sglang" else "transformers", reason=f"trainer.trl.engine is {wanted}"
+        )
     if missing:
         return Choice(engine="transformers", reason=missing)
     if parameters is not None and parameters < TINY:

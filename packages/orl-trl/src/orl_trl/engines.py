@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from orl_trl.engine import InProcessEngine
 from orl_trl.engine_choice import Choice, choose_engine, this_machine
+from orl_trl.options import own_options
 from orl_trl.rollouts import BatchEngine
 from orl_trl.served_engine import Child, ServedEngine, Server
 from orl_trl.sglang_control import SglangControl
@@ -33,7 +34,7 @@ def engine_of(run: Run, parameters: int | None) -> Choice:
     Raises:
         ConfigError: SGLang is wanted and cannot run here, or it has options and is not started.
     """
-    choice = choose_engine(run.config.trainer.engine, parameters, this_machine())
+    choice = choose_engine(own_options(run.config.trainer).engine, parameters, this_machine())
     options = options_of(run.config.trainer.own_flags, run.extra).sglang
     if options and choice.engine != "sglang":
         option = options[0].replace("--", PREFIX, 1)
@@ -57,7 +58,7 @@ def unready(url: str) -> str:
     """Return what is wrong with the SGLang at the address `url`; "" if it is ready, or if there is no address."""
     if not url or SglangControl(url).healthy():
         return ""
-    return f"trainer.engine {url}: no SGLang is ready there. Start it, or give another address"
+    return f"trainer.trl.engine {url}: no SGLang is ready there. Start it, or give another address"
 
 
 @contextmanager

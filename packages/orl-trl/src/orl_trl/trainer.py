@@ -16,9 +16,8 @@ import transformers
 from datasets import Dataset
 from datasets.utils import disable_progress_bars
 from orl_core.config import RunConfig
-from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.logs import logger_of, say
+from orl_rollout.logs import say
 from orl_rollout.openreward import OpenRewardClient
 from orl_rollout.results.group_scores import compare
 from orl_rollout.results.outcome import Outcome
@@ -41,12 +40,11 @@ from orl_trl.importance import correct_ratios
 from orl_trl.local import load_model
 from orl_trl.lora import check_rank, lora_config
 from orl_trl.memory import check_memory
+from orl_trl.options import TOKENS_PER_GPU, own_options
 from orl_trl.rollouts import BatchEngine, Player, Rollouts, TrainingPlan
-from orl_trl.settings import check_settings, grpo_config, unused, updates_per_step
+from orl_trl.settings import check_settings, grpo_config, updates_per_step
 from orl_trl.tracking import tracking
 from orl_trl.training import Training
-
-logger = logger_of("orl")
 
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 OpenEngine = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[BatchEngine]]
@@ -55,10 +53,8 @@ OpenEngine = Callable[[Run, PreTrainedModel, Choice], AbstractContextManager[Bat
 def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine = open_engine) -> None:
     """See `orl_trl.train`. `open_player` and `open_with` open player and engine: those of the run, or a test's."""
     name = check_settings(run.config)
-    found, rank = check_start(run.config.trainer.load), run.config.trainer.lora_rank
+    found, rank = check_start(run.config.trainer.load), own_options(run.config.trainer).lora_rank
     check_rank(run.config.trainer.load, rank)
-    if note := unused(run.config.trainer):
-        logger.warning("%s", note)
     disable_progress_bars()
     opened = open_player or runtime_of
     engine_of(run, None)  # what cannot be is refused before the model is loaded

@@ -15,6 +15,8 @@ from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.signals import children
 
+from orl_cluster.launch.options import CheckoutOptions, cluster_of
+
 VARIABLE = "ORL_TRAINER_PYTHON"
 FIND_SECONDS = 60.0
 _FIND = "import importlib.util, sys; sys.exit(0 if importlib.util.find_spec(sys.argv[1]) else 3)"
@@ -30,9 +32,9 @@ def search_path(package: str, trainer: TrainerConfig) -> dict[str, str]:
     Raises:
         ConfigError: a folder that is named is no checkout.
     """
-    named = (f"--{package}-path", getattr(trainer, f"{package}_path"), "train.py")
+    named = (f"--{package}-path", trainer.section(package, CheckoutOptions).path, "train.py")
     folders: list[str] = []
-    for option, given, held in (named, ("--megatron-path", trainer.megatron_path, "megatron")):
+    for option, given, held in (named, ("--megatron-path", cluster_of(trainer).megatron_path, "megatron")):
         if given is None:
             continue
         folder = Path(given).expanduser().absolute()

@@ -11,6 +11,7 @@ from orl_core.errors import ConfigError
 from orl_cluster.launch import probe
 from orl_cluster.launch.find_python import NotInstalledError, find_python, search_path
 from orl_cluster.launch.layout import Installation
+from orl_cluster.launch.options import CheckoutOptions, ClusterOptions
 from orl_cluster.launch.probe import Findings
 from orl_cluster.launch.ray import environment_for
 from orl_cluster.launch.ray_address import ray_address
@@ -29,7 +30,7 @@ def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> 
     try:
         found_python = find_python(name, python, path)
     except NotInstalledError as exc:
-        checkout = getattr(trainer, f"{name}_path") or name
+        checkout = trainer.section(name, CheckoutOptions).path or name
         findings = Findings(root=checkout)
         return Installation(trainer=name, python="python3", found=findings, environment=path, missing=str(exc))
     found = probe.ask(name, found_python, [], environment_for(found_python, path))
@@ -41,14 +42,14 @@ def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> 
     return Installation(trainer=name, python=found_python, found=found, environment=path)
 
 
-def without_busy_gpus(installation: Installation, trainer: TrainerConfig) -> Installation:
+def without_busy_gpus(installation: Installation, options: ClusterOptions) -> Installation:
     """Return `installation` without the GPUs that other processes use, unless the user names a number or all are used.
 
     The GPUs of a cluster that runs already, and of several nodes, are not those of this machine.
     """
     gpus = installation.found.gpu_memory
     unused = [index for index, gpu in enumerate(gpus) if gpu.free is not None and gpu.free >= UNUSED * gpu.total]
-    if trainer.num_gpus or (trainer.actor_nodes or 1) > 1 or len(unused) in (0, len(gpus)) or ray_address(os.environ):
+    if options.num_gpus or (options.actor_nodes or 1) > 1 or len(unused) in (0, len(gpus)) or ray_address(os.environ):
         return installation
     given = os.environ.get(VISIBLE, "").split(",")
     names = [given[index] if given[0] else str(index) for index in unused]

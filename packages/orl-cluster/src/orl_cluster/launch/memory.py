@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 from huggingface_hub import try_to_load_from_cache
 from msgspec import Struct, structs
-from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
 from orl_core.errors import ConfigError, boundary
 from orl_core.memory import (
     EngineLoad,
@@ -38,7 +37,8 @@ from orl_rollout.bounded_files import read_whole
 
 from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import CONTEXT, Layout
+from orl_cluster.launch.layout import CONTEXT, PER_GPU, Layout
+from orl_cluster.launch.options import CONTEXT_PARALLEL
 
 STATIC_SHARE = "--sglang-mem-fraction-static"
 LEAST_TOKENS = 1024  # the shortest context that is proposed

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 
 from orl_core.config import RunConfig
-from orl_core.config.limits import CONTEXT_PARALLEL, PER_GPU
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import number, value_of
-from orl_cluster.launch.layout import CONTEXT, LaunchRequest
+from orl_cluster.launch.layout import CONTEXT, PER_GPU, LaunchRequest
+from orl_cluster.launch.options import CONTEXT_PARALLEL
 from orl_cluster.launch.probe import TRACKERS
 from orl_cluster.launch.ray_address import ADDRESS, NONE, ray_address
 from orl_cluster.launch.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL

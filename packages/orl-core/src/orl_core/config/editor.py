@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
+from msgspec import Struct
 
 from orl_core.config.schema import RunConfig
 
 
-def editor_schema() -> str:
-    """Return the schema as JSON text. Its patterns are JavaScript's, which has no `\\Z`."""
-    made = msgspec.json.schema(RunConfig)
-    for section in made["$defs"].values():
+def editor_schema(sections: Mapping[str, type[Struct]]) -> str:
+    """Return the schema as JSON text, with the `sections` of adapters in `trainer`.
+
+    Its patterns are JavaScript's, which has no `\\Z`.
+    """
+    kinds = {"": RunConfig, **sections}
+    references, made = msgspec.json.schema_components(kinds.values(), ref_template="#/$defs/{name}")
+    refer = dict(zip(kinds, references, strict=True))
+    trainer = made["TrainerConfig"]
+    del trainer["properties"]["sections"]
+    trainer["properties"] |= {name: refer[name] for name in sections}
+    trainer["additionalProperties"] = {"type": "object"}  # a section of another adapter
+    for section in made.values():
         section["description"] = " ".join(section["description"].split())
-    return json.dumps(_with_ends(made), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_with_ends({**refer[""], "$defs": made}), indent=2, ensure_ascii=False) + "\n"
 
 
 def _with_ends(node: object) -> Any:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from orl_core.config.schema import RunConfig
+from orl_core.config.trainer import placed
 from orl_core.errors import ConfigError
 from orl_core.numbers import non_finite
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Older names of budgets, in `trainer`, and their names in `rollout`. The config.json of earlier runs has them.
+# Older names of budgets, in `trainer`, and their names in `rollout`.
 RENAMED = {"max_response_len": "turn_tokens", "max_context_len": "context_tokens"}
 
 
@@ -97,7 +98,7 @@ def decode_config(tree: object, source: str) -> RunConfig:
     Raises:
         ConfigError: the tree breaks the schema; the message opens with `source` and names each mistake.
     """
-    tree = _renamed(tree, source)
+    tree = placed(_renamed(tree, source))
     try:
         config = msgspec.convert(tree, RunConfig)
     except (msgspec.ValidationError, UnicodeError):  # the latter: half of a surrogate pair
@@ -108,7 +109,7 @@ def decode_config(tree: object, source: str) -> RunConfig:
 
         if keys := retrain.lines_for(tree):
             raise ConfigError(f"{source}: this is a configuration of retrain. In orl, its keys are: {'; '.join(keys)}")
-        raise BrokenConfigError(source, find_mistakes(tree))
+        raise BrokenConfigError(source, find_mistakes(tree, RunConfig))
     return config
 
 
