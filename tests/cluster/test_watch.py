@@ -78,6 +78,16 @@ def test_healthy_or_old_rollouts_go_on(tmp_path: Path, growth: float, argv: tupl
     assert read_record(tmp_path).summary["steps"] == 40
 
 
+def test_checkpoints_elsewhere_are_linked_from_the_run(tmp_path: Path) -> None:
+    command = command_of(tmp_path, steps=1, growth=0.0, hangs=False)
+    run, save = command.request.run, tmp_path / "elsewhere"
+    options = structs.replace(run.config.trainer, sections={"cluster": {"save": str(save)}})
+    run = structs.replace(run, config=structs.replace(run.config, trainer=options))
+    command = structs.replace(command, request=structs.replace(command.request, run=run))
+    attempts.run_to_end(command, lambda _: pytest.fail("it did not fail"))
+    assert (run.folder / "checkpoint").readlink() == save
+
+
 def test_silent_trainer_ends_the_run(tmp_path: Path) -> None:
     command = command_of(tmp_path, steps=2, growth=0.0, hangs=True)
     run = command.request.run

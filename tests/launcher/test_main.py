@@ -289,7 +289,7 @@ def test_secret_in_trainer_arguments_is_refused_before_writing(
     extra: list[str],
 ) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", "a-hidden-value")
-    told = fails(capsys, 1, *training("good", "one"), "--", *extra)
+    told = fails(capsys, 1, *training("train_well", "one"), "--", *extra)
     assert "OPENREWARD_API_KEY" in told
     assert "hidden" not in told
     assert not Path("runs").exists()
