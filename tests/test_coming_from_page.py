@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from orl_cluster.launch.command.trainer_defaults import OWNED
 from orl_core.config.retrain import PLACES
-from orl_launcher.commands import train
 from orl_launcher.main import main
 
 from tests.kit.markdown import ROOT, quoted, rows_of
 from tests.kit.saved import hugging_face
 from tests.slime.environment import STAND_IN
 from tests.test_blocks import BLOCKS, commands_of
-from tests.test_cookbook_page import FIELDS
+from tests.test_cookbook_page import FIELDS, options_of
 from tests.two_pythons import planning
 from tests.two_pythons.environment import make_environment
 from tests.two_pythons.planning import words_of
@@ -74,7 +73,7 @@ def test_command_of_the_page_runs(capsys: pytest.CaptureFixture[str], python: st
 
 
 def test_options_of_train_py_have_their_places() -> None:
-    ours = {name for action in train.parser()._actions for name in action.option_strings}  # pyright: ignore[reportPrivateUsage]
+    ours = options_of("train")
     rows = rows_of(PAGE)["slime: a math run"]
     for row in rows:
         named = [name for name in quoted(row["orl"]) if name.startswith("--")]

@@ -13,7 +13,8 @@ FILES = sorted(CONFIGS.glob("*.yaml"))
 
 def test_there_are_configs() -> None:
     assert {file.name for file in FILES} >= {"local.yaml", "whodunit.yaml", "multi-env.yaml"}
-    named = {"configs/schema.json", *(load_config(file).trainer.model_args for file in FILES)}
+    clusters = [load_config(file).trainer.sections.get("cluster", {}) for file in FILES]
+    named = {"configs/schema.json", *(cluster.get("model_args") for cluster in clusters)}
     assert [file for file in CONFIGS.iterdir() if file not in FILES and f"configs/{file.name}" not in named] == []
 
 
@@ -37,7 +38,7 @@ def test_local_measures_on_tasks_that_are_held_out() -> None:
 
 def test_playground_miles_mixes_two_playable_games() -> None:
     config = load_config(CONFIGS / "playground-miles.yaml")
-    assert (config.trainer.backend, config.trainer.train_backend) == ("miles", "fsdp")
+    assert (config.trainer.backend, config.trainer.sections["cluster"]["train_backend"]) == ("miles", "fsdp")
     assert {name: game.weight for name, game in config.environments.items()} == {
         "playground/GuessNumber": 2,
         "playground/GuessWider": 1,

@@ -13,6 +13,7 @@ import yaml
 from msgspec import NODEFAULT, Struct, structs
 from orl_core.config import EnvironmentConfig, RolloutConfig, RunConfig, TrainerConfig
 from orl_core.limits import TrainOn
+from orl_launcher import trainers
 from orl_launcher.commands import doctor, install_into, prepare, rollout, show, train, upload
 
 from tests.kit.markdown import ROOT, quoted, rows_of
@@ -49,8 +50,12 @@ TRAIN_NAMES["--max-response-len"] = "--rollout-max-response-len"
 
 
 def options_of(command: str) -> set[str]:
-    made = COMMANDS[command].parser()
-    return {"--", *(name for action in made._actions for name in action.option_strings)}  # pyright: ignore[reportPrivateUsage]
+    names = {"--"}
+    for trainer in trainers.installed():
+        made = COMMANDS[command].parser()
+        made.prepare([trainer])
+        names |= {name for action in made._actions for name in action.option_strings}  # pyright: ignore[reportPrivateUsage]
+    return names
 
 
 OURS = set[str]().union(*map(options_of, COMMANDS))
@@ -68,6 +73,7 @@ PARTS: dict[str, type[Struct]] = {
     "rollout.": RolloutConfig,
     "rollout.train_on.": TrainOn,
     "trainer.": TrainerConfig,
+    **{f"trainer.{name}.": section for name, section in trainers.sections().items()},
 }
 FIELDS = {key: field for prefix, section in PARTS.items() for key, field in keys_of(section, prefix)}
 

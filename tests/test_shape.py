@@ -92,8 +92,8 @@ PUBLIC = {
         "reduce_rewards render_call row_of system_prompt text_message text_of to_data"
     ),
     "orl_core.config": (
-        "AgentConfig Backend DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
-        "RolloutConfig RunConfig Secret Secrets SharedOptions TrainerConfig TrlOptions decode_config load_config"
+        "AgentConfig DifficultyConfig EnvironmentConfig EvalConfig GroupRewardConfig Reduction RewardMode "
+        "RolloutConfig RunConfig Secret Secrets TrainerConfig decode_config load_config"
     ),
     "orl_core.render": "Certificate Check Renderer Tokenizer",
     "orl_core.tools": (
@@ -121,7 +121,10 @@ PUBLIC = {
         "INFINITE_REWARD Indented NAN_REWARD NanReward OUTPUTS PIXEL Picture Served SlowSetup Telltale Terminal "
         "Trouble drawers serve serve_apart"
     ),
-    "orl_trl": "convert default_model plan plan_conversion play_in_process train",
+    "orl_trl": (
+        "conversion_options convert default_model defaults packages plan plan_conversion play_in_process resolve "
+        "sections train"
+    ),
 }
 
 

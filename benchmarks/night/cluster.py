@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.night.plan import knows, patience
+from benchmarks.night.plan import patience
 from benchmarks.night.processes import START_SECONDS, program, until
 from benchmarks.night.scenario import Night, last_line
 from benchmarks.night.training import MORE, ORL
@@ -19,7 +19,6 @@ from benchmarks.night.verdict import Verdict
 
 SECOND = 1.0  # for a call, a turn, a rollout, and the patience: a stall must be longer than all of them
 LEAST_STALL = 300.0 + 2 * SECOND + 1.0
-OLD_SECONDS = 60.0  # after which a tree without `stall_timeout` counts as one that went on
 END_SECONDS = 90.0
 KEY = "night-key-0123456789"
 MAKE = """
@@ -34,19 +33,18 @@ def silent_trainer(night: Night) -> Verdict:
     """Train with a trainer that hangs: the stall watchdog must end the run."""
     home = night.folder / "silent"
     home.mkdir()
-    watched = knows("trainer", "stall_timeout")
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a platform and a Ray that take connections
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with program([sys.executable, "-c", MAKE, str(home / "env")], home / "env.log") as making:
             if making.wait(END_SECONDS):
                 raise RuntimeError(f"the trainer's environment: {last_line(making)}")
-        words = _furnished(night, home, watched=watched)
+        words = _furnished(night, home)
         more = {**MORE, "RAY_ADDRESS": address, "OPENREWARD_API_URL": f"http://{address}", "STAND_IN_GPUS": "1"}
         more |= {"STAND_IN_ENDS": "waits", "OPENREWARD_API_KEY": KEY}
         with program(words, home / "log", folder=home, more=more) as running:
             seen = home / "runs/run/seen.json"
             until(lambda: seen.is_file() or running.code() is not None, START_SECONDS, "the trainer begins")
-            code = running.wait(LEAST_STALL + END_SECONDS if watched else OLD_SECONDS)
+            code = running.wait(LEAST_STALL + END_SECONDS)
             said = last_line(running)
     verdict = Verdict(scenario="trainer silent", went_on=int(not code))
     path = home / "runs/run/summary.json"
@@ -57,13 +55,13 @@ def silent_trainer(night: Night) -> Verdict:
     return verdict
 
 
-def _furnished(night: Night, home: Path, *, watched: bool) -> list[str]:
+def _furnished(night: Night, home: Path) -> list[str]:
     """Write configuration and tasks; return the command."""
     seconds = dict.fromkeys(("call_timeout", "turn_timeout", "rollout_timeout"), SECOND)
     config = {
         "environments": {"Org/Env": {}},
         "rollout": {**seconds, **patience(SECOND)},
-        "trainer": {"backend": "slime", **({"stall_timeout": LEAST_STALL} if watched else {})},
+        "trainer": {"backend": "slime", "cluster": {"stall_timeout": LEAST_STALL}},
     }
     (home / "slime.yaml").write_text(json.dumps(config), encoding="utf-8")
     (home / "given.jsonl").write_text('{"prompt": "?", "label": ""}\n', encoding="utf-8")

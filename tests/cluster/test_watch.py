@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.run import attempts
-from orl_core.config import RolloutConfig, trainer
+from orl_core.config import RolloutConfig
 from orl_core.errors import OrlError
 from orl_rollout.run_folder.record import read_record
 
@@ -78,12 +78,21 @@ def test_healthy_or_old_rollouts_go_on(tmp_path: Path, growth: float, argv: tupl
     assert read_record(tmp_path).summary["steps"] == 40
 
 
-def test_silent_trainer_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "STALL_MARGIN", 0.0)
+def test_checkpoints_elsewhere_are_linked_from_the_run(tmp_path: Path) -> None:
+    command = command_of(tmp_path, steps=1, growth=0.0, hangs=False)
+    run, save = command.request.run, tmp_path / "elsewhere"
+    options = structs.replace(run.config.trainer, sections={"cluster": {"save": str(save)}})
+    run = structs.replace(run, config=structs.replace(run.config, trainer=options))
+    command = structs.replace(command, request=structs.replace(command.request, run=run))
+    attempts.run_to_end(command, lambda _: pytest.fail("it did not fail"))
+    assert (run.folder / "checkpoint").readlink() == save
+
+
+def test_silent_trainer_ends_the_run(tmp_path: Path) -> None:
     command = command_of(tmp_path, steps=2, growth=0.0, hangs=True)
     run = command.request.run
     short = RolloutConfig(call_timeout=0.1, turn_timeout=0.1, rollout_timeout=0.1, patience=0.1)
-    options = structs.replace(run.config.trainer, stall_timeout=4.0)
+    options = structs.replace(run.config.trainer, sections={"cluster": {"stall_timeout": 4.0}})
     run = structs.replace(run, config=structs.replace(run.config, rollout=short, trainer=options))
     request = structs.replace(command.request, run=run)
     told = ended(structs.replace(command, request=request))

@@ -13,10 +13,11 @@ from orl_core.config import RunConfig, decode_config, yaml
 from orl_core.config.editor import editor_schema
 from orl_core.config.fields import description_of, values_of
 from orl_core.errors import ConfigError
+from orl_launcher import trainers
 
 from tests.config_reference import FILES, ROOT, SECTIONS
 
-VALIDATOR = jsonschema_rs.Draft202012Validator(json.loads(editor_schema()))
+VALIDATOR = jsonschema_rs.Draft202012Validator(json.loads(editor_schema(trainers.sections())))
 
 
 def sections_of(kind: msgspec.inspect.Type) -> set[type[msgspec.Struct]]:
@@ -68,7 +69,7 @@ def test_editors_schema_accepts_our_files(file: Path) -> None:
         {"environments": {"A/B": {}}, "reward": "a.b:c.d\n"},
         {"environments": {"A/B": {}}, "thinking": "maybe"},
         {"environments": {"A/B": {}}, "trainer": {"lr": "fast"}},
-        {"environments": {"A/B": {}}, "trainer": {"backend": "verl"}},
+        {"environments": {"A/B": {}}, "trainer": {"backend": "of course"}},
         {"environments": {"A/B": {}}, "secrets": {"a": ["b"]}},
     ],
     ids=json.dumps,

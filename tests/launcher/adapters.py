@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
-from msgspec import structs
+from msgspec import Struct, structs
+from orl_core.config import RunConfig
 from orl_core.errors import ConfigError, RunAborted
 from orl_core.trajectory import StopReason
 from orl_rollout.edge import interrupt
@@ -24,9 +26,17 @@ SIGNAL = signal.SIGTERM  # what a trainer below sends to itself
 class Adapter:
     """An adapter, as an entry point of `orl.trainers` names it."""
 
+    default_model = ""
+    defaults: ClassVar[dict[str, Any]] = {}
+    sections: ClassVar[dict[str, type[Struct]]] = {}
+    conversion_options = packages = ()
+
     def __init__(self, train: Callable[[Run], None], problems: tuple[str, ...] = ()) -> None:
         self.train = train
         self._problems = problems
+
+    def resolve(self, config: RunConfig, extra: Sequence[str]) -> RunConfig:
+        return config
 
     def plan(self, run: Run) -> Plan:
         command = "\n".join([f"would train {run.config.trainer.model} with trl", *run.extra])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_cluster.launch.options import sections_of
 from orl_core.config import load_config
 from orl_core.errors import ConfigError
 from orl_launcher.checkpoints import with_model
@@ -26,6 +27,7 @@ class Converter:
 
     def __init__(self) -> None:
         self.handed: list[Conversion] = []
+        self.sections = sections_of("slime")
 
     def convert(self, conversion: Conversion) -> None:
         self.handed.append(conversion)
@@ -87,7 +89,7 @@ def test_run_to_continue_on_a_cluster_names_its_checkpoint(backend: str) -> None
 
 
 def test_run_to_continue_without_checkpoint_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--save"):
+    with pytest.raises(ConfigError, match="no checkpoint"):
         with_model(load_config(LOCAL, [f"trainer.load={run_folder()}", "trainer.backend=slime"]))
 
 
@@ -111,7 +113,7 @@ def test_hub_name_and_playground_stay_as_they_are() -> None:
 
 
 def test_run_without_checkpoint_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--save"):
+    with pytest.raises(ConfigError, match="no checkpoint"):
         model_of(run_folder())
 
 
@@ -134,10 +136,11 @@ def test_run_names_converted_weights_of_its_last_step() -> None:
         model_of(folder)
 
 
-def test_checkpoint_elsewhere_is_that_of_save() -> None:
-    folder = run_folder("trl", save="elsewhere")
-    hugging_face(Path("elsewhere"))
-    assert model_of(folder) == "elsewhere"
+def test_checkpoint_elsewhere_is_linked() -> None:
+    folder = run_folder("trl")
+    elsewhere = hugging_face(Path("elsewhere").absolute())
+    (folder / "checkpoint").symlink_to(elsewhere)
+    assert model_of(folder) == str(elsewhere)
 
 
 @pytest.mark.parametrize("command", ["rollout", "train", "doctor"])
@@ -161,11 +164,12 @@ def test_run_knows_trainer_and_model(converter: Converter) -> None:
 
 def test_options_reach_the_trainer(converter: Converter, capsys: Capture) -> None:
     hugging_face(Path("model"))
+    given = {"cluster": {"num_gpus": 2, "model_args": "shape.sh"}}
     argv = ["convert", "slime", "--output", "out", "model", "--num-gpus", "2", "--model-args", "shape.sh"]
     assert main([*argv, "--python", "py", "--dry-run", "--", "--extra", "1"]) == 1
     (handed,) = converter.handed
     assert (handed.output, handed.python, handed.extra) == (Path("out"), "py", ("--extra", "1"))
-    assert (handed.trainer.backend, handed.trainer.num_gpus, handed.trainer.model_args) == ("slime", 2, "shape.sh")
+    assert (handed.trainer.backend, handed.trainer.sections) == ("slime", given)
     shown = capsys.readouterr().out.splitlines()
     assert shown == ["tool --input", "# it would not start on this machine: no GPU", "# not checked"]
 
@@ -175,8 +179,8 @@ def test_options_reach_the_trainer(converter: Converter, capsys: Capture) -> Non
     [
         (["slime", "none"], 2, "none: no such folder"),
         (["slime", "."], 2, "no checkpoint here"),
-        (["model"], 2, "Name it: orl convert slime model"),
-        (["slime", "model", "--num-gpus", "0"], 2, "--num-gpus"),
+        (["model"], 2, "convert TRAINER model"),
+        (["slime", "model", "--num-gpus", "0"], 2, "num_gpus"),
         (["slime", "model", "--model-args", "https://me:secret@host/x"], 2, "model_args"),
         (["slime", "model", "--outpt", "x"], 2, "did you mean --output?"),
         (["trl", "model"], 1, "trl reads this checkpoint as it is"),

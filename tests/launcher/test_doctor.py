@@ -375,7 +375,7 @@ def test_trainer_that_cannot_start_here_is_a_warning(
     doctor: Doctor, tmp_path: Path, backend: str, environment: ModuleType
 ) -> None:
     python = environment.make_environment(tmp_path / "env")
-    own = {"backend": backend, "num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}
+    own = {"backend": backend, "cluster": {"num_gpus": 2, "model_args": "qwen3-0.6B", "megatron_ckpt": "./ckpt"}}
     lines = doctor("--python", str(python), trainer=own)
     (fits,) = (line for line in found(lines, "ok") if line.startswith(f"{backend}: flags and sizes fit"))
     assert f"train {backend} --config " in fits

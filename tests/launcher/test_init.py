@@ -18,6 +18,7 @@ from orl_core.config import Secret, load_config
 from orl_core.config.editor import editor_schema
 from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
+from orl_launcher import trainers
 from orl_launcher.completion import complete
 from orl_launcher.init.survey import Survey, name_at, survey
 from orl_launcher.init.write import SCHEMA, choose_splits, config_text, schema_for, write_config
@@ -38,6 +39,7 @@ from tests.trl.checkpoints import write_checkpoint
 
 Capture = pytest.CaptureFixture[str]
 KEY = "hush-hush-4711"
+TRAINER = {"backend": "trl", "model": "a/b", "num_rollout": 9, "rollout_batch_size": 8, "n_samples": 4}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def test_file_for_the_only_environment_of_a_server(guess_number: str, model: str
     assert "a session opens with 1 message, tools: guess" in capsys.readouterr().out
     text = Path("my.yaml").read_text("utf-8")
     assert text.startswith(f"# yaml-language-server: $schema=./{SCHEMA}\n")
-    assert Path(SCHEMA).read_text("utf-8") == editor_schema()
+    assert Path(SCHEMA).read_text("utf-8") == editor_schema(trainers.sections())
     assert "# tool guess: Guess the number.\n" in text
     assert "# train (464 tasks), test (256 tasks)\n" in text
     assert re.search(
@@ -193,9 +195,7 @@ def test_text_of_a_server_changes_nothing_else(
         secrets=("judge_key",),
     )
     output = tmp_path_factory.mktemp("init") / "c.yaml"
-    write_config(
-        output, config_text(found, command=words, output=output, schema="./s.json", backend="trl", model="a/b")
-    )
+    write_config(output, config_text(found, command=words, output=output, schema="./s.json", trainer=TRAINER))
     config = load_config(output)
     assert config.environment("local/env").splits == (split,)
     assert config.secrets == {"judge_key": None}
@@ -241,7 +241,7 @@ def test_context_holds_four_times_the_opening(characters: int, context: int, tmp
         prompt="x" * characters,
     )
     output = tmp_path / "c.yaml"
-    write_config(output, config_text(found, command="", output=output, schema="s", backend="trl", model="a/b"))
+    write_config(output, config_text(found, command="", output=output, schema="s", trainer=TRAINER))
     config = load_config(output)
     assert config.rollout.context_tokens == context
     assert config.trainer.rollout_batch_size == 1  # there is no other task
@@ -250,11 +250,12 @@ def test_context_holds_four_times_the_opening(characters: int, context: int, tmp
 def test_schema_in_a_checkout_is_that_of_configs(tmp_path: Path) -> None:
     configs = tmp_path / "configs"
     configs.mkdir()
-    assert schema_for(tmp_path / "c.yaml") == (f"./{SCHEMA}", True)
-    (configs / "schema.json").write_text(editor_schema(), "utf-8")
+    text = editor_schema(trainers.sections())
+    assert schema_for(tmp_path / "c.yaml", text) == (f"./{SCHEMA}", True)
+    (configs / "schema.json").write_text(text, "utf-8")
     (tmp_path / "mine").mkdir()
-    assert schema_for(tmp_path / "mine" / "c.yaml") == ("../configs/schema.json", False)
-    assert schema_for(configs / "c.yaml") == ("schema.json", False)
+    assert schema_for(tmp_path / "mine" / "c.yaml", text) == ("../configs/schema.json", False)
+    assert schema_for(configs / "c.yaml", text) == ("schema.json", False)
 
 
 @pytest.mark.slow

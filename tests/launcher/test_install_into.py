@@ -8,10 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from orl_launcher.commands import install_into
 from orl_launcher.commands.install_into import installed
 from orl_launcher.installation import write_wheel
 from orl_launcher.main import main
+from orl_slime import launch
 
 
 def environment(folder: Path, *packages: str) -> str:
@@ -42,7 +42,7 @@ def test_package_conflicting_with_environment_is_not_installed(
 ) -> None:
     python = environment(tmp_path / "env", "tenacity==7.0.0")
     before = installed(python)
-    assert main(["install-into", python]) == 1
+    assert main(["install-into", python, "--trainer", "slime"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "tenacity" in line
     assert installed(python) == before
@@ -69,6 +69,6 @@ def test_written_wheel_is_what_was_installed(tmp_path: Path) -> None:
 def test_package_that_orl_lacks_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install_into, "SHARED", ("orl-nothing",))
-    assert main(["install-into", "/usr/bin/python3"]) == 1
+    monkeypatch.setattr(launch, "packages", ("orl-nothing",))
+    assert main(["install-into", "/usr/bin/python3", "--trainer", "slime"]) == 1
     assert "pip install orl-nothing" in capsys.readouterr().err

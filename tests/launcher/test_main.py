@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from orl_core.config import load_config
-from orl_launcher import hints, trainers
+from orl_launcher import invocation, trainers
 from orl_launcher.cli import DEFAULT_CONFIG
 from orl_launcher.commands import train
 from orl_launcher.main import COMMANDS, main
@@ -76,7 +76,7 @@ def test_a_commands_help_has_examples_and_no_heavy_import(command: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"examples:\n  {hints.invocation()} {command} " in done.stdout
+    assert f"examples:\n  {invocation()} {command} " in done.stdout
 
 
 def test_version(capsys: Capture) -> None:
@@ -97,7 +97,7 @@ def test_version(capsys: Capture) -> None:
         (["train", "--conf", LOCAL], "did you mean --config?"),
         (["train", "slime", "--entropy-coef", "0.1"], "after `--`"),
         (["train", "slime", "--async-buffer-size", "2"], "after `--`"),
-        (["train", "trl", "--tp", "2", "--save", "x"], "--tp, --save"),
+        (["train", "trl", "--tp", "2", "--save", "x"], "--tp is an option of miles and slime"),
         (["train", "trl", "--python", "/usr/bin/python3"], "--python"),
     ],
 )
@@ -160,7 +160,7 @@ def test_hints_start_as_the_program_did(
 
 @pytest.mark.parametrize(
     ("setting", "valid"),
-    [("tool_format=xml", "hermes"), ("trainer.backend=verl", "miles"), ("group_reward.mode=on", "blend")],
+    [("tool_format=xml", "hermes"), ("group_reward.mode=on", "blend")],
 )
 def test_unknown_word_lists_the_valid_ones(capsys: Capture, setting: str, valid: str) -> None:
     assert valid in fails(capsys, 1, "train", "trl", "--config", LOCAL, "--set", setting)
@@ -293,7 +293,7 @@ def test_secret_in_trainer_arguments_is_refused_before_writing(
     extra: list[str],
 ) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", "a-hidden-value")
-    told = fails(capsys, 1, *training("good", "one"), "--", *extra)
+    told = fails(capsys, 1, *training("train_well", "one"), "--", *extra)
     assert "OPENREWARD_API_KEY" in told
     assert "hidden" not in told
     assert not Path("runs").exists()

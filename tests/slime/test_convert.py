@@ -49,7 +49,7 @@ def test_command_is_shown_without_slime(capsys: Capture, working: Path, source: 
         (["megatron", *MODEL, "--output", "fsdp"], "fsdp exists already"),
         (["megatron", *MODEL, "--", "--input-dir", "x"], "--input-dir is set by the folder to convert"),
         (["megatron", *MODEL, "--", "-f"], "-f: expected an option"),
-        (["megatron", *MODEL, "--miles-path", "x"], "--miles-path: slime converts"),
+        (["megatron", *MODEL, "--miles-path", "x"], "--miles-path is an option of miles"),
         (["Qwen3-0.6B", *MODEL], "Qwen3-0.6B is the model. Leave it out"),
         (["fsdp", *MODEL], "`orl convert miles fsdp`"),
     ],

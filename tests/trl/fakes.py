@@ -17,6 +17,7 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome, outcome_of
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
+from orl_trl.options import TrlOptions
 
 ENVIRONMENT = "toy/Env"
 End = float | StopReason | Exception | Callable[[], float]
@@ -86,11 +87,12 @@ def tasks(count: int, split: str = "train") -> list[Task]:
 def make_run(folder: Path, checkpoint: Path | str | None, *, held_out: int = 0, **trainer: Any) -> Run:
     """A run of two groups of four, over four tasks, in `folder`."""
     small = {"n_samples": 4, "rollout_batch_size": 2, "num_rollout": 2, "lr": 1e-3}
+    own = {name: trainer.pop(name) for name in TrlOptions.__struct_fields__ if name in trainer}
     tree = {
         "environments": {ENVIRONMENT: {}},
         "secrets": {"token": "sesame-123"},
         "eval": {"interval": 1},
-        "trainer": {"model": checkpoint and str(checkpoint), **small, **trainer},
+        "trainer": {"backend": "trl", "model": checkpoint and str(checkpoint), **small, **trainer, "trl": own},
     }
     folder.mkdir(exist_ok=True)
     paths = folder / "tasks.jsonl", folder / "eval_tasks.jsonl"

@@ -1,4 +1,4 @@
-"""The engine of a run's rollouts: every case of `trainer.engine`, model and machine, and SGLang's own options."""
+"""The engine of a run's rollouts: every case of `trainer.trl.engine`, model and machine, and SGLang's own options."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ URL = "http://127.0.0.1:30000"
         ("auto", None, "", "sglang", "not tiny"),
         ("auto", TINY - 1, "", "transformers", "9,999,999"),
         ("auto", TINY, "no GPU", "transformers", "no GPU"),
-        ("sglang", 1, "", "sglang", "trainer.engine"),
-        ("transformers", TINY, "", "transformers", "trainer.engine"),
-        (f"{URL}/", TINY, "no GPU", URL, "trainer.engine"),
+        ("sglang", 1, "", "sglang", "trainer.trl.engine"),
+        ("transformers", TINY, "", "transformers", "trainer.trl.engine"),
+        (f"{URL}/", TINY, "no GPU", URL, "trainer.trl.engine"),
     ],
 )
 def test_engine_is_chosen_with_a_reason(wanted: str, parameters: int | None, missing: str, engine: str, reason: str):

@@ -1,4 +1,4 @@
-"""Every option of the configuration and every flag of TRL is obeyed, or refused before the start, or told of."""
+"""TRL obeys every option of the configuration. Flags that orl owns are refused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from orl_core.config import SharedOptions, TrainerConfig, TrlOptions
+from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
-from orl_trl import plan
+from orl_trl.options import TrlOptions
 from orl_trl.run_plan.owned_flags import NAMES, OWNED
 from orl_trl.run_plan.settings import grpo_config
 
@@ -47,30 +47,11 @@ ELSEWHERE = {
     "max_logprob_difference": "tests/trl/test_weight_check.py",
     "lora_rank": "tests/trl/test_lora.py",
 }
-REFUSED = {"save": "x", "async": True}
-TOLD: dict[str, Any] = {
-    "num_gpus": 2,
-    "actor_gpus": 2,
-    "rollout_gpus": 2,
-    "actor_nodes": 2,
-    "tp": 2,
-    "train_backend": "fsdp",
-    "megatron_ckpt": "x",
-    "model_args": "x",
-    "memory_retries": 2,
-    "stall_timeout": 7200.0,
-    "slime_path": "x",
-    "miles_path": "x",
-    "megatron_path": "x",
-}
 
 
 def test_every_option_has_its_place():
-    names = {field.encode_name for field in structs.fields(TrainerConfig)}
-    assert sorted(names) == sorted([*FIELDS, *ELSEWHERE, *REFUSED, *TOLD])
-    own = TrlOptions.__struct_fields__
-    assert {*FIELDS, *ELSEWHERE} == set(own)
-    assert len(own) > len(SharedOptions.__struct_fields__)
+    names = {field.encode_name for kind in (TrainerConfig, TrlOptions) for field in structs.fields(kind)}
+    assert names - {"sections"} == {*FIELDS, *ELSEWHERE}
 
 
 @pytest.mark.parametrize("option", FIELDS)
@@ -80,18 +61,6 @@ def test_option_reaches_grpo_config(tmp_path: Path, option: str):
     after = grpo_config(make_run(tmp_path, "m", **{option: value}), parameters=1)
     assert getattr(after, field) == expected
     assert getattr(before, field) != expected
-
-
-@pytest.mark.parametrize("option", REFUSED)
-def test_option_is_refused_before_the_start(checkpoint: Path, tmp_path: Path, option: str):
-    with pytest.raises(ConfigError, match=f"`{option}`"):
-        plan(make_run(tmp_path, checkpoint, **{option: REFUSED[option]}))
-
-
-def test_options_of_clusters_are_told_of(checkpoint: Path, tmp_path: Path):
-    notes = plan(make_run(tmp_path, checkpoint, **TOLD)).notes
-    (told,) = (note for note in notes if note.startswith("trl trains on one machine"))
-    assert all(option in told for option in TOLD)
 
 
 @pytest.mark.parametrize("name", sorted(OWNED.keys() & NAMES))

@@ -21,13 +21,13 @@ def planned(folder: Path, model: Path | str | None, *extra: str, **trainer: Any)
 
 def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
-    made = planned(tmp_path, checkpoint, tp=2, flags={"beta": 0.1})
+    made = planned(tmp_path, checkpoint, flags={"beta": 0.1})
     assert f"would train {checkpoint} with trl" in made.command
     assert "2 steps of 2 x 4 rollouts, 2 updates each" in made.command
     assert "learning rate 0.001" in made.command
     assert "trains all weights with adamw_torch_fused, in micro-batches of 8192 ids" in made.command
     assert made.problems == ("not set in the environment: OPENREWARD_API_KEY",)
-    assert made.notes == ("trl trains on one machine and does not use: tp",)
+    assert made.notes == ()
 
 
 @pytest.mark.parametrize(

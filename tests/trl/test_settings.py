@@ -61,12 +61,6 @@ def test_default_learning_rate_fits_the_model(tmp_path: Path, trainer: dict[str,
     assert settings(tmp_path, **trainer).learning_rate == 1e-3
 
 
-@pytest.mark.parametrize("option", [{"lora_rank": 8}, {"optimizer": "sgd"}])
-def test_options_of_trl_are_refused_elsewhere(tmp_path: Path, option: dict[str, Any]):
-    with pytest.raises(ConfigError, match=f"`{next(iter(option))}` is an option of trl"):
-        make_run(tmp_path, "m", backend="slime", **option)
-
-
 def test_gspo_takes_ratios_of_sequences(tmp_path: Path):
     made = settings(tmp_path, advantage_estimator="gspo")
     assert (made.importance_sampling_level, made.loss_type) == ("sequence", "grpo")

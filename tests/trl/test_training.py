@@ -198,7 +198,6 @@ def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, t
     [
         (None, {}, "trainer.model is not set"),
         ("", {"load": "runs/x/checkpoint"}, "runs/x/checkpoint"),
-        ("", {"async": True}, "`async`"),
         ("no/such/folder", {}, "loading the model `no/such/folder`"),
         ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],

@@ -16,6 +16,7 @@ from orl_rollout.run_folder.checkpoint import (
     is_absent,
 )
 from orl_rollout.run_folder.config_file import read_object
+from orl_rollout.run_folder.contract import CHECKPOINT
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -33,15 +34,13 @@ class Found(Struct, frozen=True, kw_only=True):
 def with_model(config: RunConfig) -> RunConfig:
     """Return `config` with the Hugging Face checkpoint of its model: the last one where the model is a run's folder.
 
-    The same goes for the checkpoint to resume from. With trl it is the model, too.
+    The same goes for the checkpoint to resume from. One of Hugging Face is the model, too.
 
     Raises:
         ConfigError: it is in another format. The message has the command that converts it.
     """
     if config.trainer.load:
         config = _continued(config, Path(config.trainer.load).expanduser())
-        if config.trainer.backend == "trl":
-            return config
     named = config.trainer.model or ""
     folder = Path(named).expanduser()
     found = last_in(folder) if named and folder.is_dir() else None
@@ -75,7 +74,7 @@ def _continued(config: RunConfig, folder: Path) -> RunConfig:
     """Return `config` with the checkpoint to continue as `load`. The trainer judges what it finds."""
     found = last_in(folder) if folder.is_dir() else None
     place = str(found.folder if found else folder)
-    model = place if config.trainer.backend == "trl" else config.trainer.model
+    model = place if found and found.checkpoint.format == "hf" else config.trainer.model
     return structs.replace(config, trainer=structs.replace(config.trainer, load=place, model=model))
 
 
@@ -89,13 +88,13 @@ def last_in(folder: Path) -> Found | None:
     if "environments" not in described:
         found = checkpoint_in(folder)
         return Found(folder=folder, checkpoint=_known(found, folder.parent)) if found else None
-    options: dict[str, Any] = described.get("trainer") or {}
-    saved = Path(options.get("save") or folder / "checkpoint")
+    saved = folder / CHECKPOINT
+    saved = saved.readlink() if saved.is_symlink() else saved
     between = [(place, found) for place in folder.glob(PERIODIC) if (found := checkpoint_in(place))]
     between.sort(key=lambda one: one[1].step or 0)
     at_end = checkpoint_in(saved)
     if at_end is None and not between:
-        raise ConfigError(f"{folder}: the run has no checkpoint in {saved}. Name the folder that --save named")
+        raise ConfigError(f"{folder}: the run has no checkpoint in {saved}. Name another folder")
     place, found = between[-1] if at_end is None else (saved, at_end)
     return Found(folder=place, checkpoint=_known(found, folder))
 

@@ -9,13 +9,12 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from orl_core.errors import ConfigError, OrlError
 
-from orl_launcher.hints import as_started, invocation
+from orl_launcher import as_started, invocation
 
 if TYPE_CHECKING:
     from orl_core.config import RunConfig
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = str(Path(__file__).with_name("local.yaml"))
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-CONFIGURED = ("trainer.", "rollout.", "agent")  # how the options that override the configuration are named
 
 
 class UsageError(OrlError):
@@ -33,7 +31,7 @@ class UsageError(OrlError):
 class Parser(argparse.ArgumentParser):
     """Parse the options of one command: no abbreviations, examples kept as written, errors in one line."""
 
-    elsewhere = ""  # where else an option could stand that this command does not have
+    elsewhere = ""  # advice on an option that this command does not have
 
     def __init__(self, command: str, *, description: str, examples: str) -> None:
         super().__init__(
@@ -52,20 +50,30 @@ class Parser(argparse.ArgumentParser):
         """Parse `argv`.
 
         Raises:
-            UsageError: with the nearest option, where one is unknown.
+            UsageError: it is wrong.
         """
+        self.prepare(argv)
         known = [option for action in self._actions for option in action.option_strings]
         for word in argv:
             option = word.partition("=")[0]
             if option.startswith("--") and option not in known:
-                from orl_core.text import did_you_mean
+                self.unknown(option, known)
+        return self.parse_intermixed_args(argv)  # options may precede a positional argument
 
-                self.error(f"unknown option {option}{did_you_mean(option, known) or self.elsewhere}")
-        return self.parse_intermixed_args(argv)  # options may stand between `slime` and a folder
+    def prepare(self, words: Sequence[str]) -> None:
+        """Add the options that depend on the `words` of the command line."""
+
+    def unknown(self, option: str, known: Sequence[str]) -> NoReturn:
+        """Refuse an unknown option with the nearest one."""
+        from orl_core.text import did_you_mean
+
+        self.error(f"unknown option {option}{did_you_mean(option, known) or self.elsewhere}")
 
 
 class PassingParser(Parser):
-    """Parser that leaves everything after the first `--` to another program, as `extra`."""
+    """Parser that leaves everything after the first `--` to a trainer or its tool, as `extra`."""
+
+    elsewhere = "; give an option of the trainer itself after `--`"
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv` up to the first `--`."""
@@ -112,7 +120,7 @@ def add_split(parser: argparse.ArgumentParser) -> None:
 
 
 def add_agent(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add `--agent`. `config_of` reads the value."""
+    """Add `--agent`. `options.config_of` reads the value."""
     parser.add_argument(
         "--agent",
         default=argparse.SUPPRESS,
@@ -154,34 +162,20 @@ def address(text: str) -> str:
     return text
 
 
-def config_of(arguments: argparse.Namespace, bare: dict[str, Any] | None = None) -> RunConfig:
-    """Return the configuration of `--config`, the options that override it, and `--set`: the last one wins.
-
-    `bare` is what stands for the file where a command needs none. The date that chat templates show is fixed in it.
+def backend_of(file: str | Path, overrides: Sequence[str] = ()) -> str:
+    """Return the trainer that a configuration names, else that of the default configuration.
 
     Raises:
-        ConfigError: it is wrong.
+        ConfigError: the file, or an override, cannot be read.
     """
-    from orl_core.config import load_config
-    from orl_core.config.agent import LOOPS_OWN
-    from orl_core.config.load import config_without_file
-    from orl_core.limits import Budgets
-    from orl_rollout.edge.secrets import Scrubber, refuse_repeats
-    from orl_rollout.logs import keep_out
-    from orl_rollout.run_folder.config_file import dated
+    from orl_core.config import yaml
 
-    options = {path: value for path, value in vars(arguments).items() if path.startswith(CONFIGURED)}
-    if "agent" in options:  # the file's budgets of the built-in loop are replaced with it
-        options |= {f"rollout.{name}": getattr(Budgets(), name) for name in LOOPS_OWN}
-    if arguments.config is not None and not Path(arguments.config).exists():
-        raise ConfigError(f"{arguments.config}: no such file. Give --config; `{invocation()} init` writes a file")
-    if arguments.config is None:
-        config = dated(config_without_file(deepcopy(bare or {}), arguments.overrides, options))
-    else:
-        config = dated(load_config(Path(arguments.config), arguments.overrides, options))
-    keep_out(Scrubber.of(config))
-    refuse_repeats(config)
-    return config
+    tree = yaml.read(Path(file))
+    for override in overrides:
+        yaml.override(tree, override)
+    options: dict[str, Any] = {**section} if isinstance(section := tree.get("trainer"), dict) else {}
+    name = options.get("backend")
+    return name if isinstance(name, str) else backend_of(DEFAULT_CONFIG)
 
 
 def named(config: RunConfig, launch: str) -> RunConfig:
@@ -226,7 +220,7 @@ def _no_output(folder: str) -> None:
 def add_python(parser: argparse.ArgumentParser) -> None:
     """Add `--python`."""
     parser.add_argument(
-        "--python", metavar="PATH", help="Python with slime or miles (default: $ORL_TRAINER_PYTHON, else search PATH)"
+        "--python", metavar="PATH", help="Python that has the trainer (default: $ORL_TRAINER_PYTHON, else search PATH)"
     )
 
 

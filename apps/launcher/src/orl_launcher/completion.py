@@ -27,6 +27,7 @@ def complete(commands: Iterable[str], completer: Any = argcomplete.autocomplete)
     if chosen:
         os.environ["_ARGCOMPLETE"] = "2"  # the command's own words begin at the second one
         parser = import_module(f"orl_launcher.commands.{chosen.replace('-', '_')}").parser()
+        parser.prepare(words[2:])
     else:
         parser = argparse.ArgumentParser()
         parser.add_argument("command", choices=names)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
-from orl_launcher.hints import as_started, invocation
+from orl_launcher import as_started, invocation
 
 if TYPE_CHECKING:
     import argparse

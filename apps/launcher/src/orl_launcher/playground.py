@@ -155,4 +155,6 @@ def require(module: str, what: str) -> None:
         UsageError: it is not installed. The message says how to install it.
     """
     if find_spec(module) is None:
-        raise cli.UsageError(f"{module}: not installed, but {what} need it. Run {to_install('trl')}")
+        raise cli.UsageError(
+            f"{module}: not installed, but {what} need it. Run {to_install(cli.backend_of(cli.DEFAULT_CONFIG))}"
+        )

@@ -6,13 +6,16 @@ way: nothing is written, and no server is started.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points, metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from orl_launcher import cli
-from orl_launcher.hints import invocation
+from msgspec import Struct, structs
+from orl_core.text import did_you_mean
+
+from orl_launcher import cli, invocation
 from orl_launcher.installation import to_install
 from orl_launcher.playground import reachable
 
@@ -39,16 +42,59 @@ def new_run(name: str | None, otherwise: str, *, planned: bool = False) -> Path:
     return RUNS / name
 
 
-def find_trainer(backend: str) -> Trainer:
+def installed() -> dict[str, EntryPoint]:
+    """Return the entry points of the adapters in this environment, by the names of their trainers."""
+    return {found.name: found for found in sorted(entry_points(group=GROUP))}
+
+
+def find_trainer(name: str) -> Trainer:
     """Return the adapter of a trainer.
 
     Raises:
-        UsageError: it is not installed; names the package that brings it.
+        UsageError: it is not installed.
     """
-    found = entry_points(group=GROUP, name=backend)
-    if not found:
-        raise cli.UsageError(f"orl-{backend}: not in this environment. Run {to_install(backend)}")
-    return cast("Trainer", next(iter(found)).load())
+    return cast("Trainer", installed()[known(name)].load())
+
+
+def known(name: str) -> str:
+    """Return the name of a trainer whose adapter is installed.
+
+    Raises:
+        UsageError: it is not installed; names the package that brings it, or the trainers that are here.
+    """
+    here = installed()
+    if name in here:
+        return name
+    if name in (metadata("orl-launcher").get_all("Provides-Extra") or ()):
+        raise cli.UsageError(f"orl-{name}: not in this environment. Run {to_install(name)}")
+    near = did_you_mean(name, here) or f": here are {', '.join(here) or 'none'}"
+    raise cli.UsageError(f"{name}: no such trainer in this environment{near}")
+
+
+def sections() -> dict[str, type[Struct]]:
+    """Return the sections of `trainer` that the adapters in this environment have."""
+    return {section: kind for name in installed() for section, kind in find_trainer(name).sections.items()}
+
+
+def resolved(config: RunConfig, extra: Sequence[str] = ()) -> RunConfig:
+    """Return `config` with its trainer, as that trainer obeys it; as it is if the trainer is not installed.
+
+    Raises:
+        ConfigError: an option of the trainer is wrong.
+    """
+    name = config.trainer.backend or cli.backend_of(cli.DEFAULT_CONFIG)
+    config = structs.replace(config, trainer=structs.replace(config.trainer, backend=name))
+    return find_trainer(name).resolve(config, extra) if name in installed() else config
+
+
+def unread(config: RunConfig) -> Iterator[str]:
+    """Yield a note on each section of `trainer`, and each trainer of `flags`, that no trainer here reads."""
+    given = {f"trainer.{name}": name for name in config.trainer.sections}
+    given |= {f"trainer.flags.{name}": name for name, flags in config.trainer.flags.items() if isinstance(flags, dict)}
+    readable = {*installed(), *sections()} if given else set[str]()
+    for path, name in given.items():
+        if name not in readable:
+            yield f"{path} is not used: no trainer in this environment reads it{did_you_mean(name, sorted(readable))}"
 
 
 def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), python: str | None = None) -> Plan:
@@ -59,7 +105,7 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
     """
     from orl_rollout.run_folder.contract import Run
 
-    return find_trainer(config.trainer.backend).plan(
+    plan = find_trainer(str(config.trainer.backend)).plan(
         Run(
             config=reachable(config),
             folder=folder,
@@ -69,6 +115,7 @@ def plan_run(config: RunConfig, folder: Path, extra: tuple[str, ...] = (), pytho
             python=python,
         )
     )
+    return structs.replace(plan, notes=(*plan.notes, *unread(config)))
 
 
 def print_plan(plan: Plan) -> int:

@@ -45,7 +45,6 @@ def arguments(
     Raises:
         ConfigError: an option that orl owns or that the backend lacks, or sizes that do not fit together.
     """
-    trainer = request.trainer
     estimator = request.estimator
     if estimator.name == "reinforce_plus_plus":
         raise ConfigError(f"{OPTION} {estimator.name}: {NOT_REINFORCE}")
@@ -58,8 +57,8 @@ def arguments(
     parallel = backend == "megatron"
     exact = on_policy.options(request, fsdp=not parallel)
     training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features)
-    reference = trainer.megatron_ckpt if parallel else None
-    ours = trainer_defaults.options(request, reference, {**training, **exact}, parallel=parallel)
+    reference = request.cluster.megatron_ckpt if parallel else None
+    ours = trainer_defaults.options(request, reference, {**training, **exact})
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
     resumed = critic_load(argv) if estimator.critic and not request.value("--critic-load") else None
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
@@ -67,11 +66,11 @@ def arguments(
 
 def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, list[str]]:
     """Return the options of FSDP, and notes for their user."""
-    trainer = request.trainer
+    cluster = request.cluster
     _check_schedule(request)
     notes = [
         f"{option} is Megatron's: --train-backend fsdp ignores it"
-        for option, value in (("--megatron-ckpt", trainer.megatron_ckpt), ("--model-args", trainer.model_args))
+        for option, value in (("--megatron-ckpt", cluster.megatron_ckpt), ("--model-args", cluster.model_args))
         if value
     ]
     if on_policy.is_on(request):
@@ -109,7 +108,7 @@ def _check_schedule(request: LaunchRequest) -> None:
 def _refuse_fully_async(request: LaunchRequest) -> None:
     if FULLY_ASYNC not in request.names:
         return
-    if not request.trainer.asynchronous:
+    if not request.cluster.asynchronous:
         raise ConfigError(f"{FULLY_ASYNC} plays while it trains: give --async, --actor-gpus and --rollout-gpus")
     for name in NOT_FULLY_ASYNC:
         if name in request.names:

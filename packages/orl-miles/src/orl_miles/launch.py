@@ -8,17 +8,19 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.request import getproxies_environment
 
 from msgspec import structs
-from orl_cluster.launch import cluster_trainer
+from orl_cluster.launch import cluster_trainer, options
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.model_shape import model_shape
 from orl_cluster.launch.convert import tools
 from orl_cluster.launch.convert.converter import ClusterConverter
 from orl_cluster.launch.machine.installation import Installation
+from orl_cluster.launch.options import cluster_of
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Conversion, Run
@@ -39,7 +41,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
         raise ConfigError(f"{V1}: orl plays by miles' class API. Unset it")
     features = set(installation.found.features)
     fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
-    backend = run.config.trainer.train_backend or ("fsdp" if fsdp else "megatron")
+    backend = cluster_of(run.config.trainer).train_backend or ("fsdp" if fsdp else "megatron")
     request = cluster_trainer.request_of(installation, run, trains_in_parallel=backend == "megatron")
     shape = _shape(installation, request.trainer) if backend == "megatron" else []
     argv, notes = args.arguments(request, backend, features, shape)
@@ -102,5 +104,8 @@ def _address() -> str:
 _TRAINER = cluster_trainer.ClusterTrainer(name="miles", command_of=_command_of)
 _CONVERTER = ClusterConverter(name="miles", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
-default_model = trainer_defaults.MODEL
+default_model, defaults = trainer_defaults.MODEL, options.DEFAULTS
+sections, resolve = options.sections_of("miles"), partial(options.resolve, "miles")
+conversion_options = options.conversion_options("miles")
+packages = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", "orl-miles")
 plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert

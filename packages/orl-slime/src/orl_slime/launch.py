@@ -5,11 +5,12 @@ It imports nothing of slime: the Python that has it is asked (`probe`) and run.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 from orl_cluster.estimators import ESTIMATORS, OPTION
-from orl_cluster.launch import cluster_trainer
+from orl_cluster.launch import cluster_trainer, options
 from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
@@ -40,7 +41,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
     """
     request = cluster_trainer.request_of(installation, run)
     shape = _shape(installation, request.trainer)
-    if request.trainer.train_backend == "fsdp":
+    if request.cluster.train_backend == "fsdp":
         raise ConfigError(
             "--train-backend fsdp: slime trains with Megatron alone since 0.2.3; leave it out, or train with miles"
         )
@@ -49,7 +50,7 @@ def _command_of(installation: Installation, run: Run) -> Command:
     training = {**trainer_defaults.megatron(request), **_estimator_options(request), **_fully_async(request)}
     if run.config.turn_advantages:
         training = {**training, **_turn_advantages(request)}
-    ours = trainer_defaults.options(request, request.trainer.megatron_ckpt, training, parallel=True)
+    ours = trainer_defaults.options(request, request.cluster.megatron_ckpt, training)
     argv = trainer_defaults.assemble(request, ours)
     return Command(
         request=request,
@@ -86,7 +87,7 @@ def _fully_async(request: LaunchRequest) -> Options:
     if "fully_async" not in function:
         return {}
     fully = f"{ROLLOUT} {function}"
-    if not request.trainer.asynchronous:
+    if not request.cluster.asynchronous:
         raise ConfigError(f"{fully} plays while slime trains: give --async, --actor-gpus and --rollout-gpus")
     for name in (FILTER, trainer_defaults.PARTIAL):
         if request.value(name) is not None:
@@ -131,5 +132,8 @@ def _tool_of(installation: Installation, conversion: Conversion) -> tools.Tool:
 _TRAINER = cluster_trainer.ClusterTrainer(name="slime", command_of=_command_of)
 _CONVERTER = ClusterConverter(name="slime", tool_of=_tool_of)
 plan, train = _TRAINER.plan, _TRAINER.train
-default_model = trainer_defaults.MODEL
+default_model, defaults = trainer_defaults.MODEL, options.DEFAULTS
+sections, resolve = options.sections_of("slime"), partial(options.resolve, "slime")
+conversion_options = options.conversion_options("slime")
+packages = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", "orl-slime")
 plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert

@@ -8,17 +8,39 @@ Its modules are internal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orl_trl.options import DEFAULTS, NAME, TrlOptions, own_options
+
 if TYPE_CHECKING:
+    from orl_core.config import RunConfig
     from orl_rollout.loop.engine import Engine
     from orl_rollout.run_folder.contract import Conversion, Plan, Run
 
-__all__ = ["convert", "default_model", "plan", "plan_conversion", "play_in_process", "train"]
-
 T = TypeVar("T")
-default_model = ""
+__all__ = [
+    "conversion_options",
+    "convert",
+    "default_model",
+    "defaults",
+    "packages",
+    "plan",
+    "plan_conversion",
+    "play_in_process",
+    "resolve",
+    "sections",
+    "train",
+]
+default_model, defaults, sections = "", DEFAULTS, {NAME: TrlOptions}
+conversion_options: tuple[str, ...] = ()
+packages: tuple[str, ...] = ()
+
+
+def resolve(config: RunConfig, extra: Sequence[str]) -> RunConfig:
+    """Return `config` as it is, once its options of trl are checked."""
+    own_options(config.trainer)
+    return config
 
 
 def train(run: Run) -> None:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import msgspec
-from orl_core.config import Backend, TrainerConfig
+from orl_core.config import TrainerConfig
+from orl_core.config.trainer import placed
+from orl_core.config.yaml import assign
+from orl_core.errors import ConfigError
 from orl_rollout.run_folder.checkpoint import WORDS, Format, default_output
-from orl_rollout.run_folder.contract import Conversion
+from orl_rollout.run_folder.contract import Conversion, Trainer
 
 from orl_launcher import cli
 from orl_launcher.checkpoints import Found, last_in
-from orl_launcher.trainer_options import add_option
+from orl_launcher.options import TrainerParser, add_trainer, other_help
 from orl_launcher.trainers import find_trainer, print_plan
 
-OPTIONS = ("model_args", "slime_path", "miles_path", "megatron_path")
 DESCRIPTION = """\
 Convert a checkpoint with the trainer's own tool: Hugging Face to Megatron, or Megatron or FSDP to Hugging Face.
 The folder decides the direction. A run's folder stands for its last checkpoint. Its trainer and model are known.
-A conversion to Megatron needs a GPU. --model-args names the file with the shape of the model.
+A conversion to Megatron needs a GPU.
 """
 EXAMPLES = """\
   orl convert runs/NAME                                        to Hugging Face, in runs/NAME/checkpoint_hf
@@ -28,20 +32,28 @@ EXAMPLES = """\
   orl convert slime /models/Qwen3-235B --num-gpus 8 --output /models/Qwen3-235B_megatron
   orl convert miles checkpoints/iter_0000019 --model /models/Qwen3-4B --output Qwen3-4B-trained --dry-run
   orl convert slime runs/NAME -- --chunk-size 2147483648
-"""
+
+A trainer has options of its own. To show them:"""
 
 
-class ConvertParser(cli.PassingParser):
-    """Parser that leaves everything after `--` to the tool."""
+class ConvertParser(TrainerParser):
+    """Parser with the options of the trainer that the command line names, or else the note of the checkpoint."""
 
-    elsewhere = "; give an option of the tool itself after `--`"
+    converts = True
+
+    def named(self, words: Sequence[str]) -> str:
+        """Return the trainer of the command line, else the one that wrote the checkpoint."""
+        folders = [Path(word) for word in words if Path(word).is_dir()]
+        with suppress(ConfigError):  # which is reported when the checkpoint is looked for
+            wrote = (found.checkpoint.trainer for folder in folders if (found := last_in(folder)))
+            return super().named(words) or next(filter(None, wrote), "")
+        return super().named(words)
 
 
 def parser() -> cli.Parser:
     """Return the options of `orl convert`."""
-    made = ConvertParser("convert", description=DESCRIPTION, examples=EXAMPLES)
-    backends = get_args(Backend)
-    made.add_argument("backend", nargs="?", choices=backends, help="trainer (default: the one that wrote it)")
+    made = ConvertParser("convert", description=DESCRIPTION, examples=f"{EXAMPLES}{other_help('convert')}")
+    add_trainer(made, "backend", nargs="?", metavar="TRAINER", help="trainer (default: that of the checkpoint)")
     made.add_argument("source", metavar="FOLDER", type=Path, help="checkpoint, one step of it, or a run's folder")
     made.add_argument(
         "--output",
@@ -56,12 +68,7 @@ def parser() -> cli.Parser:
         metavar="FOLDER",
         help="Hugging Face checkpoint that training began with (default: that of the run or the note)",
     )
-    made.add_argument(
-        "--num-gpus", metavar="N", type=cli.positive, help="GPUs for a conversion to Megatron (default: 1)"
-    )
-    for name in OPTIONS:
-        add_option(made, name)
-    made.usage = "orl convert [slime|miles] FOLDER [options] [-- arguments of the tool]"
+    made.usage = "orl convert [TRAINER] FOLDER [options] [-- arguments of the tool]"
     return made
 
 
@@ -69,20 +76,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Convert, or show the command."""
     found = _found(arguments.source)
     backend = arguments.backend or found.checkpoint.trainer
-    if backend not in get_args(Backend):
+    if not backend:
         raise cli.UsageError(
-            f"{found.folder}: no note tells its trainer. Name it: orl convert slime {arguments.source}"
+            f"{found.folder}: no note tells its trainer. Name it: orl convert TRAINER {arguments.source}"
         )
+    trainer = find_trainer(backend)
     wanted: Format = "megatron" if found.checkpoint.format == "hf" else "hf"
     conversion = Conversion(
         source=found.folder,
         checkpoint=found.checkpoint,
         output=arguments.output or default_output(found.folder, wanted),
-        trainer=_options(arguments, backend),
+        trainer=_options(arguments, backend, trainer),
         extra=arguments.extra,
         python=arguments.python,
     )
-    trainer = find_trainer(backend)
     if arguments.dry_run:
         return print_plan(trainer.plan_conversion(conversion))
     console = cli.console()
@@ -90,8 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
         f"{found.folder} is {WORDS[found.checkpoint.format]}. The log: {conversion.output}.log", soft_wrap=True
     )
     trainer.convert(conversion)
-    option = "--megatron-ckpt" if wanted == "megatron" else "--model"
-    console.print(f"{conversion.output} is {WORDS[wanted]}. Name it with {option}", soft_wrap=True)
+    advice = ". Name it with --model" if wanted == "hf" else ""
+    console.print(f"{conversion.output} is {WORDS[wanted]}{advice}", soft_wrap=True)
     return 0
 
 
@@ -107,15 +114,20 @@ def _found(source: Path) -> Found:
     return found
 
 
-def _options(arguments: argparse.Namespace, backend: str) -> TrainerConfig:
+def _options(arguments: argparse.Namespace, backend: str, trainer: Trainer) -> TrainerConfig:
     """Return the options of the trainer that were given.
 
     Raises:
-        UsageError: one holds a credential.
+        UsageError: one is wrong, or holds a credential.
     """
-    given = {name: getattr(arguments, f"trainer.{name}", None) for name in OPTIONS}
-    options = {**given, "backend": backend, "model": arguments.model, "num_gpus": arguments.num_gpus}
+    tree: dict[str, Any] = {"trainer": {"backend": backend, "model": arguments.model}}
+    for path, value in vars(arguments).items():
+        if path.startswith("trainer."):
+            assign(tree, path, value)
     try:
-        return msgspec.convert(options, TrainerConfig)
-    except msgspec.ValidationError as exc:
+        options = msgspec.convert(placed(tree)["trainer"], TrainerConfig)
+        for section, kind in trainer.sections.items():
+            options.section(section, kind)
+    except (msgspec.ValidationError, ConfigError) as exc:
         raise cli.UsageError(str(exc)) from exc
+    return options

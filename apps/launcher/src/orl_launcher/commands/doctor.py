@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from orl_launcher import cli
+from orl_launcher.options import add_budgets, add_model
 from orl_launcher.reports import add_json, for_people, print_json
-from orl_launcher.trainer_options import add_budgets, add_option
 
 DESCRIPTION = """\
 Check configuration, secrets, environments, tokenizer, first prompt, engine and trainer before a run.
@@ -28,7 +28,7 @@ def parser() -> cli.Parser:
     """Return the options of `orl doctor`."""
     made = cli.Parser("doctor", description=DESCRIPTION, examples=EXAMPLES)
     cli.add_config(made, default=cli.DEFAULT_CONFIG)
-    add_option(made, "model")
+    add_model(made)
     add_budgets(made)
     cli.add_agent(made)
     made.add_argument(

@@ -17,10 +17,9 @@ from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_rollout.edge import interrupt
 
-from orl_launcher import cli
+from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import with_model
-from orl_launcher.hints import invocation
-from orl_launcher.trainer_options import add_budgets, add_option
+from orl_launcher.options import add_budgets, add_model, config_of
 from orl_launcher.trainers import new_run
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def parser() -> cli.Parser:
     made.add_argument(
         "--engine", type=cli.address, required=True, metavar="URL", help="running SGLang server or router"
     )
-    add_option(made, "model")
+    add_model(made)
     made.add_argument("--port", type=cli.positive, metavar="N", help="port to listen on (default: a free one)")
     made.add_argument(
         "--host", default="127.0.0.1", metavar="NAME", help="interface to listen on (default: 127.0.0.1, this machine)"
@@ -115,7 +114,7 @@ def _config(arguments: argparse.Namespace) -> RunConfig:
     """Return the configuration of sessions: that of the file, with their own environment in place of the file's."""
     from orl_core.config import EnvironmentConfig
 
-    config = with_model(cli.config_of(arguments, BARE))
+    config = with_model(config_of(arguments, BARE))
     if not config.trainer.model:
         raise cli.UsageError("no model. Give --model, or set trainer.model in the file")
     if config.agent_config and config.agent_config.name:

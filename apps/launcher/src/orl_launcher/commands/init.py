@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from orl_core.config import Backend
 from orl_core.errors import ConfigError
 
-from orl_launcher import cli
-from orl_launcher.hints import invocation
+from orl_launcher import cli, invocation, trainers
+from orl_launcher.options import add_trainer
 from orl_launcher.playground import ORGANISATION, playground
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ def parser() -> cli.Parser:
     made.add_argument(
         "--model", metavar="MODEL", help=f"model to train (default: {DEFAULT_MODEL}; GuessNumber: its tiny model)"
     )
-    made.add_argument("--trainer", choices=get_args(Backend), default="trl", help="trainer (default: trl)")
+    trainer = cli.backend_of(cli.DEFAULT_CONFIG)
+    add_trainer(made, "--trainer", default=trainer, help=f"trainer (default: {trainer})")
     made.add_argument(
         "--timeout", type=cli.positive, default=60, metavar="S", help="seconds per question (default: 60)"
     )
@@ -65,6 +65,7 @@ def _environment(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and check it. Return doctor's exit code."""
+    from orl_core.config.editor import editor_schema
     from orl_rollout.edge import interrupt
 
     from orl_launcher.commands import doctor
@@ -77,18 +78,19 @@ def run(arguments: argparse.Namespace) -> int:
     found = interrupt.run(_asked(arguments)) if _is_address(arguments) else _named(arguments)
     output: Path = arguments.output or Path(f"{found.name.rpartition('/')[2].lower()}.yaml")
     _refuse_existing(output)
-    schema, missing = schema_for(output)
+    trainer = trainers.find_trainer(arguments.trainer)
+    made = editor_schema(trainers.sections())
+    schema, missing = schema_for(output, made)
     model = arguments.model or (FIRST if found.name in PLAYED_BY_TINY else DEFAULT_MODEL)
     command = f"orl init {arguments.environment}"
-    text = config_text(found, command=command, output=output, schema=schema, backend=arguments.trainer, model=model)
+    named = {"backend": arguments.trainer, "model": model}
+    text = config_text(found, command=command, output=output, schema=schema, trainer={**trainer.defaults, **named})
     try:
         write_config(output, text)
     except OSError as exc:
         raise ConfigError(f"{output}: {exc.strerror}. Choose another --output") from exc
     if missing:
-        from orl_core.config.editor import editor_schema
-
-        (output.parent / schema).write_text(editor_schema(), encoding="utf-8")
+        (output.parent / schema).write_text(made, encoding="utf-8")
     cli.console().print(f"wrote {output}\n", soft_wrap=True)
     code = doctor.run(doctor.parser().parse(["--config", str(output), "--timeout", str(arguments.timeout)]))
     file = shlex.quote(str(output))

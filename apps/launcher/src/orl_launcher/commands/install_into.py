@@ -12,18 +12,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from orl_core.errors import ConfigError
 from orl_rollout.edge import children
 
-from orl_launcher import cli
+from orl_launcher import cli, trainers
 from orl_launcher.installation import source_of, write_wheel
+from orl_launcher.options import add_trainer
 
-TRAINERS = ("slime", "miles")
-SHARED = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway")
 DESCRIPTION = """\
-Install orl-core, orl-rollout, orl-cluster, orl-gateway and one adapter into the environment of a trainer.
+Install the adapter of a trainer, and the packages of orl that it needs, into the environment of the trainer.
 No package that is installed there changes its version.
 """
 EXAMPLES = """\
@@ -41,9 +41,7 @@ def parser() -> cli.Parser:
     """Return the options of `orl install-into`."""
     made = cli.Parser("install-into", description=DESCRIPTION, examples=EXAMPLES)
     made.add_argument("python", help="the Python of the trainer's environment")
-    made.add_argument(
-        "--trainer", choices=TRAINERS, default="slime", help="trainer whose adapter to install (default: slime)"
-    )
+    add_trainer(made, "--trainer", help="trainer whose adapter to install (default: the one that PYTHON has)")
     return made
 
 
@@ -52,15 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
     given: str = arguments.python
     python = str(Path(shutil.which(given) or given).absolute())  # uv looks a name up differently
     if Path(python).parent == Path(sys.executable).parent:
-        raise cli.UsageError(f"{python} belongs to orl itself. Give the Python of {arguments.trainer} by its path")
+        raise cli.UsageError(f"{python} belongs to orl itself. Give the Python of the trainer by its path")
     before = installed(python)
+    packages = _packages(arguments.trainer, before)
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         kept = {name: at for name, at in before.items() if not name.lower().startswith("orl-")}
         constraints.write_text("".join(f"{name}=={at}\n" for name, at in sorted(kept.items())), encoding="utf-8")
-        names = [*SHARED, f"orl-{arguments.trainer}"]
-        again = [word for name in names for word in ("--reinstall-package", name)]
-        wheels = [str(_wheel_of(name, Path(folder) / name)) for name in names]
+        again = [word for name in packages for word in ("--reinstall-package", name)]
+        wheels = [str(_wheel_of(name, Path(folder) / name)) for name in packages]
         _uv("pip", "install", "--python", python, "--constraint", str(constraints), *again, *wheels)
     after = installed(python)
     moved = sorted(name for name, at in kept.items() if after.get(name) != at)
@@ -71,6 +69,22 @@ def run(arguments: argparse.Namespace) -> int:
     came = ", ".join(f"{name} {at}" for name, at in sorted(after.items()) if name not in kept)
     cli.console().print(f"{python} has {came}; no other version changed", soft_wrap=True)
     return 0
+
+
+def _packages(named: str | None, before: Collection[str]) -> Sequence[str]:
+    """Return the packages to install for the trainer that is `named`, else for the one that is among those `before`.
+
+    Raises:
+        UsageError: no trainer is named or there, or it runs in orl's own environment.
+    """
+    places = {name: packages for name in trainers.installed() if (packages := trainers.find_trainer(name).packages)}
+    there = [named] if named else [name for name in places if name in before]
+    if len(there) != 1 or there[0] not in places:
+        which = (
+            f"{named} runs in orl's own environment" if named else f"PYTHON has {' and '.join(there) or 'no trainer'}"
+        )
+        raise cli.UsageError(f"{which}. Give --trainer one of {', '.join(places)}")
+    return places[there[0]]
 
 
 def installed(python: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from orl_launcher import cli
+from orl_launcher.options import config_of
 from orl_launcher.playground import playground
 from orl_launcher.reports import PrepareReport, add_json, for_people, print_json
 from orl_launcher.view.tables import plain_table
@@ -79,7 +80,7 @@ def _prepare(arguments: argparse.Namespace) -> PreparedTasks:
     from orl_rollout.edge import interrupt
     from orl_rollout.tasks.prepare import TRAINING, prepare
 
-    given = cli.config_of(arguments)
+    given = config_of(arguments)
     if arguments.output.exists() and arguments.output.samefile(arguments.config):
         raise cli.UsageError(f"--output {arguments.output} is the configuration itself. Choose another file")
     with playground(given) as config:

@@ -22,13 +22,12 @@ from orl_rollout.run_folder.environments import record_versions
 from orl_rollout.run_folder.metrics_log import MetricsRow, append
 from orl_rollout.run_folder.summary import note_end
 
-from orl_launcher import cli
+from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing, with_model
-from orl_launcher.hints import invocation
 from orl_launcher.installation import to_install
+from orl_launcher.options import add_budgets, add_model, config_of
 from orl_launcher.playground import playground, warm_model
 from orl_launcher.reports import RolloutReport, add_json, for_people, print_json
-from orl_launcher.trainer_options import add_budgets, add_option
 from orl_launcher.trainers import new_run
 from orl_launcher.view.tables import agents_table, metrics_table, pass_at_k_table
 
@@ -81,7 +80,7 @@ def parser() -> cli.Parser:
     cli.add_config(made)
     cli.add_split(made)
     made.add_argument("--engine", type=cli.address, metavar="URL", help="SGLang server or router (default: in process)")
-    add_option(made, "model")
+    add_model(made)
     add_budgets(made)
     cli.add_agent(made)
     made.add_argument(
@@ -108,7 +107,7 @@ def _rollout(arguments: argparse.Namespace) -> RolloutReport:
     from orl_rollout.results.reward_function import load_reward
     from orl_rollout.runtime.player import load_player
 
-    config = with_model(cli.config_of(arguments))
+    config = with_model(config_of(arguments))
     load_reward(config)
     load_player(config)
     if not config.trainer.model:
@@ -171,7 +170,9 @@ def _in_process(plan: RolloutPlan) -> list[Played]:
     """Play against a model on this thread, the rollouts' loop on another."""
     found = next(iter(entry_points(group="orl.engines")), None)
     if found is None:
-        raise cli.UsageError(f"no engine in this environment. Give --engine, or run {to_install('trl')}")
+        raise cli.UsageError(
+            f"no engine in this environment. Give --engine, or run {to_install(cli.backend_of(cli.DEFAULT_CONFIG))}"
+        )
     local = cast("LocalEngine", found.load())
     return local(str(plan.config.trainer.model), lambda engine: play(plan, engine))
 

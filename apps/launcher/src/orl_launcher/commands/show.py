@@ -19,9 +19,8 @@ from orl_rollout.episodes.journal import Entry, journal_files, read_journal
 from orl_rollout.run_folder.record import Record, journal_of, read_record
 from orl_rollout.run_folder.training_metrics import TRAINING_METRICS
 
-from orl_launcher import cli
+from orl_launcher import cli, invocation
 from orl_launcher.export.conversations import rows_of
-from orl_launcher.hints import invocation
 from orl_launcher.reports import EpisodeReport, MetricReport, ShowReport, add_json, print_json, row_of
 from orl_launcher.trainers import RUNS
 from orl_launcher.view.curves import charts_of

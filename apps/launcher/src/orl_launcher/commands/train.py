@@ -11,19 +11,18 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from orl_core.config import Backend
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError, OrlError
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.config_file import write_config
 from orl_rollout.run_folder.summary import note_interruption
 
-from orl_launcher import cli, trainer_options
+from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.commands.upload import send_rest
-from orl_launcher.hints import invocation
+from orl_launcher.options import TrainerParser, add_shared, add_trainer, config_of, other_help
 from orl_launcher.playground import baseline, is_made, playground, served_here, warm_model
 from orl_launcher.trainers import (
     WOULD_NOT_START,
@@ -34,6 +33,7 @@ from orl_launcher.trainers import (
     plan_run,
     print_plan,
     task_data_of,
+    unread,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ PREPARED = {
     "environments.json",
     "tasks.jsonl",
     "eval_tasks.jsonl",
+    "checkpoint",
 }  # what a folder holds before its trainer begins
 
 DESCRIPTION = """\
@@ -60,21 +61,23 @@ EXAMPLES = """\
   orl train miles --config configs/whodunit.yaml --model Qwen/Qwen3-4B -- --true-on-policy-mode
   orl train trl --agent my_module:agent             your own agent plays, and the model in it trains
 
-options that lower the memory of training on a cluster (--dry-run estimates it):
-  --max-tokens-per-gpu, --max-context-len, `max_turns` in the file; and after `--`:
-  --sglang-mem-fraction-static 0.5                       the engines' share of a GPU that they share with training
-  --context-parallel-size 2, --optimizer-cpu-offload     Megatron (slime; miles with --train-backend megatron)
-  --fsdp-cpu-offload                                     miles with FSDP; --gradient-checkpointing is on by default
-  --train-memory-margin-bytes                            miles: reserve memory for a long batch
-A run on a cluster whose GPU memory ran out starts again with less, --memory-retries times.
-A run records utilization and memory of the GPUs of this machine, not of other nodes.
-"""
+A trainer has options of its own. To show them:"""
 
 
-class TrainParser(cli.PassingParser):
-    """Parser that leaves everything after `--` to the trainer."""
+class TrainParser(TrainerParser):
+    """Parser with the options of the trainer that the command line names, or else the file."""
 
-    elsewhere = "; give an option of the trainer itself after `--`"
+    def named(self, words: Sequence[str]) -> str:
+        """Return the trainer of the command line, else that of the file."""
+        named = super().named(words)
+        if named or {"-h", "--help"} & {*words}:
+            return named
+        file = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        cli.add_config(file, default=cli.DEFAULT_CONFIG)
+        with suppress(ConfigError, argparse.ArgumentError):  # which is reported when the file is loaded
+            given, _ = file.parse_known_args(words)
+            return cli.backend_of(given.config, given.overrides)
+        return ""
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse `argv` up to the first `--`; the rest is `extra`. A given trainer overrides the file's."""
@@ -86,9 +89,8 @@ class TrainParser(cli.PassingParser):
 
 def parser() -> cli.Parser:
     """Return the options of `orl train`."""
-    made = TrainParser("train", description=DESCRIPTION, examples=EXAMPLES)
-    backends = get_args(Backend)
-    made.add_argument("backend", nargs="?", choices=backends, help="trainer (default: trainer.backend in the file)")
+    made = TrainParser("train", description=DESCRIPTION, examples=f"{EXAMPLES}{other_help('train')}")
+    add_trainer(made, "backend", nargs="?", metavar="TRAINER", help="trainer (default: trainer.backend in the file)")
     cli.add_config(made, default=cli.DEFAULT_CONFIG)
     cli.add_name(made)
     made.add_argument(
@@ -98,24 +100,27 @@ def parser() -> cli.Parser:
     )
     cli.add_python(made)
     cli.add_agent(made)
-    trainer_options.add_trainer_options(made)
-    made.usage = "orl train [slime|miles|trl] [options] [-- trainer arguments]"
+    add_shared(made)
+    made.usage = "orl train [TRAINER] [options] [-- trainer arguments]"
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report also an interrupted run. A run of which no rollout could train has failed."""
     from orl_rollout.edge.secrets import refuse_in_words
+    from orl_rollout.run_folder.record import read_record
 
-    from orl_launcher.untrained import trained_nothing
+    from orl_launcher.view.notices import trained_nothing
 
-    if arguments.backend not in (None, "trl") and arguments.config == cli.DEFAULT_CONFIG:
+    own = (None, cli.backend_of(cli.DEFAULT_CONFIG))
+    if arguments.config == cli.DEFAULT_CONFIG and arguments.backend not in own:
         raise cli.UsageError(f"orl train {arguments.backend} needs --config. To write a file: {invocation()} init")
-    config = with_model(cli.config_of(arguments))
-    _refuse_options_of_clusters(arguments, config.trainer.backend)
+    config = with_model(config_of(arguments))
     refuse_on_command_line(arguments.extra)
     refuse_in_words(config, arguments.extra)
-    trainer = find_trainer(config.trainer.backend)
+    trainer = find_trainer(str(config.trainer.backend))
+    if arguments.python and not trainer.packages:
+        raise cli.UsageError(f"--python: {config.trainer.backend} runs in orl's own environment. Leave it out")
     if missing := missing_tasks(config):
         raise ConfigError(missing)
     folder = new_run(arguments.name, config.openreward_run_name, planned=arguments.dry_run)
@@ -145,26 +150,13 @@ def run(arguments: argparse.Namespace) -> int:
         with interrupt.held():  # a finished training keeps its report
             _conclude(folder)
         send_rest(config, folder)
-    return cli.EXIT_FAILED if trained_nothing(folder) else 0
+    return cli.EXIT_FAILED if trained_nothing(read_record(folder)) else 0
 
 
 def _remove_unstarted(folder: Path) -> None:
     """Remove the folder of a run that failed before it began: it holds nothing but what the command wrote."""
     if {path.name for path in folder.iterdir()} <= PREPARED:
         shutil.rmtree(folder)
-
-
-def _refuse_options_of_clusters(arguments: argparse.Namespace, backend: Backend) -> None:
-    """Refuse options of the command line that `backend` does not obey. In the file they may serve another trainer."""
-    if backend != "trl":
-        return
-    options = {f"trainer.{name}": f"--{name.replace('_', '-')}" for name in trainer_options.CLUSTERS}
-    given = [
-        *(options[path] for path in vars(arguments) if path in options),
-        *(["--python"] if arguments.python else []),
-    ]
-    if given:
-        raise cli.UsageError(f"{', '.join(given)}: an option of slime and miles alone. Leave it out for trl")
 
 
 def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argparse.Namespace) -> None:
@@ -176,6 +168,8 @@ def _train(config: RunConfig, trainer: Trainer, folder: Path, arguments: argpars
     started = time.monotonic()
     console = cli.console()
     console.print(f"run {folder}", style="bold", soft_wrap=True)
+    for note in unread(config):
+        console.print(note, soft_wrap=True)
     write_config(folder, config)
     interrupt.check()
     warm, facts = warm_model(config)
@@ -217,7 +211,7 @@ def _conclude(folder: Path) -> None:
     """Write the report and print the closing table."""
     from orl_rollout.run_folder.record import read_record
 
-    from orl_launcher.untrained import untrained
+    from orl_launcher.view.notices import untrained
     from orl_launcher.view.report import write_report
     from orl_launcher.view.tables import overview
     from orl_launcher.view.wording import count, duration

@@ -11,8 +11,7 @@ from orl_core.errors import ConfigError, OrlError
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.record import has_journal
 
-from orl_launcher import cli
-from orl_launcher.hints import invocation
+from orl_launcher import cli, invocation
 from orl_launcher.playground import reachable
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from orl_core.config import RunConfig
 from orl_core.errors import OrlError
 from orl_rollout.edge.secrets import Scrubber
 
-from orl_launcher import cli
+from orl_launcher import cli, invocation
 from orl_launcher.checkpoints import refuse_missing, with_model
 from orl_launcher.doctor.agent import check_agent
 from orl_launcher.doctor.engine import check_engine
 from orl_launcher.doctor.environments import Opened, check_environments, check_secrets
 from orl_launcher.doctor.model import Reader, check_prompt, check_tokenizer
 from orl_launcher.doctor.report import Report, Verdict
-from orl_launcher.hints import invocation
+from orl_launcher.options import config_of
 from orl_launcher.playground import is_made, playground, served_here, warm_model
 from orl_launcher.reports import DoctorReport
 from orl_launcher.trainers import RUNS, WOULD_NOT_START, find_trainer, missing_tasks, plan_run
@@ -62,7 +62,7 @@ def _configuration(page: Report, arguments: argparse.Namespace) -> RunConfig | N
     """Return the configuration; without one, nothing else can be checked."""
     page.group("configuration")
     try:
-        config = with_model(cli.config_of(arguments))
+        config = with_model(config_of(arguments))
     except OrlError as exc:
         page.say(Verdict.FAILED, str(exc))
         page.say(Verdict.UNCHECKED, "all else, because it needs the configuration")
@@ -76,7 +76,7 @@ def _with_default_model(page: Report, config: RunConfig) -> RunConfig:
     """Return `config` with the model that its trainer takes if none is named."""
     backend, model = config.trainer.backend, ""
     with suppress(cli.UsageError):  # no such trainer here, which its own check says
-        model = find_trainer(backend).default_model
+        model = find_trainer(str(backend)).default_model
     if model:
         page.say(Verdict.OK, f"no model is named: {backend} takes {model}. Another one: --model, or trainer.model")
     return structs.replace(config, trainer=structs.replace(config.trainer, model=model or None))
@@ -112,7 +112,7 @@ def _trainer(page: Report, config: RunConfig, arguments: argparse.Namespace) -> 
     backend, python = config.trainer.backend, arguments.python
     if missing := missing_tasks(config):
         page.say(Verdict.FAILED, missing)
-    plan = page.attempt(backend, lambda: plan_run(config, RUNS / config.openreward_run_name, python=python))
+    plan = page.attempt(str(backend), lambda: plan_run(config, RUNS / config.openreward_run_name, python=python))
     if plan is None:
         return
     given = {"--config": arguments.config, "--model": getattr(arguments, "trainer.model", None), "--python": python}

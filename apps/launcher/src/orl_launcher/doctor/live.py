@@ -34,6 +34,7 @@ from orl_rollout.run_folder.environments import refuse_other_build
 
 from orl_launcher import cli
 from orl_launcher.doctor.report import Report, Stage, Verdict
+from orl_launcher.options import config_of
 from orl_launcher.playground import playground
 from orl_launcher.reports import DoctorReport
 
@@ -46,7 +47,7 @@ def check_live(arguments: argparse.Namespace) -> DoctorReport:
     page, name = Report(cli.console(), arguments.timeout), arguments.live
     page.group("live")
     try:
-        config = cli.config_of(arguments, {"environments": {name: {}}})
+        config = config_of(arguments, {"environments": {name: {}}})
     except OrlError as fault:
         page.say(Verdict.FAILED, str(fault))
         return page.conclude()

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.json import encode
-from orl_core.config import Backend, load_config
-from orl_core.config.editor import editor_schema
+from orl_core.config import load_config
 from orl_core.errors import ConfigError
 from orl_core.text import visible
 
-from orl_launcher.hints import invocation
+from orl_launcher import invocation
 from orl_launcher.init.survey import Survey
 from orl_launcher.playground import ORGANISATION
 
@@ -43,22 +43,20 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     turn_tokens: int
     context_tokens: int
-    lr: str
-    num_rollout: int
-    n_samples: int
 
 
-TINY = Settings(
-    bytes_per_id=1, widest=4096, turn_tokens=48, context_tokens=512, lr="4e-4", num_rollout=30, n_samples=16
-)
-REAL = Settings(
-    bytes_per_id=3, widest=131_072, turn_tokens=1024, context_tokens=8192, lr="1e-6", num_rollout=100, n_samples=8
-)
+TINY = Settings(bytes_per_id=1, widest=4096, turn_tokens=48, context_tokens=512)
+REAL = Settings(bytes_per_id=3, widest=131_072, turn_tokens=1024, context_tokens=8192)
 
 
-def config_text(found: Survey, *, command: str, output: Path, schema: str, backend: Backend, model: str) -> str:
-    """Return the text of the configuration for `found`. `command` made it, `schema` is the path of its schema."""
+def config_text(found: Survey, *, command: str, output: Path, schema: str, trainer: Mapping[str, Any]) -> str:
+    """Return the text of the configuration for `found`. `command` made it, `schema` is the path of its schema.
+
+    `trainer` are the values of the section `trainer`.
+    """
     training, held_out = choose_splits(found.splits)
+    model, backend = trainer["model"], trainer["backend"]
+    groups = min(trainer["rollout_batch_size"], found.splits[training])
     start = TINY if model.startswith(ORGANISATION) else REAL
     file, orl = _word(str(output)), invocation()
     size = _opening_ids(found, start)
@@ -85,12 +83,12 @@ def config_text(found: Survey, *, command: str, output: Path, schema: str, backe
         _behind("  max_tasks: 128", "held-out tasks to play"),
         "",
         "trainer:",
-        _behind(f"  backend: {backend}", "trl on this machine; slime or miles on a cluster"),
+        f"  backend: {backend}",
         _behind(f"  model: {_word(model)}", "a Hugging Face checkpoint, its folder, or the folder of a run"),
-        _behind(f"  num_rollout: {start.num_rollout}", "steps"),
-        _behind(f"  rollout_batch_size: {min(8, found.splits[training])}", "tasks of a step"),
-        _behind(f"  n_samples: {start.n_samples}", "rollouts of each task: the group that a rollout is compared with"),
-        _behind(f"  lr: {start.lr}", "lower it if the share of valid calls falls"),
+        _behind(f"  num_rollout: {trainer['num_rollout']}", "steps"),
+        _behind(f"  rollout_batch_size: {groups}", "tasks of a step"),
+        _behind(f"  n_samples: {trainer['n_samples']}", "rollouts of each task, compared with each other"),
+        _behind(f"  lr: {trainer.get('lr', 'null')}", "lower it if fewer calls are valid; null: by the model"),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -124,15 +122,15 @@ def write_config(output: Path, text: str) -> None:
         raise
 
 
-def schema_for(output: Path) -> tuple[str, bool]:
-    """Return the path from `output` to the schema for editors, and whether it has to be written there.
+def schema_for(output: Path, text: str) -> tuple[str, bool]:
+    """Return the path from `output` to the schema for editors, `text`, and whether it has to be written there.
 
     In a checkout of orl it is that of configs/, elsewhere a file beside the configuration.
     """
     here = output.resolve().parent
     for folder in (here, *here.parents):
         made = folder / "configs" / "schema.json"
-        if made.is_file() and made.read_text("utf-8") == editor_schema():
+        if made.is_file() and made.read_text("utf-8") == text:
             return Path(os.path.relpath(made, here)).as_posix(), False
     return f"./{SCHEMA}", True
 

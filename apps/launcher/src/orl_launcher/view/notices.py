@@ -1,9 +1,10 @@
-"""Remarks on a run, the same in the terminal, on a page and in JSON: its error, what was not judged, no signal."""
+"""Remarks on a run, the same in the terminal, on a page and in JSON: its error, what could not train, no signal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.metrics_log import Kind
 from orl_rollout.run_folder.record import Record
 
@@ -31,3 +32,34 @@ def label_of(record: Record, kind: Kind) -> str:
     if kind == "train":
         return "training"
     return "held-out" if record.steps or not record.finished else "played"
+
+
+def trained_nothing(record: Record) -> bool:
+    """Tell whether no rollout of training could train, or no step had a signal before its tasks were solved."""
+    tally = record.tally("train")
+    return tally.judged == 0 < tally.rollouts or _unplayed(record) or record.learned_nothing
+
+
+def untrained(record: Record) -> Iterator[str]:
+    """Yield a line on rollouts in ERROR or ABORTED, with the latest error, and one if no turn or no signal came."""
+    tally = record.tally("train")
+    errors, rollouts = tally.rollouts - tally.judged, tally.rollouts
+    if errors:
+        latest = ""
+        for entry in read_journal(record.journal):
+            latest = entry.trajectory.error or latest
+        because = f" The latest error: {' '.join(latest.split())}" if latest else ""
+        yield f"{errors} of {rollouts} rollouts of training ended in ERROR or ABORTED and trained nothing.{because}"
+    if _unplayed(record):
+        yield (
+            "No rollout had a turn, so nothing was trained: the first prompts fill the context. Raise "
+            "rollout.context_tokens (--max-context-len)"
+        )
+    elif silent := record.no_signal:
+        yield silent.text
+
+
+def _unplayed(record: Record) -> bool:
+    """Tell whether all rollouts of training that were judged had no turn."""
+    turns = [row.overall("turns") for row in record.of_kind("train")]
+    return bool(turns) and all(number == 0.0 for number in turns)

@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct, field
 from orl_core.config import RunConfig, decode_config, load_config
-from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError, OrlError, RunAborted, boundary
 from orl_rollout.functions import find_modules_in
 from orl_rollout.loop.engine import Engine
@@ -31,6 +30,7 @@ from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 
+from orl_cluster.context import CONTEXT, with_context
 from orl_cluster.hooks.kept import KeptRollout
 
 
@@ -139,7 +139,7 @@ async def clients_of(args: Any, payload: Mapping[str, Any], *, evaluation: bool)
 async def _open(args: Any, url: str, evaluation: bool, payload: Mapping[str, Any]) -> LoopClients:
     with boundary(OrlError, "starting rollouts"):
         worker = run_of(args).worker(args)
-        context = context_tokens(args, evaluation=evaluation) or context_tokens_of(worker.config)
+        context = context_tokens(args, evaluation=evaluation) or worker.config.rollout.context_tokens or CONTEXT
         closing = AsyncExitStack()
         client = await closing.enter_async_context(OpenRewardClient(worker.config, worker.open_sessions))
         timeouts = Timeouts(retry=worker.config.rollout.patience)
@@ -171,7 +171,7 @@ def config_of(args: Any) -> RunConfig:
     path = given or os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
     if not path:
         raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
-    return named(load_config(path))
+    return with_context(named(load_config(path)), getattr(args, "context_parallel_size", None) or 1)
 
 
 def batches_before(args: Any) -> int:

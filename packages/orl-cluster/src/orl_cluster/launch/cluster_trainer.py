@@ -30,6 +30,7 @@ from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
 from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, Findings
 from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
+from orl_cluster.launch.options import cluster_of, resolve
 from orl_cluster.launch.run.attempts import run_to_end
 
 logger = logger_of("orl")
@@ -67,8 +68,9 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
         run_to_end(command, lambda run: _with_settings(self.command_of(installation, run)))
 
     def _checked(self, run: Run) -> Command:
+        run = structs.replace(run, config=resolve(self.name, run.config, run.extra))
         installation = find_installation(self.name, run.config.trainer, run.python)
-        installation = without_busy_gpus(installation, run.config.trainer)
+        installation = without_busy_gpus(installation, cluster_of(run.config.trainer))
         return _check(_with_settings(self.command_of(installation, run)))
 
 
@@ -86,7 +88,9 @@ def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool
     """Return the input of the adapter's command line; see `layout_of`."""
     trainer = run.config.trainer
     splits = splits_of(run) if trains_in_parallel else 1
-    layout = layout_of(trainer, installation.found.gpus, trains_in_parallel=trains_in_parallel, other_splits=splits)
+    layout = layout_of(
+        cluster_of(trainer), installation.found.gpus, trains_in_parallel=trains_in_parallel, other_splits=splits
+    )
     return LaunchRequest(run=run, installation=installation, layout=layout, tracking=tracking_of(trainer))
 
 

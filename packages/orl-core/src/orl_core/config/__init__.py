@@ -14,11 +14,10 @@ from orl_core.config.schema import (
     Secret,
     Secrets,
 )
-from orl_core.config.trainer import Backend, SharedOptions, TrainerConfig, TrlOptions
+from orl_core.config.trainer import TrainerConfig
 
 __all__ = [
     "AgentConfig",
-    "Backend",
     "DifficultyConfig",
     "EnvironmentConfig",
     "EvalConfig",
@@ -29,9 +28,7 @@ __all__ = [
     "RunConfig",
     "Secret",
     "Secrets",
-    "SharedOptions",
     "TrainerConfig",
-    "TrlOptions",
     "decode_config",
     "load_config",
 ]

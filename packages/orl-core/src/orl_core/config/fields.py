@@ -24,6 +24,12 @@ def description_of(kind: object) -> str:
     return _stated(inspect.type_info(kind), "description")
 
 
+def option_of(kind: object) -> str:
+    """Return the name on the command line that a field of type `kind` states, or an empty string."""
+    extra: dict[str, str] = getattr(inspect.type_info(kind), "extra", None) or {}
+    return extra.get("option", "")
+
+
 def values_of(kind: object) -> str:
     """Return the values that a field of type `kind` takes, in words: `whole number >= 1 or null`."""
     words = [*dict.fromkeys(word for member in members_of(kind) for word in _words(member))]

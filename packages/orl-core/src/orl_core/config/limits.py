@@ -5,10 +5,6 @@ from __future__ import annotations
 from orl_core.config.schema import RunConfig
 from orl_core.limits import CONTEXT_TOKENS, Budgets, Limits
 
-TOKENS_PER_GPU = 8192
-CLUSTER_CONTEXT = 8192  # as in the cookbook, for each GPU that shares a sequence
-CONTEXT_PARALLEL = "--context-parallel-size"
-
 
 def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = None) -> Limits:
     """Return the limits of a rollout in `env_name`. `context_tokens` is the trainer's own limit, if it states one."""
@@ -28,9 +24,4 @@ def limits_of(config: RunConfig, env_name: str, *, context_tokens: int | None = 
 
 def context_tokens_of(config: RunConfig) -> int:
     """Return the most ids of prompt and response together, in training, evaluation and `orl rollout`."""
-    if config.rollout.context_tokens or config.trainer.backend == "trl":
-        return config.rollout.context_tokens or CONTEXT_TOKENS
-    flags = config.trainer.own_flags.items()
-    given = {f"--{name.removeprefix('--').replace('_', '-')}": value for name, value in flags}
-    parallel = str(given.get(CONTEXT_PARALLEL, "")).removesuffix(".0")
-    return CLUSTER_CONTEXT * (int(parallel) if parallel.isdecimal() else 1)
+    return config.rollout.context_tokens or CONTEXT_TOKENS

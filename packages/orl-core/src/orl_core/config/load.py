@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from orl_core.config.schema import RunConfig
+from orl_core.config.trainer import placed
 from orl_core.errors import ConfigError
 from orl_core.numbers import non_finite
 
@@ -94,6 +95,7 @@ def decode_config(tree: object, source: str) -> RunConfig:
     Raises:
         ConfigError: the tree breaks the schema; the message opens with `source` and names each mistake.
     """
+    tree = placed(tree)
     try:
         config = msgspec.convert(tree, RunConfig)
     except (msgspec.ValidationError, UnicodeError):  # the latter: half of a surrogate pair
@@ -104,5 +106,5 @@ def decode_config(tree: object, source: str) -> RunConfig:
 
         if keys := retrain.lines_for(tree):
             raise ConfigError(f"{source}: this is a configuration of retrain. In orl, its keys are: {'; '.join(keys)}")
-        raise BrokenConfigError(source, find_mistakes(tree))
+        raise BrokenConfigError(source, find_mistakes(tree, RunConfig))
     return config

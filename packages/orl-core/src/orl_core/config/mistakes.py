@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, inspect, structs
 
 from orl_core.config.fields import members_of, values_of
-from orl_core.config.schema import RunConfig
+from orl_core.config.moved import MOVED
 from orl_core.numbers import non_finite
 from orl_core.text import nearest
 
@@ -24,10 +24,10 @@ MOST_CHARACTERS = 200  # of a value in it
 _SHOWN = (inspect.IntType, inspect.FloatType, inspect.BoolType, inspect.LiteralType, inspect.NoneType, inspect.DateType)
 
 
-def find_mistakes(tree: object) -> list[str]:
-    """Return the mistakes in `tree`, plain JSON types that are not nested too deep, each in one line."""
+def find_mistakes(tree: object, kind: type[Struct], path: str = "$") -> list[str]:
+    """Return the mistakes in `tree`, plain JSON types that do not decode to `kind`, each in one line."""
     search = _Search()
-    search.sound(tree, RunConfig, "$")
+    search.sound(tree, kind, path)
     return [" ".join(mistake.split()) for mistake in search.mistakes]
 
 
@@ -85,6 +85,9 @@ class _Search:
         """Return the types of the keys of `value` that are fields of `holder`; others, and missing ones, are wrong."""
         fields = {field.encode_name: field for field in structs.fields(holder)}
         for name in (str(key) for key in value if key not in fields):
+            if moved := MOVED.get(f"{path}.{name}"):
+                self._wrong(f"`{path}.{name}` is `{moved}` now: move it there")
+                continue
             near = nearest(name, fields) if len(self.mistakes) < MOST_MISTAKES else ""
             self._wrong(f"`{path}` has no key `{name}`: {f'did you mean `{near}`?' if near else 'remove it'}")
         for name in (name for name, field in fields.items() if field.required and name not in value):
@@ -93,7 +96,7 @@ class _Search:
         return {key: fields[key].type for key in value if isinstance(key, str) and key in fields}
 
     def _wrong(self, mistake: str) -> msgspec.UnsetType:
-        self.mistakes.append(mistake)
+        self.mistakes.append(mistake.replace("$.trainer.sections.", "$.trainer."))
         return UNSET
 
 

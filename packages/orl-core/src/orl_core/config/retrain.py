@@ -13,10 +13,10 @@ PLACES = {
     "hyperparameters.num_iterations": "`trainer.num_rollout`",
     "hyperparameters.rollout_batch_size": "`trainer.rollout_batch_size`",
     "hyperparameters.global_batch_size": "none: it is `trainer.rollout_batch_size` x `trainer.n_samples`",
-    "hyperparameters.slime_actor_num_nodes": "`trainer.actor_nodes`",
-    "hyperparameters.slime_actor_num_gpus_per_node": "`trainer.num_gpus`; not colocated, `trainer.actor_gpus`",
-    "hyperparameters.slime_rollout_num_gpus": "none: all GPUs; not colocated, `trainer.rollout_gpus`",
-    "hyperparameters.slime_colocate": "none: true without `trainer.actor_gpus` and `trainer.rollout_gpus`",
+    "hyperparameters.slime_actor_num_nodes": "`trainer.cluster.actor_nodes`",
+    "hyperparameters.slime_actor_num_gpus_per_node": "`trainer.cluster.num_gpus`; not colocated, `actor_gpus` there",
+    "hyperparameters.slime_rollout_num_gpus": "none: all GPUs; not colocated, `trainer.cluster.rollout_gpus`",
+    "hyperparameters.slime_colocate": "none: true unless `trainer.cluster.actor_gpus` divides the GPUs",
     "hyperparameters.slime_rollout_temperature": "`trainer.temperature`",
     "hyperparameters.slime_rollout_top_p": "`trainer.flags`: `rollout-top-p`",
     "hyperparameters.slime_rollout_max_response_len": "`rollout.turn_tokens`, for each turn",
@@ -46,7 +46,7 @@ def _names(tree: Mapping[Any, Any], section: str) -> Iterator[str]:
     for key, value in tree.items():
         if key in _SECTIONS and isinstance(value, dict):
             yield from _names(cast("dict[Any, Any]", value), f"{key}.")
-        elif section or (str(key).startswith("slime_") and key != "slime_path"):  # `trainer.slime_path` is orl's
+        elif section or (str(key).startswith("slime_") and key != "slime_path"):  # a key of orl, misplaced
             yield f"{section or _HYPER}{key!s}"[:200]
 
 

@@ -17,10 +17,7 @@ class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     context_tokens: Annotated[
         Positive | None,
-        Meta(
-            description="Most tokens of prompt and response together; null: 32768 with trl, 8192 x context parallel on "
-            "a cluster."
-        ),
+        Meta(description="Most tokens of prompt and response together; null: that of the trainer, or else 32768."),
     ] = None
     rollout_tokens: Annotated[Positive | None, Meta(description="Most sampled tokens; null: `context_tokens`.")] = None
     patience: Annotated[

@@ -18,7 +18,7 @@ from msgspec import Meta, field
 from orl_core.config.agent import AgentConfig, Function, agent_mistakes
 from orl_core.config.checked import Checked, check_fields
 from orl_core.config.rollout import RolloutConfig
-from orl_core.config.trainer import TrainerConfig, stall_mistakes
+from orl_core.config.trainer import TrainerConfig
 from orl_core.credentials import has_login, takes_secret
 from orl_core.errors import ConfigError
 from orl_core.limits import Limits, Positive, Seconds
@@ -189,7 +189,7 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     turn_advantages: Annotated[
         bool,
-        Meta(description="Train each call on its return-to-go, not on the rollout's reward. slime alone can."),
+        Meta(description="Train each call on its return-to-go, not on the rollout's reward, if the trainer can."),
     ] = False
     group_reward: Annotated[GroupRewardConfig, Meta(description="The environment's comparative score of a group.")] = (
         field(default_factory=GroupRewardConfig)
@@ -224,7 +224,6 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
             except ValueError as exc:
                 yield str(exc)
         yield from self._reward_mistakes()
-        yield from stall_mistakes(self.trainer, self.rollout.rollout_timeout + self.rollout.patience)
         yield from agent_mistakes(self.agent_config, self.rollout)
         if self.chat_template is not None and not _TEMPLATE.search(self.chat_template):
             yield f"`chat_template` is the path `{self.chat_template}`: only load_config reads the file"
@@ -274,6 +273,7 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for holder in (tree, *tree["environments"].values()):
             for name, secret in holder["secrets"].items():
                 holder["secrets"][name] = _without_value(secret)
+        tree["trainer"] |= tree["trainer"].pop("sections")
         return tree
 
 

@@ -16,7 +16,7 @@ The folder of a run holds, whichever trainer made it:
     engine.log        the output of an SGLang that TRL started
     recoveries.jsonl  the restarts of such a trainer after GPU memory ran out, if there were any
     summary.json      the figures of the whole run; `interrupted: true` from the moment a signal comes
-    checkpoint/       the last weights, unless `save` names another folder; orl_checkpoint.json in it tells their format
+    checkpoint/       the last weights, or a link to their folder; orl_checkpoint.json in it tells their format
     trainer/checkpoint-N/  with TRL the last two of training, N updates of the optimizer, each `save_interval` steps
     checkpoint_hf/    the same in Hugging Face's format, if `orl convert` made it
     curve.png, report.html   made from the files above
@@ -25,7 +25,7 @@ The folder of a run holds, whichever trainer made it:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -36,7 +36,7 @@ from orl_rollout.loop.engine import Engine
 from orl_rollout.run_folder.checkpoint import Checkpoint
 
 T = TypeVar("T")
-TOKENIZER = "tokenizer.json"
+TOKENIZER, CHECKPOINT = "tokenizer.json", "checkpoint"
 
 
 class Run(Struct, frozen=True, kw_only=True):
@@ -92,10 +92,28 @@ class Plan(Struct, frozen=True, kw_only=True):
 class Trainer(Protocol):
     """The entry point of an adapter, a module with these names: `orl.trainers = {trl = "orl_trl"}`.
 
-    `default_model` is the model of a run that names none, "" if each must name one.
+    `default_model` is the model of a run that names none, "" if each must name one. `defaults` are those of options in
+    `trainer`; one that depends on the run is absent. `sections` are the adapter's own sections of `trainer`: a Struct
+    for each name. The command line has an option for each of their fields; trainers with the same section share it.
+    `conversion_options` are those of `orl convert`: `SECTION.FIELD`. `packages` are what `orl install-into` installs
+    beside the trainer; empty if it runs in orl's own environment.
+
+    Importing the object must not import the trainer, torch or another large library.
     """
 
     default_model: str
+    defaults: Mapping[str, Any]
+    sections: Mapping[str, type[Struct]]
+    conversion_options: Sequence[str]
+    packages: Sequence[str]
+
+    def resolve(self, config: RunConfig, extra: Sequence[str]) -> RunConfig:
+        """Return `config` with the limit of the context, if the trainer has one. `extra` are the words after `--`.
+
+        Raises:
+            ConfigError: an option of its sections is wrong; one line says why.
+        """
+        ...
 
     def train(self, run: Run) -> None:
         """Train to the end, writing the files of the run's folder.

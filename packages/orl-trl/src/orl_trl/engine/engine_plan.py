@@ -18,6 +18,7 @@ from orl_rollout.run_folder.contract import Run
 
 from orl_trl.engine.local_model import TINY
 from orl_trl.engine.sglang_process import MEMORY_SHARE, SHARE
+from orl_trl.options import own_options
 
 PREFIX = "--sglang-"
 # Options that orl sets. One GPU trains and samples, so SGLang runs on it alone.
@@ -62,7 +63,7 @@ def engine_of(run: Run, parameters: int | None) -> EngineChoice:
     Raises:
         ConfigError: SGLang is wanted and cannot run here, or it has options and is not started.
     """
-    engine, reason = choose_engine(run.config.trainer.engine, parameters, missing_for_sglang())
+    engine, reason = choose_engine(own_options(run.config.trainer).engine, parameters, missing_for_sglang())
     options, _ = split_options(run.config.trainer.own_flags, run.extra)
     choice = EngineChoice(engine=engine, reason=reason, options=options)
     if options and engine != "sglang":
@@ -78,15 +79,15 @@ def missing_for_sglang() -> str:
 
 
 def choose_engine(wanted: str, parameters: int | None, missing: str) -> tuple[str, str]:
-    """Return the engine for `trainer.engine`, `wanted`, and the reason. SGLang cannot run if something is `missing`.
+    """Return the engine for `wanted`, of `trainer.trl.engine`, and the reason. SGLang cannot run if one is `missing`.
 
     `auto` takes SGLang for a model of at least TINY parameters, and for one whose size is unknown. Starting SGLang
     takes about a minute, in which a tiny model makes several steps.
     """
     if wanted == "sglang" and missing:
-        raise ConfigError(f"trainer.engine is sglang, but {missing}. Set it to auto")
+        raise ConfigError(f"trainer.trl.engine is sglang, but {missing}. Set it to auto")
     if wanted != "auto":
-        return wanted.rstrip("/"), f"trainer.engine is {wanted}"
+        return wanted.rstrip("/"), f"trainer.trl.engine is {wanted}"
     if missing:
         return "transformers", missing
     if parameters is not None and parameters < TINY:

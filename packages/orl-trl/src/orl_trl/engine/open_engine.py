@@ -27,7 +27,7 @@ def unready(url: str) -> str:
     """Return what is wrong with the SGLang at the address `url`; "" if it is ready, or if there is no address."""
     if not url or SglangControl(url).healthy():
         return ""
-    return f"trainer.engine {url}: no SGLang is ready there. Start it, or give another address"
+    return f"trainer.trl.engine {url}: no SGLang is ready there. Start it, or give another address"
 
 
 @contextmanager

@@ -114,7 +114,7 @@ class WeightCheck:
         for fault in filter(None, (_difference(sync, now, exact=exact) for sync in before)):
             raise EngineError(
                 f"after a sync of weights, {fault}. SGLang does not compute with the weights of the trainer. "
-                "Continue from the last checkpoint with --load; if it happens again, set trainer.engine to transformers"
+                "Continue from the last checkpoint with --load. If it happens again, set `engine: transformers`"
             )
         return {METRIC: float(len(set[str]().union(*_changed(before[-1].shown, now.shown))))} if before else {}
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from msgspec import structs
 from orl_core.config import RunConfig
-from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.edge.secrets import PLATFORM_KEY, api_key, unset_in
 from orl_rollout.gpus import gpu_memory
@@ -23,10 +22,11 @@ from orl_trl.engine.engine_plan import engine_of
 from orl_trl.engine.local_model import TINY
 from orl_trl.engine.lora import check_rank
 from orl_trl.engine.open_engine import unready
+from orl_trl.options import TOKENS_PER_GPU, own_options
 from orl_trl.run_plan.disk import disk_report
 from orl_trl.run_plan.gpu_memory import report
 from orl_trl.run_plan.resume import check_start, order_of, start_of
-from orl_trl.run_plan.settings import check_settings, grpo_config, optimizer_of, unused, updates_per_step
+from orl_trl.run_plan.settings import check_settings, grpo_config, optimizer_of, updates_per_step
 from orl_trl.run_plan.trackers import tracked_by
 from orl_trl.run_plan.training_plan import plan_of
 
@@ -36,9 +36,9 @@ WEIGHTS = ("*.safetensors", "*.bin")
 def plan_run(run: Run) -> Plan:
     """See `orl_trl.plan`."""
     trainer = run.config.trainer
-    model = check_settings(run.config)
+    model, rank = check_settings(run.config), own_options(trainer).lora_rank
     check_start(trainer.load)
-    check_rank(trainer.load, trainer.lora_rank)
+    check_rank(trainer.load, rank)
     load_reward(run.config)
     load_player(run.config)
     parameters = parameters_of(model)
@@ -52,7 +52,7 @@ def plan_run(run: Run) -> Plan:
     groups = (settings.generation_batch_size or 0) // (settings.num_generations or 1)
     flags = " ".join((*(f"{name}={value}" for name, value in trainer.own_flags.items()), *run.extra))
     ids = trainer.max_tokens_per_gpu or TOKENS_PER_GPU
-    what = f"LoRA adapters of rank {trainer.lora_rank}" if trainer.lora_rank else "all weights"
+    what = f"LoRA adapters of rank {rank}" if rank else "all weights"
     lines = (
         f"would train {model} with trl, in this process, on {run.task_data}{f': {flags}' if flags else ''}",
         f"continues {start.folder} after step {start.step}" if start else "",
@@ -69,7 +69,7 @@ def plan_run(run: Run) -> Plan:
     else:
         memory = report(run, settings, config, gpu_memory(), engine.memory_share)
         disk = disk_report(run, settings, config)
-    notes = (unused(trainer), tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes, *disk.notes)
+    notes = (tracked_by(trainer).note, unseen, *unset_in(run.config), *memory.notes, *disk.notes)
     return Plan(
         command="\n".join(filter(None, lines)),
         problems=tuple(filter(None, (unready(engine.url), _missing_key(run.config), *memory.problems))),

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from msgspec import Struct, structs
-from orl_core.config.limits import TOKENS_PER_GPU, context_tokens_of
+from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError
 from orl_rollout.gpus import Gpu, gpu_memory
 from orl_rollout.logs import logger_of
@@ -32,6 +32,7 @@ from orl_rollout.run_folder.contract import Run
 from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.engine.sampler import BATCH_TOKENS
+from orl_trl.options import TOKENS_PER_GPU, own_options
 from orl_trl.run_plan.settings import CHECKPOINTING, optimizer_of
 
 logger = logger_of("orl")
@@ -76,7 +77,7 @@ def sizes_of(run: Run, settings: GRPOConfig) -> OneGpu:
         context=context_tokens_of(run.config),
         turn=run.config.rollout.turn_tokens,
         tokens=run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU,
-        lora_rank=run.config.trainer.lora_rank or 0,
+        lora_rank=own_options(run.config.trainer).lora_rank or 0,
         recompute=bool(getattr(settings, CHECKPOINTING)),
         mixed=bool(settings.bf16 or settings.fp16),
         moments=next((size for name, size in MOMENTS.items() if name in optimizer), AUTOCAST.optimizer),

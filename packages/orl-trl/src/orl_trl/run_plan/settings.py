@@ -21,14 +21,14 @@ from trl.trainer.grpo_config import GRPOConfig
 
 from orl_trl.engine.engine_plan import split_options
 from orl_trl.engine.local_model import TINY
+from orl_trl.options import DEFAULTS, own_options
 from orl_trl.run_plan.owned_flags import NAMES, OWNED
 from orl_trl.run_plan.trackers import tracked_by
 
 if TYPE_CHECKING:
     from transformers.hf_argparser import DataClassType
 
-GROUP_SIZE, GROUPS, STEPS = 16, 8, 55
-SAVE_INTERVAL, KEPT = 10, 2  # steps between checkpoints, and how many of them stay
+KEPT = 2  # checkpoints that stay
 # Estimators, and GRPOConfig's fields for each; GSPO's are those of its paper (arXiv 2507.18071) in TRL's paper index.
 ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {},
@@ -42,34 +42,19 @@ MEANS_OVER_IDS = ("dapo", "cispo")  # values of `loss_type` that count each trai
 # The new name in transformers 5.2x, where the old one still warns.
 CHECKPOINTING = "activation_checkpointing" if "activation_checkpointing" in NAMES else "gradient_checkpointing"
 
-# Options of clusters that say what is trained and where it goes; the others only share out GPUs.
-REFUSED = {
-    "save": "checkpoints go to the run's folder. Leave it out",
-    "async": "each batch is played by the weights that it trains. Leave it out",
-}
-
 
 def check_settings(config: RunConfig) -> str:
     """Return the model's name, or the checkpoint to continue, once settings that TRL cannot obey are ruled out.
 
     Raises:
-        ConfigError: there is no model, or a setting that changes what is trained or where it goes.
+        ConfigError: there is no model, or a setting that changes what is trained.
     """
-    trainer = config.trainer
-    model = trainer.load or trainer.model
+    model = config.trainer.load or config.trainer.model
     if not model:
         raise ConfigError("trainer.model is not set. Give --model: a checkpoint's folder, or a name on a model hub")
     if config.turn_advantages:
         raise ConfigError("TRL takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
-    for name in REFUSED.keys() & set(trainer.cluster_options):
-        raise ConfigError(f"trl does not use `{name}`: {REFUSED[name]}")
     return model
-
-
-def unused(config: TrainerConfig) -> str:
-    """Return a note on the options of clusters that are set: the file may serve another trainer too."""
-    names = ", ".join(config.cluster_options)
-    return f"trl trains on one machine and does not use: {names}" if names else ""
 
 
 def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
@@ -82,12 +67,12 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
         ConfigError: a flag is unknown, owned by orl or of the wrong type, the estimator is not TRL's, or batch sizes do
             not fit together.
     """
-    config = run.config.trainer
-    estimator = _estimator(config.advantage_estimator or "grpo")
+    config, own = run.config.trainer.with_defaults(DEFAULTS), own_options(run.config.trainer)
+    estimator = _estimator(config.advantage_estimator or "")
     defaults = {
-        **_defaults(parameters, config.lora_rank),
+        **_defaults(parameters, own.lora_rank),
         **estimator,
-        **_shared(config),
+        **_shared(config, own.optimizer),
         "output_dir": str(run.folder / "trainer"),
     }
     defaults["max_completion_length"] = run.config.rollout.turn_tokens
@@ -98,7 +83,7 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
         raise ConfigError(f"`temperature` is {merged['temperature']}, and the loss divides by it: it must be above 0")
     if merged["num_generations"] < 2:
         raise ConfigError("`n_samples` is 1, and a rollout is compared with its group: give 2 or more (--n-samples)")
-    if config.lora_rank and not merged["use_cpu"] and not merged["bf16"]:
+    if own.lora_rank and not merged["use_cpu"] and not merged["bf16"]:
         raise ConfigError("`lora_rank` keeps the weights below the adapters in bf16. Leave `bf16` out")
     _check_correction(merged)
     if run.config.several_rows:
@@ -107,21 +92,21 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     with boundary(ConfigError, "the settings for TRL"):
         made = GRPOConfig(**merged)
     made._n_gpu = min(made.n_gpu, 1)  # transformers takes every GPU that it sees, and TRL refuses several
-    _check_optimizer(config, made)
+    _check_optimizer(run.config.trainer, own.optimizer, made)
     return made
 
 
-def _check_optimizer(config: TrainerConfig, settings: GRPOConfig) -> None:
+def _check_optimizer(config: TrainerConfig, optimizer: str | None, settings: GRPOConfig) -> None:
     """Refuse an optimizer that cannot be made here, or that would ignore an option of Adam.
 
     Raises:
         ConfigError: a package is missing, or the option means nothing to the optimizer.
     """
-    with boundary(ConfigError, f"--optimizer {config.optimizer}"):
+    with boundary(ConfigError, f"--optimizer {optimizer}"):
         _, taken = Trainer.get_optimizer_cls_and_kwargs(settings)
     options = {"adam_beta1": "betas", "adam_beta2": "betas", "adam_eps": "eps"}
     for name in (name for name in options if getattr(config, name) is not None and options[name] not in taken):
-        raise ConfigError(f"--optimizer {config.optimizer} does not take `{name}`. Remove one of them")
+        raise ConfigError(f"--optimizer {optimizer} does not take `{name}`. Remove one of them")
 
 
 def _check_correction(settings: Mapping[str, Any]) -> None:
@@ -183,14 +168,10 @@ def _defaults(parameters: int, lora_rank: int | None) -> dict[str, Any]:
         "learning_rate": rate * LORA_LR if lora_rank and parameters >= TINY else rate,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 3,
-        "adam_beta2": 0.99,
-        "weight_decay": 0.0,
         "max_grad_norm": 1.0,
         "beta": 0.0,
         "loss_type": "dapo",
         "scale_rewards": "group",
-        "temperature": 1.0,
-        "num_generations": GROUP_SIZE,
         "logging_steps": 1,
         "save_strategy": "steps",
         "save_total_limit": KEPT,
@@ -211,10 +192,10 @@ def _estimator(name: str) -> Mapping[str, Any]:
     return ESTIMATORS[name]
 
 
-def _shared(config: TrainerConfig) -> dict[str, Any]:
+def _shared(config: TrainerConfig, optimizer: str | None) -> dict[str, Any]:
     """Return the options that all trainers share, where they are set."""
     named = {
-        "optim": config.optimizer,
+        "optim": optimizer,
         "learning_rate": config.lr,
         "num_generations": config.n_samples,
         "temperature": config.temperature,
@@ -231,7 +212,7 @@ def _shared(config: TrainerConfig) -> dict[str, Any]:
 
 def _batches(config: TrainerConfig, merged: Mapping[str, Any]) -> dict[str, int | str]:
     """Work out the passes and updates of a step, and the updates of the run."""
-    rows = (config.rollout_batch_size or GROUPS) * merged["num_generations"]
+    rows = (config.rollout_batch_size or 0) * merged["num_generations"]
     passes = merged.get("steps_per_generation")
     width = merged.get("per_device_train_batch_size") or rows // (passes or (1 if rows % 2 else 2))
     passes = passes or rows // width
@@ -248,8 +229,8 @@ def _batches(config: TrainerConfig, merged: Mapping[str, Any]) -> dict[str, int 
         "per_device_train_batch_size": width,
         "steps_per_generation": passes,
         "gradient_accumulation_steps": update,
-        "max_steps": (config.num_rollout or STEPS) * updates,
-        "save_steps": (config.save_interval or SAVE_INTERVAL) * updates,
+        "max_steps": (config.num_rollout or 0) * updates,
+        "save_steps": (config.save_interval or 0) * updates,
     }
 
 

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import torch
 from accelerate.utils.memory import clear_device_cache
 from msgspec import Struct
-from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError
 from orl_rollout.logs import logger_of
 from torch import Tensor
 from transformers import Trainer
 
 from orl_trl.engine.out_of_memory import is_out_of_memory
+from orl_trl.options import TOKENS_PER_GPU
 from orl_trl.run_plan.settings import MEANS_OVER_IDS
 from orl_trl.training.several_rows import SeveralRows
 

@@ -14,10 +14,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, cont
 import transformers
 from datasets import Dataset
 from datasets.utils import disable_progress_bars
-from orl_core.config.limits import TOKENS_PER_GPU
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.edge import interrupt
-from orl_rollout.logs import logger_of, say
+from orl_rollout.logs import say
 from orl_rollout.run_folder.checkpoint import lasting_name
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import Runtime
@@ -33,17 +32,16 @@ from orl_trl.engine.engine_plan import EngineChoice, engine_of
 from orl_trl.engine.local_model import load_model
 from orl_trl.engine.lora import check_rank, lora_config
 from orl_trl.engine.open_engine import open_engine
+from orl_trl.options import TOKENS_PER_GPU, own_options
 from orl_trl.run_plan.gpu_memory import check_memory
 from orl_trl.run_plan.resume import check_start, order_of, start_of
-from orl_trl.run_plan.settings import check_settings, grpo_config, unused, updates_per_step
+from orl_trl.run_plan.settings import check_settings, grpo_config, updates_per_step
 from orl_trl.run_plan.trackers import tracking
 from orl_trl.run_plan.training_plan import plan_of
 from orl_trl.training.importance import correct_ratios
 from orl_trl.training.rollouts import Player, Rollouts
 from orl_trl.training.training_callback import Training
 from orl_trl.training.whole_checkpoints import WholeCheckpoints
-
-logger = logger_of("orl")
 
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
 OpenEngine = Callable[[Run, PreTrainedModel, EngineChoice], AbstractContextManager[BatchEngine]]
@@ -52,10 +50,8 @@ OpenEngine = Callable[[Run, PreTrainedModel, EngineChoice], AbstractContextManag
 def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine = open_engine) -> None:
     """See `orl_trl.train`. `open_player` and `open_with` open player and engine: those of the run, or a test's."""
     name = check_settings(run.config)
-    found, rank = check_start(run.config.trainer.load), run.config.trainer.lora_rank
+    found, rank = check_start(run.config.trainer.load), own_options(run.config.trainer).lora_rank
     check_rank(run.config.trainer.load, rank)
-    if note := unused(run.config.trainer):
-        logger.warning("%s", note)
     disable_progress_bars()
     opened = open_player or runtime_of
     engine_of(run, None)  # what cannot be is refused before the model is loaded

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import Options, number, value_of
 from orl_cluster.launch.command.layout import PIPELINE_PARALLEL, LaunchRequest
+from orl_cluster.launch.options import CONTEXT_PARALLEL
 
-GROUP_SIZE, GROUPS = 16, 32
 TENSOR_PARALLEL = "--tensor-model-parallel-size"
 
 
@@ -18,8 +17,8 @@ def batch_options(request: LaunchRequest) -> Options:
     """Return the options of a step. Each update trains an equal share of its rollouts, one update all of them."""
     trainer = request.trainer
     return {
-        "--rollout-batch-size": trainer.rollout_batch_size or GROUPS,
-        "--n-samples-per-prompt": trainer.n_samples or GROUP_SIZE,
+        "--rollout-batch-size": trainer.rollout_batch_size,
+        "--n-samples-per-prompt": trainer.n_samples,
         "--num-steps-per-rollout": 1,
         "--global-batch-size": batch_size(request),
     }
@@ -28,12 +27,12 @@ def batch_options(request: LaunchRequest) -> Options:
 def batch_size(request: LaunchRequest) -> int:
     """Return the number of rollouts of an update: as given, else those of a step, divided by its updates."""
 
-    def size(name: str, ours: int) -> int:
-        return number(request.value(name), name) or ours
+    def size(name: str, ours: int | None) -> int:
+        return number(request.value(name), name) or ours or 1
 
     trainer = request.trainer
-    groups = size("--rollout-batch-size", trainer.rollout_batch_size or GROUPS)
-    members = size("--n-samples-per-prompt", trainer.n_samples or GROUP_SIZE)
+    groups = size("--rollout-batch-size", trainer.rollout_batch_size)
+    members = size("--n-samples-per-prompt", trainer.n_samples)
     return size("--global-batch-size", groups * members // size("--num-steps-per-rollout", 1))
 
 

@@ -40,7 +40,7 @@ class Command(Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> list[str]:
         """The whole command line."""
-        script = "train_async.py" if self.request.trainer.asynchronous else "train.py"
+        script = "train_async.py" if self.request.cluster.asynchronous else "train.py"
         installation = self.request.installation
         return [installation.python, str(Path(installation.found.root) / script), *self.argv]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from msgspec import Struct
 from orl_core.config import TrainerConfig
-from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.tracking import Tracking
 
 from orl_cluster.estimators import OPTION, Estimator, estimator_named
 from orl_cluster.launch.argv import merge, names_in, number, option_name, value_of
 from orl_cluster.launch.machine.installation import Installation
+from orl_cluster.launch.options import CONTEXT_PARALLEL, DEFAULTS, ClusterOptions, cluster_of
 
 GPUS, TENSOR_PARALLEL = 4, 4
 CONTEXT, PER_GPU = "--rollout-max-context-len", "--max-tokens-per-gpu"
@@ -61,8 +61,13 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def trainer(self) -> TrainerConfig:
-        """The options that all trainers share."""
-        return self.run.config.trainer
+        """The options that all trainers obey, and our defaults."""
+        return self.run.config.trainer.with_defaults(DEFAULTS)
+
+    @property
+    def cluster(self) -> ClusterOptions:
+        """The options that trainers on a cluster share."""
+        return cluster_of(self.run.config.trainer)
 
     @property
     def names(self) -> list[str]:
@@ -77,7 +82,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
     @property
     def save(self) -> Path:
         """The folder for checkpoints."""
-        return Path(self.value("--save") or self.trainer.save or self.run.folder / "checkpoint").absolute()
+        return Path(self.value("--save") or self.cluster.save or self.run.folder / CHECKPOINT).absolute()
 
     @property
     def loads_own(self) -> bool:
@@ -92,7 +97,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         Raises:
             ConfigError: orl does not know it.
         """
-        return estimator_named(self.value(OPTION) or self.trainer.advantage_estimator or "grpo")
+        return estimator_named(self.value(OPTION) or self.trainer.advantage_estimator or "")
 
     def value(self, name: str) -> str | None:
         """Return the user's own value of the trainer's option `name`: after `--`, else in the file; "" for a switch.
@@ -102,7 +107,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         return value_of(merge({}, self.trainer.own_flags, self.run.extra), name)
 
 
-def layout_of(config: TrainerConfig, found: int, *, trains_in_parallel: bool = True, other_splits: int = 1) -> Layout:
+def layout_of(config: ClusterOptions, found: int, *, trains_in_parallel: bool = True, other_splits: int = 1) -> Layout:
     """Return the layout that the options ask for, on a machine where `found` GPUs were found (0: not known).
 
     `trains_in_parallel` tells whether `--tp` splits the model in training too, and not in the engines alone.

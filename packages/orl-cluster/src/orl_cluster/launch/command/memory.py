@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, structs
-from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.gpus import Gpu
 from orl_rollout.memory.estimate import (
@@ -28,6 +27,7 @@ from orl_rollout.memory.model import ModelShape, config_of, shape_of
 from orl_cluster.estimators import OPTION, estimator_named
 from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, PIPELINE_PARALLEL, Layout
+from orl_cluster.launch.options import CONTEXT_PARALLEL
 
 STATIC_SHARE = "--sglang-mem-fraction-static"
 TENSOR, ENGINE = "--tensor-model-parallel-size", "--rollout-num-gpus-per-engine"

@@ -13,6 +13,7 @@ from orl_rollout.edge import children
 
 from orl_cluster.launch.command.trainer_defaults import MODEL
 from orl_cluster.launch.machine.installation import Installation
+from orl_cluster.launch.options import cluster_of
 
 SHAPE_SECONDS = 120.0  # it may import the trainer's package
 
@@ -49,7 +50,7 @@ def _model_script(installation: Installation, trainer: TrainerConfig, suffix: st
     folder = Path(installation.found.root, "scripts", "models")
     known = sorted(script.stem for script in folder.glob(f"*{suffix}"))
     model = Path(trainer.model or MODEL).name.lower()
-    named = trainer.model_args or next((script for script in known if script.lower() == model), "")
+    named = cluster_of(trainer).model_args or next((script for script in known if script.lower() == model), "")
     if not named:
         raise ConfigError(
             f"--model-args: name the script with the shape of {trainer.model}: a path, or one of {', '.join(known)}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orl_core.config import RunConfig
-from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_core.errors import ConfigError
 
 from orl_cluster.launch.argv import number, value_of
 from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, LaunchRequest
 from orl_cluster.launch.command.trainer_defaults import CUSTOM_REWARD, GENERATE, PARTIAL
 from orl_cluster.launch.machine.probe import TRACKERS
+from orl_cluster.launch.options import CONTEXT_PARALLEL
 
 TEACHER = "--opd-type"
 SERVED_TEACHER = (

@@ -1,6 +1,6 @@
 """From the configuration to the options that all trainers of a cluster have. No process is asked.
 
-The defaults are those of the cookbook's scripts. The module must not know a trainer: the adapter adds the shape of its
+`options` has the defaults. The module must not know a trainer: the adapter adds the shape of its
 models and its training backend. Every other option passes through by its own name (`trainer.flags`, or after `--`) and
 replaces the value given here.
 """
@@ -10,23 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from orl_core.config.limits import CLUSTER_CONTEXT, CONTEXT_PARALLEL, TOKENS_PER_GPU
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import refuse_in_words
 from orl_rollout.run_folder.checkpoint import trained_number
 
 from orl_cluster.estimators import OPTION
-from orl_cluster.launch.argv import Options, number, option_name, without
+from orl_cluster.launch.argv import Options, option_name, without
 from orl_cluster.launch.command.batch import TENSOR_PARALLEL, batch_options, check_batch
 from orl_cluster.launch.command.engine_weights import with_check
 from orl_cluster.launch.command.eval_sets import eval_options
-from orl_cluster.launch.command.layout import CONTEXT, PER_GPU, PIPELINE_PARALLEL, LaunchRequest
+from orl_cluster.launch.command.layout import PER_GPU, PIPELINE_PARALLEL, LaunchRequest
 from orl_cluster.launch.machine.probe import CUSTOM_CONFIG
+from orl_cluster.launch.options import CONTEXT_PARALLEL
 
 MODEL = "Qwen/Qwen3-30B-A3B"
-STEPS = 3000
-LEARNING_RATE, TEMPERATURE, SAVE_INTERVAL = 1e-5, 1.0, 10
 CUSTOM_REWARD, GENERATE = "--custom-rm-path", "--custom-generate-function-path"
 
 # Options that orl must own, and what sets them. It counts the GPUs: for those that are not there Ray waits for ever.
@@ -84,11 +82,10 @@ def refuse_by_name(names: Sequence[str], refused: Mapping[str, str] = REFUSED, *
             raise ConfigError(f"{name}: {refused[name]}")
 
 
-def options(request: LaunchRequest, reference: str | None, training: Options, *, parallel: bool) -> Options:
+def options(request: LaunchRequest, reference: str | None, training: Options) -> Options:
     """Return the options of a run. `training` are those of the training backend.
 
-    `reference` is the checkpoint that the run begins with. `parallel` tells whether the training backend can split a
-    sequence over GPUs.
+    `reference` is the checkpoint that the run begins with.
     """
     layout = request.layout
     return {
@@ -101,7 +98,7 @@ def options(request: LaunchRequest, reference: str | None, training: Options, *,
         "--colocate": layout.colocate,
         **_checkpoints(request, absolute(reference or request.trainer.model or MODEL)),
         **_data(request),
-        **_rollouts(request, parallel=parallel),
+        **_rollouts(request),
         **_learning(request),
         **training,
         **_tracking(request),
@@ -122,7 +119,7 @@ def _checkpoints(request: LaunchRequest, reference: str) -> Options:
         "--ref-load": reference,
         "--load": reference if goes_on else own,
         "--save": save,
-        "--save-interval": trainer.save_interval or SAVE_INTERVAL,
+        "--save-interval": trainer.save_interval,
     }
 
 
@@ -155,25 +152,24 @@ def _data(request: LaunchRequest) -> Options:
     return {
         **options,
         "--eval-prompt-data": eval_options(run),
-        "--eval-interval": evaluation.interval or request.trainer.num_rollout or STEPS,
+        "--eval-interval": evaluation.interval or request.trainer.num_rollout,
         "--n-samples-per-eval-prompt": evaluation.samples,
         "--eval-temperature": evaluation.temperature,
         "--eval-top-p": evaluation.top_p,
     }
 
 
-def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
+def _rollouts(request: LaunchRequest) -> Options:
     trainer = request.trainer
     epochs = request.value("--num-epoch")
-    if epochs and (trainer.num_rollout or request.value("--num-rollout")):
+    if epochs and (request.run.config.trainer.num_rollout or request.value("--num-rollout")):
         raise ConfigError(f"--num-epoch {epochs}: with --num-rollout, trainers ignore it. Remove one of them")
-    sharing = number(request.value(CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1 if parallel else 1  # GPUs of a sequence
     return {
-        "--num-rollout": None if epochs else trainer.num_rollout or STEPS,
+        "--num-rollout": None if epochs else trainer.num_rollout,
         **batch_options(request),
         "--rollout-max-response-len": request.run.config.rollout.turn_tokens,
-        CONTEXT: request.run.config.rollout.context_tokens or CLUSTER_CONTEXT * sharing,
-        "--rollout-temperature": trainer.temperature or TEMPERATURE,
+        "--rollout-max-context-len": request.run.config.rollout.context_tokens,
+        "--rollout-temperature": trainer.temperature,
         "--rollout-seed": trainer.seed,
         "--sglang-mem-fraction-static": 0.7,
     }
@@ -182,18 +178,18 @@ def _rollouts(request: LaunchRequest, *, parallel: bool) -> Options:
 def _learning(request: LaunchRequest) -> Options:
     """Return estimator and optimizer. The importance of old samples is corrected where rollouts can be off-policy."""
     trainer, estimator = request.trainer, request.estimator
-    old = trainer.asynchronous or request.value(PARTIAL) is not None
+    old = request.cluster.asynchronous or request.value(PARTIAL) is not None
     return {
         OPTION: estimator.name,
         "--eps-clip": 0.2,
         "--normalize-advantages": estimator.whiten,
         "--use-tis": old and request.value("--use-rollout-logprobs") is None,  # the other correction, not with it
         "--optimizer": "adam",
-        "--lr": trainer.lr or LEARNING_RATE,
-        "--lr-decay-style": trainer.lr_decay_style or "constant",
-        "--weight-decay": trainer.weight_decay or 0.0,
-        "--adam-beta1": 0.9 if trainer.adam_beta1 is None else trainer.adam_beta1,
-        "--adam-beta2": 0.999 if trainer.adam_beta2 is None else trainer.adam_beta2,
+        "--lr": trainer.lr,
+        "--lr-decay-style": trainer.lr_decay_style,
+        "--weight-decay": trainer.weight_decay,
+        "--adam-beta1": trainer.adam_beta1,
+        "--adam-beta2": trainer.adam_beta2,
         "--adam-eps": trainer.adam_eps or "1e-8",
         "--seed": trainer.seed + 1,  # Megatron takes no 0
     }
@@ -203,7 +199,7 @@ def packing(request: LaunchRequest) -> Options:
     """Return the options that pack sequences into micro-batches by their length; none if the user gives their size."""
     if request.value("--micro-batch-size"):  # trainers ignore it where they pack
         return {}
-    return {"--use-dynamic-batch-size": True, PER_GPU: request.trainer.max_tokens_per_gpu or TOKENS_PER_GPU}
+    return {"--use-dynamic-batch-size": True, PER_GPU: request.trainer.max_tokens_per_gpu}
 
 
 def megatron(request: LaunchRequest) -> Options:

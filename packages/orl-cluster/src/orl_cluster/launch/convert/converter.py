@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 from orl_core.credentials import refuse_on_command_line
 from orl_core.errors import ConfigError, OrlError, boundary
-from orl_rollout.logs import logger_of
+from orl_rollout.logs import logger_of, say
 from orl_rollout.run_folder.checkpoint import Checkpoint, checkpoint_in, weights_in, write_note
 from orl_rollout.run_folder.contract import Conversion, Plan
 
@@ -92,23 +92,17 @@ class ClusterConverter(Struct, frozen=True, kw_only=True):
             _run(command, output)
             write_note(output, _noted(conversion, self.name, output))
             undo.pop_all()
+        if command.tool.makes == "megatron":
+            say(f"to train from it: --megatron-ckpt {output}")
 
     def _checked(self, conversion: Conversion) -> Command:
         if conversion.output.exists():
             raise ConfigError(f"{conversion.output} exists already. Remove it, or choose another --output")
         check_words(conversion.extra)
         refuse_on_command_line(conversion.extra)
-        self._refuse_other_paths(conversion)
         installation = find_installation(self.name, conversion.trainer, conversion.python)
         tool = self.tool_of(installation, conversion)
         return _judged(Command(tool=tool, installation=installation, conversion=conversion))
-
-    def _refuse_other_paths(self, conversion: Conversion) -> None:
-        """Refuse the checkout of another trainer."""
-        own = (f"{self.name}_path", "megatron_path")
-        for option in conversion.trainer.cluster_options:
-            if option.endswith("_path") and option not in own:
-                raise ConfigError(f"--{option.replace('_', '-')}: {self.name} converts. Leave it out")
 
 
 def _judged(command: Command) -> Command:

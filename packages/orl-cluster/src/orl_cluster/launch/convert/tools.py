@@ -15,6 +15,7 @@ from orl_rollout.run_folder.config_file import read_object
 from orl_rollout.run_folder.contract import Conversion
 
 from orl_cluster.launch.argv import Options, merge, names_in
+from orl_cluster.launch.options import cluster_of
 
 OWNED = {
     "--hf-checkpoint": "the folder to convert",
@@ -54,7 +55,7 @@ def to_megatron(conversion: Conversion, shape: list[str]) -> Tool:
         argv=(*shape, *_assembled(conversion, ours)),
         makes="megatron",
         parser="get_args",
-        gpus=conversion.trainer.num_gpus or 1,
+        gpus=cluster_of(conversion.trainer).num_gpus or 1,
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     )
 
@@ -103,8 +104,8 @@ def _origin(conversion: Conversion) -> Path:
     Raises:
         ConfigError: none is known, or it is no such folder.
     """
-    trainer = conversion.trainer
-    for option, given in (("--num-gpus", trainer.num_gpus), ("--model-args", trainer.model_args)):
+    trainer, options = conversion.trainer, cluster_of(conversion.trainer)
+    for option, given in (("--num-gpus", options.num_gpus), ("--model-args", options.model_args)):
         if given:
             raise ConfigError(f"{option} {given}: only a conversion to Megatron uses it. Leave it out")
     named = trainer.model or conversion.checkpoint.model

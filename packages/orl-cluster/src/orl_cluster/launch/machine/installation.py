@@ -18,6 +18,7 @@ from orl_core.errors import ConfigError
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.probe import Findings
 from orl_cluster.launch.machine.ray_cluster import environment_for, ray_address
+from orl_cluster.launch.options import CheckoutOptions, ClusterOptions, cluster_of
 
 VARIABLE, VISIBLE = "ORL_TRAINER_PYTHON", "CUDA_VISIBLE_DEVICES"
 UNUSED = 0.9  # of a GPU's memory: with as much free, nothing but a driver or a desktop uses it
@@ -47,7 +48,7 @@ def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> 
     named = python or os.environ.get(VARIABLE) or (sys.executable if find_spec(name) else None)
     if not named:
         missing = f"no Python that has {name} is named: give --python, or set {VARIABLE}"
-        findings = Findings(root=getattr(trainer, f"{name}_path") or name)
+        findings = Findings(root=trainer.section(name, CheckoutOptions).path or name)
         return Installation(trainer=name, python="python3", found=findings, environment=path, missing=missing)
     whole = str(Path(shutil.which(named) or named).absolute())
     found = probe.ask(name, whole, [], environment_for(whole, path))
@@ -61,9 +62,9 @@ def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> 
 
 def _search_path(package: str, trainer: TrainerConfig) -> dict[str, str]:
     """Return PYTHONPATH with the checkouts of `package` and Megatron-LM that are named in front; else nothing."""
-    named = (f"--{package}-path", getattr(trainer, f"{package}_path"), "train.py")
+    named = (f"--{package}-path", trainer.section(package, CheckoutOptions).path, "train.py")
     folders: list[str] = []
-    for option, given, held in (named, ("--megatron-path", trainer.megatron_path, "megatron")):
+    for option, given, held in (named, ("--megatron-path", cluster_of(trainer).megatron_path, "megatron")):
         if given is None:
             continue
         folder = Path(given).expanduser().absolute()
@@ -74,14 +75,14 @@ def _search_path(package: str, trainer: TrainerConfig) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([*folders, *inherited])} if folders else {}
 
 
-def without_busy_gpus(installation: Installation, trainer: TrainerConfig) -> Installation:
+def without_busy_gpus(installation: Installation, options: ClusterOptions) -> Installation:
     """Return `installation` without the GPUs that other processes use, unless the user names a number or all are used.
 
     The GPUs of a cluster that runs already, and of several nodes, are not those of this machine.
     """
     gpus = installation.found.gpu_memory
     unused = [index for index, gpu in enumerate(gpus) if gpu.free is not None and gpu.free >= UNUSED * gpu.total]
-    if trainer.num_gpus or (trainer.actor_nodes or 1) > 1 or len(unused) in (0, len(gpus)) or ray_address(os.environ):
+    if options.num_gpus or (options.actor_nodes or 1) > 1 or len(unused) in (0, len(gpus)) or ray_address(os.environ):
         return installation
     given = os.environ.get(VISIBLE, "").split(",")
     names = [given[index] if given[0] else str(index) for index in unused]

@@ -16,7 +16,7 @@ from orl_rollout.edge import interrupt
 from orl_rollout.logs import logger_of, shown
 from orl_rollout.run_folder import metrics_log, recoveries, turn_count
 from orl_rollout.run_folder.checkpoint import note_saved
-from orl_rollout.run_folder.contract import Run
+from orl_rollout.run_folder.contract import CHECKPOINT, Run
 from orl_rollout.run_folder.recoveries import Recovery
 from orl_rollout.run_folder.summary import BROKE_OFF, Summary, SummaryFile
 
@@ -25,6 +25,7 @@ from orl_cluster.launch.command.command import Command, custom_config, environme
 from orl_cluster.launch.command.critic import critic_folder
 from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.eval_sets import write_eval_sets
+from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.machine.ray_cluster import ray_cluster
 from orl_cluster.launch.run import process, recovery
 from orl_cluster.launch.run.process import Failure
@@ -51,6 +52,7 @@ def run_to_end(command: Command, remake: Remake) -> None:
     for note in command.notes:
         logger.warning("%s", note)
     attempts = _Attempts(command, remake)
+    _link_saved(command.request)
     ending: dict[str, Any] = {"error": BROKE_OFF}
     summary = SummaryFile(command.request.run.folder, lambda: _summary_of(attempts.command))
     try:
@@ -68,6 +70,14 @@ def run_to_end(command: Command, remake: Remake) -> None:
         summary.end(ending)
         turn_count.clear(command.request.run.folder)
         _write_notes(command)
+
+
+def _link_saved(request: LaunchRequest) -> None:
+    """Let `checkpoint` in the run's folder lead to the checkpoints that the run saves elsewhere."""
+    link = request.run.folder / CHECKPOINT
+    if link.absolute() != request.save and not link.exists():
+        with boundary(OrlError, f"linking {link} to {request.save}"):
+            link.symlink_to(request.save)
 
 
 def _write_notes(command: Command) -> None:
@@ -98,7 +108,7 @@ class _Attempts:
         """
         code, why = failure
         request = self._first.request
-        allowed = request.trainer.memory_retries
+        allowed = request.cluster.memory_retries
         allowed = recovery.RETRIES if allowed is None else allowed
         change = None
         if why.lacks_gpu_memory and len(self._changes) < allowed:

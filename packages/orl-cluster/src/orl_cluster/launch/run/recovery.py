@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
-from orl_core.config.limits import CONTEXT_PARALLEL
 from orl_rollout.run_folder.checkpoint import CHECKPOINT_TRACKER, trained_number
 from orl_rollout.run_folder.contract import Run
 
 from orl_cluster.launch.argv import names_in, option_name, split_options, value_of, without
 from orl_cluster.launch.command.layout import CONTEXT, PER_GPU
+from orl_cluster.launch.options import CONTEXT_PARALLEL
 
 RETRIES = 3
 ENGINES = "--sglang-mem-fraction-static"

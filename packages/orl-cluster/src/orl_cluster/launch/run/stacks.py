@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from orl_rollout.logs import shown
 from orl_rollout.edge import children
+from orl_rollout.logs import shown
 
 PROCESS_SECONDS, ALL_SECONDS = 10.0, 60.0  # for the stacks of one process, and of all
 SCRUB = "orl_rollout.run_folder.scrub"  # our own, which copies the log

@@ -1,4 +1,4 @@
-"""Ends a trainer that hangs: nothing moves for `trainer.stall_timeout` seconds, and no error comes.
+"""Ends a trainer that hangs: nothing moves for `trainer.cluster.stall_timeout` seconds, and no error comes.
 
 Progress is a step, an answered turn, or a checkpoint whose size changes. A line in the log is progress before the first
 step alone: engines and Ray print for ever, and a trainer that loads a model has nothing else to show.
@@ -86,7 +86,8 @@ class StallWatch:
         return (
             f"{self._trainer} hangs: no step, no answered turn and no growing checkpoint in {self._seconds:g} s. "
             f"Last step: {self._step or 'none'}. Open rollouts: {turns.open}{names}. "
-            f"{write_stacks(self._files.folder / STACKS)}. If its steps take longer, raise `trainer.stall_timeout`"
+            f"{write_stacks(self._files.folder / STACKS)}. If its steps take longer, raise "
+            "`trainer.cluster.stall_timeout`"
         )
 
 

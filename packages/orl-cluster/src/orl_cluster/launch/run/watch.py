@@ -23,11 +23,11 @@ class Watch:
         self._drift = LogprobDrift(request.trainer.max_logprob_difference)
         saved = (request.save, critic_folder(str(request.save)))
         files = Files(folder=request.run.folder, log=log, saved=saved)
-        self._stall = StallWatch(request.installation.trainer, files, request.trainer.stall_timeout, time.monotonic())
+        self._stall = StallWatch(request.installation.trainer, files, request.cluster.stall_timeout, time.monotonic())
 
     def judge(self, numbers: dict[str, float]) -> None:
         """Take the numbers of a step."""
-        asynchronous = self._command.request.trainer.asynchronous
+        asynchronous = self._command.request.cluster.asynchronous
         if DIFFERENCE in numbers and samples_fresh(self._command.argv, asynchronous=asynchronous):
             self._drift.add(numbers[DIFFERENCE])
 

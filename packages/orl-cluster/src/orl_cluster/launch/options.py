@@ -1,0 +1,115 @@
+"""Options of the trainers on a cluster: the section `cluster` that they share, and one for the checkout of each.
+
+Importing it is fast. The defaults are those of the cookbook's scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+from orl_core.config import RunConfig, TrainerConfig
+from orl_core.config.checked import Checked
+from orl_core.errors import ConfigError
+from orl_core.limits import NonNegative, Positive, Seconds
+
+from orl_cluster.context import with_context
+from orl_cluster.launch.argv import merge, number, value_of
+
+CLUSTER, CONTEXT_PARALLEL = "cluster", "--context-parallel-size"
+STALL_MARGIN = 300.0  # seconds in which a healthy trainer neither plays nor waits for a server
+DEFAULTS: Mapping[str, Any] = {
+    "lr": 1e-5,
+    "lr_decay_style": "constant",
+    "weight_decay": 0.0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "advantage_estimator": "grpo",
+    "n_samples": 16,
+    "rollout_batch_size": 32,
+    "num_rollout": 3000,
+    "temperature": 1.0,
+    "max_tokens_per_gpu": 8192,
+    "save_interval": 10,
+}
+
+
+class ClusterOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Set the options that trainers on a cluster share; null leaves the choice to the trainer."""
+
+    asynchronous: Annotated[
+        bool, Meta(description="Generate the next batch while training on this one, on separate GPUs.")
+    ] = field(default=False, name="async")
+    num_gpus: Annotated[
+        Positive | None, Meta(description="GPUs of each node (default: all that are found; for a conversion, one).")
+    ] = None
+    actor_gpus: Annotated[Positive | None, Meta(description="Training GPUs of a node (default: all, shared).")] = None
+    rollout_gpus: Annotated[Positive | None, Meta(description="GPUs of the engines (default: all, shared).")] = None
+    actor_nodes: Annotated[Positive | None, Meta(description="Nodes that train (default: 1).")] = None
+    tp: Annotated[Positive | None, Meta(description="Tensor-parallel size.")] = None
+    train_backend: Annotated[
+        Literal["megatron", "fsdp"] | None, Meta(description="Training backend, if the trainer has a choice.")
+    ] = None
+    save: Annotated[
+        str | None,
+        Meta(description="Folder for checkpoints, and to resume from (default: in the run's own folder)."),
+    ] = None
+    megatron_ckpt: Annotated[str | None, Meta(description="The model, converted for Megatron.")] = None
+    model_args: Annotated[str | None, Meta(description="The trainer's file with the shape of the model.")] = None
+    memory_retries: Annotated[
+        NonNegative | None,
+        Meta(
+            description="Most restarts of a run whose GPU memory ran out (default: 3). Each lowers one of: tokens of a "
+            "GPU, context, the engines' share."
+        ),
+    ] = None
+    stall_timeout: Annotated[
+        Seconds,
+        Meta(description="Seconds without a step, an answered turn or a growing checkpoint that end the run."),
+    ] = 3600.0
+    megatron_path: Annotated[str | None, Meta(description="Checkout of Megatron-LM (default: the installed one).")] = (
+        None
+    )
+
+
+class CheckoutOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Name the checkout of this trainer."""
+
+    path: Annotated[
+        str | None,
+        Meta(description="Checkout of the trainer (default: the installed one).", extra={"option": "{section}-path"}),
+    ] = None
+
+
+def sections_of(trainer: str) -> dict[str, type[Struct]]:
+    """Return the sections of `trainer`, by name."""
+    return {CLUSTER: ClusterOptions, trainer: CheckoutOptions}
+
+
+def conversion_options(trainer: str) -> tuple[str, ...]:
+    """Return the options that a conversion with the tools of `trainer` has."""
+    return (f"{CLUSTER}.num_gpus", f"{CLUSTER}.model_args", f"{trainer}.path", f"{CLUSTER}.megatron_path")
+
+
+def cluster_of(trainer: TrainerConfig) -> ClusterOptions:
+    """Return the options that trainers on a cluster share."""
+    return trainer.section(CLUSTER, ClusterOptions)
+
+
+def resolve(name: str, config: RunConfig, extra: Sequence[str]) -> RunConfig:
+    """Return `config` with the limit of the context of the trainer `name`. `extra` are the words after `--`.
+
+    Raises:
+        ConfigError: a section is wrong, or `stall_timeout` would end a healthy run.
+    """
+    config.trainer.section(name, CheckoutOptions)
+    timeout = cluster_of(config.trainer).stall_timeout
+    least = config.rollout.rollout_timeout + config.rollout.patience + STALL_MARGIN
+    if timeout < least:
+        raise ConfigError(
+            f"`trainer.cluster.stall_timeout` is {timeout:g}, below `rollout_timeout` + `patience` + {STALL_MARGIN:g}: "
+            f"it would end a healthy run. Set it to {least:g} or more"
+        )
+    given = merge({}, config.trainer.own_flags, extra)
+    return with_context(config, number(value_of(given, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)
