@@ -24,7 +24,7 @@ def test_every_module_is_named_in_the_table():
     package = README.parent / "src" / "orl_rollout"
     modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     table = README.read_text("utf-8").partition("\n\n##")[0]
-    internal = {"__init__", "bounded_files", "functions", "http", "logs", "secrets", "signals"}
+    internal = {"__init__", "edge", "functions", "logs"}
     assert modules - internal == {name for name in modules if f"`{name}`" in table}
 
 

@@ -197,7 +197,7 @@ class Recorder:
             await episode.finish()
         environment = self._config.environments[self._name]
         outcome = await asyncio.get_running_loop().run_in_executor(
-            self._scorer, outcome_of, episode.trajectory(), environment, self._reward
+            self._scorer, outcome_of, episode.trajectory(), environment, self._reward, self._scrubber
         )
         try:
             if episode.asked:
