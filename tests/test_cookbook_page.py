@@ -91,13 +91,13 @@ def test_every_option_of_ray_is_listed() -> None:
 
 
 @pytest.mark.parametrize(("section", "command"), [(RUN, "train"), (PREPARE, "prepare")])
-def test_options_of_orl_exist(section: str, command: str) -> None:
+def test_options_of_orl_exist(section: str, command: str) -> None:  # shows A10 A11 D14
     named = [name for row in SECTIONS[section] for name in quoted(row["orl"])]
     assert len(named) == len(SECTIONS[section])
     assert {*named} <= options_of(command)
 
 
-def test_options_of_trainers_are_those_of_our_command_lines() -> None:
+def test_options_of_trainers_are_those_of_our_command_lines() -> None:  # shows B29
     for row in SECTIONS[TRAIN_PY]:
         for name in quoted(row["orl"]):
             assert any(f" {name} " in text.replace("\n", " ") for text in GOLDEN.values()), name
@@ -108,7 +108,7 @@ def test_keys_of_orl_exist() -> None:
     assert {*THEIRS[KEYS]} <= FIELDS.keys()
 
 
-def test_variables_of_orl_are_read() -> None:
+def test_variables_of_orl_are_read() -> None:  # shows E2
     sources = [path for place in ("packages", "apps", "configs") for path in (ROOT / place).rglob("*.[py][ya]*")]
     text = "\n".join(path.read_text("utf-8") for path in sources if path.is_file() and path.suffix in (".py", ".yaml"))
     for row in SECTIONS[VARIABLES]:

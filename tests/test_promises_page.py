@@ -1,4 +1,4 @@
-"""docs/promises.md: each row names tests, commands and pages that exist, and refusals in the program's own words."""
+"""docs/promises.md: it is current, each row is shown by something that exists, and refusals are the program's words."""
 
 from __future__ import annotations
 
@@ -6,26 +6,15 @@ import ast
 import re
 from functools import cache
 
-import pytest
 from orl_launcher.main import COMMANDS
 
-from tests.kit.markdown import ROOT, quoted, rows_of
+from tests.kit.markdown import ROOT, quoted
+from tests.promises import Promise, load_promises, page, shown_by, tags_of
 
 PAGE = ROOT / "docs" / "promises.md"
-COUNTS = {"A": 44, "B": 29, "C": 7, "D": 17, "E": 17, "F": 21, "G": 25}
-ROWS = [row for section in rows_of(PAGE).values() for row in section if "#" in row]
-TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)(?:\[(\w+)\])?")
+ROWS = load_promises().rows
 LINK, WORDS = re.compile(r"\]\(([\w./-]+)\)"), re.compile(r'"([^"]+)"')
 RECIPES = re.findall(r"^([a-z-]+)[ :]", (ROOT / "justfile").read_text("utf-8"), re.M)
-
-
-@cache
-def names_in(file: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the functions and the texts of a test file."""
-    nodes = [*ast.walk(ast.parse((ROOT / file).read_text("utf-8")))]
-    functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return frozenset(functions), frozenset(texts)
 
 
 @cache
@@ -40,51 +29,49 @@ def texts_of_the_program() -> tuple[str, ...]:
     return tuple(found)
 
 
-def is_there(test: str) -> bool:
-    """Tell whether the test with the id `test` exists."""
-    match = TEST.fullmatch(test)
-    if not match or not (ROOT / match[1]).is_file():
-        return False
-    functions, texts = names_in(match[1])
-    return match[2] in functions and (match[3] is None or match[3] in texts)
-
-
 def is_said(words: str) -> bool:
     """Tell whether the program says `words`, in which `...` stands for values."""
     return all(any(part in text for text in texts_of_the_program()) for part in words.split("..."))
 
 
-def shows(row: dict[str, str]) -> list[str]:
-    """Return the tests, commands and pages of a row."""
-    commands = [text for text in quoted(row["shown by"]) if text.startswith(("just ", "tests/"))]
-    return [*commands, *LINK.findall(row["shown by"])]
-
-
-def test_all_rows_are_there() -> None:
-    assert [row["#"] for row in ROWS] == [f"{part}{n}" for part, most in COUNTS.items() for n in range(1, most + 1)]
+def commands_and_pages(row: Promise) -> list[str]:
+    """Return the commands of `just` and the pages of a row."""
+    return [text for text in quoted(row.also) if text.startswith("just ")] + LINK.findall(row.also)
 
 
 def exists(shown: str) -> bool:
-    """Tell whether a test, command or page of a row exists."""
-    if shown.startswith("tests/"):
-        return is_there(shown)
+    """Tell whether a command or page exists."""
     return shown.split()[1] in RECIPES if shown.startswith("just ") else (PAGE.parent / shown).exists()
 
 
+def test_page_is_current() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run `just docs-config`"
+
+
+def test_tags_name_rows() -> None:
+    assert shown_by().keys() <= ROWS.keys()
+
+
+def test_tags_are_read_at_the_end_and_above() -> None:
+    source = (
+        "def test_one() -> None:  # shows A1 B2\n    pass\n# shows C3\nasync def test_two(): ...\ndef test_3(): ...\n"
+    )
+    assert [*tags_of(source)] == [("test_one", ["A1", "B2"]), ("test_two", ["C3"])]
+
+
 def test_verdict_has_what_it_needs() -> None:
-    for row in ROWS:
-        verdict, said = row["verdict"].strip("`"), row["shown by"]
-        assert verdict in ("works", "refused", "open"), row
-        assert shows(row) or (verdict == "open" and said), row
-        assert verdict != "refused" or WORDS.search(said), row
+    shown = shown_by()
+    for number, row in ROWS.items():
+        assert number in shown or commands_and_pages(row) or (row.verdict == "open" and row.also), number
+        assert row.verdict != "refused" or WORDS.search(row.also), number
 
 
 def test_what_shows_a_promise_exists() -> None:
-    assert [(row["#"], shown) for row in ROWS for shown in shows(row) if not exists(shown)] == []
+    assert [(number, one) for number, row in ROWS.items() for one in commands_and_pages(row) if not exists(one)] == []
 
 
 def test_words_in_quotation_marks_are_the_programs() -> None:
-    said = [(row["#"], words) for row in ROWS for words in WORDS.findall(row["shown by"])]
+    said = [(number, words) for number, row in ROWS.items() for words in WORDS.findall(row.also)]
     assert len(said) > 10
     assert [(number, words) for number, words in said if not is_said(words)] == []
 
@@ -93,14 +80,6 @@ def test_commands_of_orl_exist() -> None:
     for text in quoted(PAGE.read_text("utf-8")):
         if text.startswith("orl "):
             assert text.split()[1] in COMMANDS
-
-
-@pytest.mark.parametrize(
-    "test",
-    ["tests/core/test_reward.py::test_clampz", "tests/core/test_rewards.py::test_clamps", "tests/core/test_reward.py"],
-)
-def test_negative_control_a_test_that_is_gone_is_found(test: str) -> None:
-    assert not is_there(test)
 
 
 def test_negative_control_words_of_nobody_are_found() -> None:

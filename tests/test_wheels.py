@@ -65,7 +65,7 @@ def test_wheel_imports_alone_and_is_typed(package: str, wheels: Path, tmp_path: 
     assert found["modules"] == len([*sources.rglob("*.py")]) - 1  # without the package itself
 
 
-def test_core_brings_two_packages_and_loads_light(wheels: Path, tmp_path: Path) -> None:
+def test_core_brings_two_packages_and_loads_light(wheels: Path, tmp_path: Path) -> None:  # shows A33
     python = installed("orl-core", wheels, tmp_path)
     listed = json.loads(output("uv", "pip", "list", "-q", "--format", "json", "--python", python))
     assert {one["name"].lower() for one in listed} == {"orl-core", "msgspec", "pyyaml"}

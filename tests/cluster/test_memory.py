@@ -62,7 +62,7 @@ def test_sizes_that_are_known_to_fit_or_not(
     assert not [*found.problems, *found.notes] if fits else any("training" in told for told in found.problems)
 
 
-def test_every_change_that_is_proposed_fits(model: Path):
+def test_every_change_that_is_proposed_fits(model: Path):  # shows A16 G17 G19
     """Each is put into the command line as it is written, and the estimate is made again."""
     argv = (*MEGATRON, *parallel(1), "--train-backend", "megatron")
     (told,) = estimated(model, "8B", argv, layout(2), H100, H100).problems
@@ -90,7 +90,7 @@ def test_context_longer_than_a_micro_batch_is_counted(model: Path):
     assert "--optimizer-cpu-offload" in told
 
 
-def test_memory_in_use_is_a_note(model: Path):
+def test_memory_in_use_is_a_note(model: Path):  # shows G6
     found = estimated(model, "0.6B", MEGATRON, layout(1), Gpu(total=80 * GIB, free=12 * GIB))
     assert found.problems == ()
     assert [note.split()[0] for note in found.notes] == ["training"]

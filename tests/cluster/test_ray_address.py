@@ -10,6 +10,6 @@ from orl_cluster.launch.machine.ray_cluster import ray_address
     ("given", "found"),
     [("local", ""), ("10.0.0.7:6379", "10.0.0.7:6379"), ("http://head.example:8265", "head.example:6379")],
 )
-def test_named_cluster_is_joined(given: str, found: str) -> None:
+def test_named_cluster_is_joined(given: str, found: str) -> None:  # shows B28
     assert ray_address({"RAY_ADDRESS": given}) == found
     assert ray_address({}) == ""

@@ -15,6 +15,7 @@ def written(path: Path, turns: int) -> str:
     return str(path)
 
 
+# shows D13
 def test_variables_name_the_file_ours_before_the_cookbooks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("ORL_CONFIG", "TRAIN_CONFIG"):
         monkeypatch.delenv(name, raising=False)

@@ -27,7 +27,7 @@ def trains_reasoning(tmp_path: Path, text: str, *overrides: str) -> bool:
     return config.rollout.train_on.reasoning
 
 
-def test_thinking_of_a_cookbook_file_masks_reasoning(tmp_path: Path) -> None:
+def test_thinking_of_a_cookbook_file_masks_reasoning(tmp_path: Path) -> None:  # shows A6 D9
     assert not trains_reasoning(tmp_path, FILE)
     assert not trains_reasoning(tmp_path, "environments: {Org/Env: {}}\nthinking: true")
     assert trains_reasoning(tmp_path, FILE, "rollout.train_on.reasoning=true")

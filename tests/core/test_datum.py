@@ -52,7 +52,7 @@ def test_answers_without_ids_have_no_weight_version():
         (("text", "reasoning"), "00011"),
     ],
 )
-def test_parts_that_are_switched_off_do_not_train(off: tuple[str, ...], expected: str):
+def test_parts_that_are_switched_off_do_not_train(off: tuple[str, ...], expected: str):  # shows A36
     assert mask(TrainOn(**dict.fromkeys(off, False)), turn()) == expected
 
 

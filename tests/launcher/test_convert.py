@@ -63,7 +63,7 @@ def model_of(name: Path | str) -> str | None:
     return with_model(load_config(LOCAL, [f"trainer.model={name}"])).trainer.model
 
 
-def test_run_names_its_hugging_face_checkpoint() -> None:
+def test_run_names_its_hugging_face_checkpoint() -> None:  # shows G24
     folder = run_folder("trl")
     assert model_of(hugging_face(folder / "checkpoint")) == str(folder / "checkpoint")
     assert model_of(folder) == str(folder / "checkpoint")

@@ -101,6 +101,7 @@ def first(_ids: list[int], _params: dict[str, Any]) -> list[int]:
     return [7]
 
 
+# shows A42
 def test_where_all_is_well_the_page_says_so_and_exits_with_0(doctor: Doctor, gallery: Served, model: str) -> None:
     with engine(first) as url:
         lines = doctor("--engine", url)
@@ -156,7 +157,7 @@ def test_page_says_what_is_set_and_what_is_wrong(
         ("rollout.turn_tokens=4090", "warning", "fewer than rollout.turn_tokens (4090)"),
     ],
 )
-def test_a_prompt_that_leaves_no_room(doctor: Doctor, setting: str, verdict: str, told: str) -> None:
+def test_a_prompt_that_leaves_no_room(doctor: Doctor, setting: str, verdict: str, told: str) -> None:  # shows A42
     (line,) = found(doctor("--set", setting, code=verdict == "failed"), verdict)
     assert told in line
 
@@ -361,7 +362,7 @@ async def test_a_router_is_asked_for_its_workers(doctor: Doctor) -> None:
     assert any("id 7 sampled after" in line for line in fine)
 
 
-def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:  # shows G25
     (tasks, line) = found(doctor("--python", "/no/python", code=1, trainer=SLIME), "failed")
     assert tasks.startswith("trainer.task_data none.jsonl: no such file")
     assert line.startswith("slime: /no/python")
@@ -371,7 +372,7 @@ def test_a_trainer_that_cannot_be_run(doctor: Doctor, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("backend", "environment"), [("slime", slime), ("miles", miles)])
-def test_trainer_that_cannot_start_here_is_a_warning(
+def test_trainer_that_cannot_start_here_is_a_warning(  # shows A42
     doctor: Doctor, tmp_path: Path, backend: str, environment: ModuleType
 ) -> None:
     python = environment.make_environment(tmp_path / "env")

@@ -138,7 +138,7 @@ def orl(working: Path, *words: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:
+def test_fourth_trainer_trains_resumes_and_evaluates(working: Path) -> None:  # shows A25
     orl(working, "train", "fourth", "--config", "my.yaml", "--name", "first", "--zeal", "3")
     orl(working, "train", "--config", "my.yaml", "--name", "second", "--load", "runs/first", "--num-rollout", "1")
     first, second = (read(working / "runs" / name / "metrics.jsonl") for name in ("first", "second"))

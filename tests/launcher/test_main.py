@@ -66,7 +66,7 @@ def test_help_imports_no_package_but_its_own() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_commands_help_has_examples_and_no_heavy_import(command: str) -> None:
+def test_a_commands_help_has_examples_and_no_heavy_import(command: str) -> None:  # shows B1
     program = (
         "import sys; from orl_launcher.main import main\n"
         f"try: main(['{command}', '--help'])\n"
@@ -174,7 +174,7 @@ def test_missing_adapter_says_how_to_install_it(capsys: Capture, backend: str) -
     assert "just setup" in line
 
 
-def test_slime_without_a_config_says_which(capsys: Capture) -> None:
+def test_slime_without_a_config_says_which(capsys: Capture) -> None:  # shows B22
     assert "orl init" in fails(capsys, 2, "train", "slime")
 
 
@@ -255,6 +255,7 @@ def test_a_run_leaves_its_files_and_a_report(capsys: Capture, training: Training
     assert "report.html" in shown
 
 
+# shows B23 D10
 def test_variable_or_wandb_run_names_the_run_at_openreward(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     def name_of(run: str) -> object:
         assert main([*training("train_well", run), "--wandb-run", "of-wandb"]) == 0
@@ -266,7 +267,7 @@ def test_variable_or_wandb_run_names_the_run_at_openreward(training: Training, m
 
 
 @pytest.mark.slow
-def test_rollouts_left_by_a_trainer_are_sent(
+def test_rollouts_left_by_a_trainer_are_sent(  # shows A5
     capsys: Capture,
     training: Training,
     monkeypatch: pytest.MonkeyPatch,

@@ -149,7 +149,7 @@ def test_a_name_is_no_formula_in_a_picture(tmp_path: Path, name: str) -> None:
     assert (tmp_path / "curve.png").stat().st_size < 1_000_000
 
 
-def test_results_stand_by_environment_with_n_and_interval(tmp_path: Path) -> None:
+def test_results_stand_by_environment_with_n_and_interval(tmp_path: Path) -> None:  # shows A43
     run = make_run(tmp_path / "run")
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     with (run / "metrics.jsonl").open("w", encoding="utf-8") as rewritten:

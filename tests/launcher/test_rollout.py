@@ -91,7 +91,7 @@ def model(tmp_path: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def test_rollouts_have_the_limits_of_training(
+def test_rollouts_have_the_limits_of_training(  # shows B17
     tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
 ) -> None:
     clusters = ["--set", "trainer.backend=slime", "--set", "rollout.context_tokens=null"]
@@ -220,6 +220,7 @@ def test_prepare_counts_and_a_wrong_split_leaves_the_old_file(
     assert output.read_bytes() == first
 
 
+# shows D1
 def test_split_chooses_the_tasks_that_prepare_writes(capsys: Capture, tmp_path: Path, served: list[str]) -> None:
     output = tmp_path / "tasks.jsonl"
     argv = ["prepare", "--config", LOCAL, *served, "--output", str(output), "--max-tasks", "5"]
@@ -231,7 +232,7 @@ def test_split_chooses_the_tasks_that_prepare_writes(capsys: Capture, tmp_path: 
     assert "no split `none`" in capsys.readouterr().err
 
 
-def test_rollout_plays_the_held_out_tasks_of_training(
+def test_rollout_plays_the_held_out_tasks_of_training(  # shows A21
     capsys: Capture, tmp_path: Path, model: PreTrainedTokenizerFast, served: list[str]
 ) -> None:
     most = ["--set", "eval.max_tasks=3"]
@@ -283,7 +284,7 @@ def test_where_made_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder() == Path("/y")
 
 
-def test_plain_and_chat_rows_are_played_and_scored_alone(
+def test_plain_and_chat_rows_are_played_and_scored_alone(  # shows F1
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: PreTrainedTokenizerFast
 ) -> None:
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)

@@ -64,7 +64,7 @@ def test_a_run_shows_change_curves_and_episodes(capsys: Capture, run: Path) -> N
         assert told in page
 
 
-def test_use_of_the_gpus_is_shown(capsys: Capture, run: Path) -> None:
+def test_use_of_the_gpus_is_shown(capsys: Capture, run: Path) -> None:  # shows F18
     assert "gpu utilization" not in shown(capsys, str(run))
     for step, (share, gib) in enumerate([(0.4, 30.0), (0.9, 71.5)], start=1):
         metrics = {"gpu_utilization": share, "gpu_memory_gib": gib, "gpu0/utilization": share}
@@ -99,7 +99,7 @@ def test_a_journal_alone(capsys: Capture, run: Path) -> None:
     assert "won" not in page
 
 
-def test_one_episode(capsys: Capture, run: Path) -> None:
+def test_one_episode(capsys: Capture, run: Path) -> None:  # shows A43
     page = shown(capsys, str(run), "--episode", "5")
     for told in ("episode 5  won", "turn 1: 74 ids shown, 51 sampled", "calls guess(number=22)", "ends the episode"):
         assert told in page
@@ -139,7 +139,7 @@ def test_latest_run_is_shown_without_a_path(capsys: Capture, tmp_path: Path, mon
     assert "runs/d: the run has not played yet" in capsys.readouterr().err
 
 
-def test_tokenizer_beside_the_journal_shows_the_ids(capsys: Capture, run: Path) -> None:
+def test_tokenizer_beside_the_journal_shows_the_ids(capsys: Capture, run: Path) -> None:  # shows A43
     (run / "checkpoint" / "tokenizer.json").rename(run / "tokenizer.json")
     assert "<|im_start|>" in shown(capsys, str(run), "--episode", "1")
     assert "<|im_start|>" in shown(capsys, str(run / JOURNAL), "--episode", "1")

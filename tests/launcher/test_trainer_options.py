@@ -27,7 +27,7 @@ def help_of(*words: str) -> str:
     return " ".join(made.format_help().split())
 
 
-def test_every_shared_field_is_an_option_with_its_description() -> None:
+def test_every_shared_field_is_an_option_with_its_description() -> None:  # shows C2
     shown = help_of("--help")
     for field in structs.fields(TrainerConfig):
         if field.name not in options.NO_OPTIONS:
@@ -46,7 +46,7 @@ def test_trainer_has_options_of_its_own_and_no_others(trainer: str) -> None:
             assert (f"--{option.name} " in shown) == (option in options.options_of(trainer))
 
 
-def test_options_keep_their_spelling() -> None:
+def test_options_keep_their_spelling() -> None:  # shows C5
     spelled = {option.name: option.path for name in TRAINERS for option in options.options_of(name)}
     assert spelled["slime-path"] == "trainer.slime.path"
     assert spelled["miles-path"] == "trainer.miles.path"
@@ -132,7 +132,7 @@ def test_what_stands_after_two_dashes_is_the_trainers() -> None:
 
 
 @pytest.mark.parametrize("command", [train, rollout, doctor])
-def test_budgets_of_the_command_line_beat_the_file(command: ModuleType) -> None:
+def test_budgets_of_the_command_line_beat_the_file(command: ModuleType) -> None:  # shows C3
     budgets = ["--max-response-len", "16384", "--max-context-len", "65536"]
     made = options.config_of(command.parser().parse(["--config", LOCAL, *budgets])).rollout
     assert (made.turn_tokens, made.context_tokens) == (16384, 65536)
@@ -164,7 +164,7 @@ def test_sections_that_nobody_reads_are_named() -> None:
 
 
 @pytest.mark.parametrize("backend", TRAINERS)
-def test_given_trainer_beats_the_files(backend: str) -> None:
+def test_given_trainer_beats_the_files(backend: str) -> None:  # shows G1
     assert config_of(backend).backend == backend
     assert config_of().backend == "trl"
 

@@ -12,7 +12,7 @@ from tests.laws.checks import check_data, check_tree
 
 
 @given(trajectory=trajectories)
-def test_what_trains_is_what_was_sampled(trajectory: Trajectory):
+def test_what_trains_is_what_was_sampled(trajectory: Trajectory):  # shows A3
     check_data(trajectory, to_data(trajectory, reward=0.5))
 
 

@@ -42,6 +42,7 @@ async def test_10_a_group_with_a_failure_is_dropped_or_played_anew(
     assert ({0, 1} <= seen) if handler == "retry" else len({0, 1, 2, 3} - seen) == 2
 
 
+# shows A19
 async def test_10_what_older_weights_played_is_too_stale(environment: str, checkpoint: Path, tmp_path: Path):
     """The engine plays with weights 1; the trainer has made version 3 of them, and bears one version between."""
     flags = ASYNC | {"max_weight_staleness": 1}

@@ -31,7 +31,7 @@ def shape() -> list[str]:
 
 
 @pytest.mark.parametrize("name", FILES.keys() - MEGATRON)
-def test_fsdp_accepts_the_golden_command_line(name: str, model: Path, tmp_path: Path):
+def test_fsdp_accepts_the_golden_command_line(name: str, model: Path, tmp_path: Path):  # shows E16
     args = parse(golden_words(FILES[name], tmp_path, model, first="--train-backend"))
     assert args.ft_components == ["rollout"]
     assert args.sglang_enable_deterministic_inference == args.deterministic_mode == (name == "true_on_policy")

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.miles
 PARTIAL = {"partial_rollout": True, "rollout_batch_size": 1, "over_sampling_batch_size": 2, "n_samples_per_prompt": 1}
 
 
+# shows G13
 async def test_2c_the_class_api_masks_nothing_of_before(environment: str, checkpoint: Path, tmp_path: Path):
     flags = PARTIAL | {"mask_offpolicy_in_partial_rollout": True}
     with (

@@ -29,7 +29,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.usefixtures("torch")
-def test_full_gpu_does_not_tell_what_is_free():
+def test_full_gpu_does_not_tell_what_is_free():  # shows G6
     assert count_gpus() == 2
     assert gpu_memory() == (Gpu(total=80, free=30), Gpu(total=90))
 

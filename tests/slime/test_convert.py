@@ -33,6 +33,7 @@ def working(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("source", "argv"), [("megatron", MODEL), ("hf", [])])
+# shows A22 F20 G24
 def test_command_is_shown_without_slime(capsys: Capture, working: Path, source: str, argv: list[str]) -> None:
     shown = planned(capsys, "slime", SOURCES[source], *argv).replace(str(working), "HERE")
     assert_golden("slime", f"{source}_without_slime", shown)

@@ -41,7 +41,7 @@ STATUS = {
 
 
 @given(trajectory=trajectories)
-def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):
+def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):  # shows G3
     sample = Sample(tokens=[9, 9], response="stale", response_length=1, loss_mask=[1], rollout_log_probs=[-1.0])
     outcome = outcome_of(trajectory, environment())
     fill(sample, outcome, text_of=str)
@@ -61,7 +61,7 @@ def test_every_ending_gives_a_well_formed_sample(trajectory: Trajectory):
 
 
 @given(trajectory=stripped_trajectories)
-def test_stripped_reasoning_gives_samples_of_one_rollout(trajectory: Trajectory):
+def test_stripped_reasoning_gives_samples_of_one_rollout(trajectory: Trajectory):  # shows A36
     outcome = outcome_of(trajectory, environment())
     first = Sample(index=7, metadata={"task": 1})
     samples = split(first, outcome, text_of=str)

@@ -60,6 +60,7 @@ FULLY_ASYNC = ["--rollout-function-path", "slime.rollout.fully_async_rollout.gen
 
 
 @pytest.mark.parametrize("name", LINES)
+# shows A4 A10 A13 A19 B2 B3 B4 B6 B7 B13 B14 B15 B16 B18 B19 B20 B22 B23 B26 B29 E3 E4 E5 E7 E11 F4 F5 F6 F9 G17 G18
 def test_a_command_line_of_cookbook_and_tutorial_gives_the_golden_command(
     orl: Orl, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -117,11 +118,12 @@ def test_setting_that_plain_rows_do_not_obey_is_said(
         ([*APART, "--set", "thinking=strip", "--", *FULLY_ASYNC], "makes several samples of a rollout"),
     ],
 )
+# shows A22 A23 B4 B14 B26 E3 E5 F4 F5 F8 F10 G25
 def test_options_slime_mishandles_are_refused_with_advice(orl: Orl, argv: list[str], told: str) -> None:
     assert told in orl.refused(*argv)
 
 
-def test_batch_of_an_update_follows_from_the_other_sizes(orl: Orl) -> None:
+def test_batch_of_an_update_follows_from_the_other_sizes(orl: Orl) -> None:  # shows A23
     def batch(*argv: str) -> str:
         return orl.value("--global-batch-size", *argv)
 
@@ -153,7 +155,7 @@ def test_without_the_parser_the_command_is_printed_and_says_so(orl: Orl, monkeyp
     assert "No module named 'torch'" in plan
 
 
-def test_a_python_without_the_adapter_is_one_line(orl: Orl, tmp_path: Path) -> None:
+def test_a_python_without_the_adapter_is_one_line(orl: Orl, tmp_path: Path) -> None:  # shows B27 G20
     lacking = str(make_environment(tmp_path / "lacking", adapter=False))
     assert f"just install-into {lacking}" in orl.refused(python=lacking)
 
@@ -173,6 +175,7 @@ def checkpoint(folder: Path, model_type: str = "qwen3") -> Path:
     return folder
 
 
+# shows F21
 def test_several_nodes_without_a_cluster_are_told_how_to_start_one(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "never-shown")
     plan = orl.planned("--actor-nodes", "2", "--num-gpus", "8")
@@ -182,7 +185,7 @@ def test_several_nodes_without_a_cluster_are_told_how_to_start_one(orl: Orl, mon
     assert "RAY_ADDRESS=FIRST:6379 orl train" in plan
 
 
-def test_nodes_of_the_engines_are_counted(orl: Orl) -> None:
+def test_nodes_of_the_engines_are_counted(orl: Orl) -> None:  # shows F21
     divided = ("--num-gpus", "8", "--actor-gpus", "8", "--rollout-gpus", "16")
     plan = orl.planned("--async", "--actor-nodes", "2", *divided)
     assert "the run needs 32 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 4 nodes" in plan
@@ -206,7 +209,7 @@ def test_fully_async_run_evaluates_by_the_other_function(orl: Orl, working: Path
 
 
 @pytest.mark.slow
-def test_reward_function_is_loaded_by_trainers_python(orl: Orl, working: Path) -> None:
+def test_reward_function_is_loaded_by_trainers_python(orl: Orl, working: Path) -> None:  # shows A17 F13
     """The trainer's Python may have other modules than this one; the working folder is searched in both."""
     named = ["--set", "reward=own_rewards_of_slime:score"]
     assert "`own_rewards_of_slime`" in orl.refused(*named)
@@ -215,7 +218,7 @@ def test_reward_function_is_loaded_by_trainers_python(orl: Orl, working: Path) -
 
 
 @pytest.mark.slow
-def test_turn_advantages_reach_slime_or_are_refused(orl: Orl) -> None:
+def test_turn_advantages_reach_slime_or_are_refused(orl: Orl) -> None:  # shows G10
     turns = ["--set", "turn_advantages=true"]
     words = orl.words(*turns)
     assert words[words.index("--custom-advantage-function-path") + 1] == "orl_slime.advantages.turn_advantages"
@@ -224,7 +227,7 @@ def test_turn_advantages_reach_slime_or_are_refused(orl: Orl) -> None:
     assert "`turn_advantages` sets it" in orl.refused(*turns, *own)
 
 
-def test_custom_reward_path_scores_plain_rows_alone(orl: Orl, working: Path) -> None:
+def test_custom_reward_path_scores_plain_rows_alone(orl: Orl, working: Path) -> None:  # shows A17 F13
     own = ["--", "--custom-rm-path", "mine.rm"]
     assert "--custom-rm-path scores plain rows" in orl.refused(*own)
     (working / "rows.jsonl").write_text('{"prompt": "?", "label": "1"}\n', encoding="utf-8")
@@ -234,14 +237,14 @@ def test_custom_reward_path_scores_plain_rows_alone(orl: Orl, working: Path) -> 
     assert "# --custom-rm-path scores plain rows" in plan
 
 
-def test_unplayable_task_file_is_refused_before_gpu_request(orl: Orl, working: Path) -> None:
+def test_unplayable_task_file_is_refused_before_gpu_request(orl: Orl, working: Path) -> None:  # shows B21
     (working / "tasks.jsonl").write_text('{"prompt": "?", "label": "", "metadata": {"env_name": "a/B"}}\n')
     told = orl.refused("--task-data", "tasks.jsonl")
     assert "tasks.jsonl:1: its metadata is no task of `orl prepare`" in told
 
 
 @pytest.mark.slow
-def test_divided_gpus_are_counted_together(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divided_gpus_are_counted_together(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:  # shows A13 A31 G22
     """Ray would wait for ever for what is not there."""
     monkeypatch.setenv("STAND_IN_GPUS", "8")
     divided = ["--actor-gpus", "4", "--rollout-gpus", "4"]
@@ -255,7 +258,7 @@ def test_divided_gpus_are_counted_together(orl: Orl, monkeypatch: pytest.MonkeyP
     assert "the run needs" not in orl.planned(*divided)
 
 
-def test_gpus_that_others_use_are_left_out(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_others_use_are_left_out(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:  # shows G6
     def taken(*argv: str) -> tuple[str, bool]:
         plan = orl.planned(*ANY, *argv)
         words = words_of(plan)
@@ -289,7 +292,7 @@ def test_memory_is_compared_with_the_gpus_that_are_found(
 
 
 @pytest.mark.slow
-def test_a_ray_that_cannot_close_its_cluster_starts_none(
+def test_a_ray_that_cannot_close_its_cluster_starts_none(  # shows G21
     orl: Orl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     python = str(make_environment(tmp_path / "old"))
@@ -306,7 +309,7 @@ def test_ray_knows_the_token_since_a_version(version: str, closable: bool) -> No
     assert unclosable("") == []
 
 
-def test_run_starts_at_step_0_or_resumes_from_training(orl: Orl, working: Path) -> None:
+def test_run_starts_at_step_0_or_resumes_from_training(orl: Orl, working: Path) -> None:  # shows A14
     """slime takes a `--load` with a tracker for the run's own, which would skip the first step and evaluation."""
     tracker = working / "converted" / "latest_checkpointed_iteration.txt"
     for step in ("release", "iter_0000020"):
@@ -321,7 +324,7 @@ def test_run_starts_at_step_0_or_resumes_from_training(orl: Orl, working: Path) 
         assert "load" not in plan.partition("\n# ")[2]
 
 
-def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(orl: Orl, working: Path) -> None:
+def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(orl: Orl, working: Path) -> None:  # shows B5
     plan = orl.planned("--max-context-len", "9000", "--", "--max-tokens-per-gpu", "9216", "--save", "kept")
     words = words_of(plan)
     assert words[words.index("--rollout-max-context-len") + 1] == "9000"
@@ -329,7 +332,7 @@ def test_what_stands_after_the_dashes_counts_in_what_orl_works_out(orl: Orl, wor
     assert "--load" not in plan.partition("\n# ")[2]
 
 
-def test_budgets_reach_the_trainer(orl: Orl, working: Path) -> None:
+def test_budgets_reach_the_trainer(orl: Orl, working: Path) -> None:  # shows B17 B18
     larger = ["--max-response-len", "16384", "--max-tokens-per-gpu", "20000"]
     for argv in (larger, ["--set", "rollout.turn_tokens=16384", *larger[2:]]):
         words = orl.words(*argv)
@@ -347,6 +350,7 @@ def test_budgets_reach_the_trainer(orl: Orl, working: Path) -> None:
         ([], "8192", False),
     ],
 )
+# shows B18
 def test_packing_and_context_are_two_settings(orl: Orl, argv: list[str], context: str, noted: bool) -> None:
     plan = orl.planned(*argv)
     words = words_of(plan)
@@ -372,7 +376,7 @@ def test_checkpoint_of_fsdp_names_its_conversion(orl: Orl) -> None:
 
 
 @pytest.mark.slow
-def test_resume_folder_without_checkpoint_prevents_start(orl: Orl, working: Path) -> None:
+def test_resume_folder_without_checkpoint_prevents_start(orl: Orl, working: Path) -> None:  # shows A14 E6
     """slime would start anew, and end on the GPUs at a checkpoint that lacks its step."""
     model = str(checkpoint(working / "model"))
     before = working / "runs" / "before" / "checkpoint"
@@ -402,7 +406,7 @@ def test_what_the_command_serves_itself_needs_no_key(orl: Orl, working: Path) ->
     assert "OPENREWARD_API_KEY" not in orl.planned(config=str(served))
 
 
-def test_options_of_the_optimizer_reach_the_trainer(orl: Orl) -> None:
+def test_options_of_the_optimizer_reach_the_trainer(orl: Orl) -> None:  # shows A10 B8 B9 B10 B11 B12 C2
     given = [*("--weight-decay", "0.1", "--adam-beta1", "0.8", "--adam-beta2", "0.95"), *("--adam-eps", "1e-06")]
     given += ["--lr-decay-style", "cosine"]
     words = orl.words(*given)
@@ -411,6 +415,7 @@ def test_options_of_the_optimizer_reach_the_trainer(orl: Orl) -> None:
     )
 
 
+# shows B24 B25 C5
 def test_checkouts_come_first_on_the_search_path(orl: Orl, monkeypatch: pytest.MonkeyPatch, working: Path) -> None:
     (working / "lm" / "megatron").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", "/inherited")
@@ -420,7 +425,7 @@ def test_checkouts_come_first_on_the_search_path(orl: Orl, monkeypatch: pytest.M
     assert "--slime-path" in orl.refused("--slime-path", "lm")
 
 
-def test_without_a_trainer_the_command_is_shown(capsys: pytest.CaptureFixture[str], working: Path) -> None:
+def test_without_a_trainer_the_command_is_shown(capsys: pytest.CaptureFixture[str], working: Path) -> None:  # shows G20
     assert main(["train", "slime", "--config", WHODUNIT, "--name", "run", "--dry-run", "--lr", "5e-6"]) == 1
     plan = capsys.readouterr().out
     words = words_of(plan)
@@ -431,6 +436,7 @@ def test_without_a_trainer_the_command_is_shown(capsys: pytest.CaptureFixture[st
     assert not (working / "runs" / "run").exists()
 
 
+# shows G20
 def test_without_slime_checkpoints_are_checked_all_the_same(capsys: pytest.CaptureFixture[str], working: Path) -> None:
     (working / "empty").mkdir()
     hugging_face(working / "model")
@@ -446,7 +452,7 @@ def test_without_slime_checkpoints_are_checked_all_the_same(capsys: pytest.Captu
     assert "-load " not in told("--model", "model").partition("\n# ")[2]
 
 
-def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None:
+def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None:  # shows A15 B23 F17
     plan = orl.planned("--wandb-project", "mine", "--tensorboard")
     words = words_of(plan)
     after = {name: words[words.index(name) + 1] for name in ("--wandb-project", "--wandb-group", "--wandb-mode")}
@@ -458,12 +464,12 @@ def test_asked_wandb_without_a_key_is_offline(orl: Orl, working: Path) -> None:
     assert "wandb login" in orl.refused("--wandb-mode", "online")
 
 
-def test_a_model_folder_that_is_absent_is_named(orl: Orl) -> None:
+def test_a_model_folder_that_is_absent_is_named(orl: Orl) -> None:  # shows B2
     told = "# it would not start on this machine: --model ./none: no such folder"
     assert told in orl.planned("--model", "./none", "--model-args", "qwen3-0.6B")
 
 
-def test_named_cluster_is_joined(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_cluster_is_joined(orl: Orl, monkeypatch: pytest.MonkeyPatch) -> None:  # shows A28
     monkeypatch.setenv("RAY_ADDRESS", "http://head.example:8265")
     plan = orl.planned()
     assert "GPUs but the run needs" not in plan

@@ -79,6 +79,7 @@ def working(host: Any, *, limit: int = 0) -> Iterator[Source]:
             assert not worker.worker_thread.is_alive()
 
 
+# shows A19
 async def test_10_two_loops_have_own_clients_and_aborted_is_reset(environment: str, checkpoint: Path, tmp_path: Path):
     config = episode.settings(environment)
     changes = ASYNC | {"rollout_batch_size": 1}

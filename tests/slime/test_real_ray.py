@@ -105,7 +105,7 @@ def test_a_secret_is_in_the_environment_of_an_actor_and_nowhere_else(tmp_path: P
     assert not temporary.exists()
 
 
-def test_existing_cluster_is_used_only_if_all_nodes_qualify(tmp_path: Path):
+def test_existing_cluster_is_used_only_if_all_nodes_qualify(tmp_path: Path):  # shows G5 G21
     log, lacking = tmp_path / "ray.log", "ORL_TEST_OTHER"
     with ray_cluster(sys.executable, environment(**{NAME: VALUE}), gpus=0, log=log, needs=RequiredEnv()) as theirs:
         own = theirs | {lacking: "set here, which helps nobody"}
@@ -146,6 +146,7 @@ print(json.dumps(ray.get(shown.remote(sys.argv[1:]))))
 """
 
 
+# shows F21
 def test_workers_of_an_existing_cluster_get_the_trainers_variables(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """That cluster was started with none of them. A path is the user's own, and the job's is of `ray job submit`."""
     needs = RequiredEnv(settings={"QUEUES": "1"}, gpus=2)
@@ -180,7 +181,7 @@ def second_node(reachable: dict[str, str], log: Path, gpus: int = 0, **variables
     await_(lambda: len(nodes.ask(sys.executable, reachable, NEEDS)) == 1, "the second node did not end")
 
 
-def test_every_node_is_asked(tmp_path: Path):
+def test_every_node_is_asked(tmp_path: Path):  # shows F21 G16
     log, secret = tmp_path / "ray.log", {NAME: VALUE}
     with ray_cluster(sys.executable, environment(**secret), gpus=0, log=log, needs=RequiredEnv()) as reachable:
         with second_node(reachable, tmp_path / "second.log"):
@@ -228,7 +229,7 @@ def started(python: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Po
         process.wait(SECONDS)
 
 
-def test_two_runs_on_one_machine_do_not_meet_and_each_ends_alone(started: Any, tmp_path: Path):
+def test_two_runs_on_one_machine_do_not_meet_and_each_ends_alone(started: Any, tmp_path: Path):  # shows A28 G4
     """One is interrupted from the keyboard, the other told to end by a scheduler."""
     runs = {name: started(name) for name in ("one", "other")}
     seen = {name: tmp_path / "runs" / name / "seen.json" for name in runs}
@@ -250,7 +251,7 @@ def test_two_runs_on_one_machine_do_not_meet_and_each_ends_alone(started: Any, t
     assert json.loads((tmp_path / "runs/other/summary.json").read_text(encoding="utf-8"))["interrupted"] is True
 
 
-def test_a_run_of_two_nodes_joins_their_cluster(started: Any, tmp_path: Path):
+def test_a_run_of_two_nodes_joins_their_cluster(started: Any, tmp_path: Path):  # shows F21
     """Each node has one GPU; alone, neither is enough, and orl says so before the trainer waits for the other."""
     log = tmp_path / "ray.log"
     with ray_cluster(sys.executable, environment(), gpus=1, log=log, needs=RequiredEnv()) as reachable:

@@ -85,7 +85,7 @@ def rows_of(file: Path) -> Iterator[dict[str, str]]:
             yield {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
 
 
-async def test_metrics_of_an_environment_are_in_wandbs_offline_files(
+async def test_metrics_of_an_environment_are_in_wandbs_offline_files(  # shows A15 E8 E9
     environment: str, checkpoint: Path, tmp_path: Path
 ):
     await tracked(environment, checkpoint, tmp_path, **WANDB, wandb_dir=str(tmp_path / "tracked"))
@@ -105,7 +105,7 @@ async def test_metrics_of_an_environment_are_in_wandbs_offline_files(
     assert not any(KEY.encode() in path.read_bytes() for path in left)
 
 
-async def test_metrics_of_an_environment_are_in_tensorboards_event_files(
+async def test_metrics_of_an_environment_are_in_tensorboards_event_files(  # shows F17
     environment: str, checkpoint: Path, tmp_path: Path
 ):
     await tracked(environment, checkpoint, tmp_path, **TENSORBOARD)

@@ -67,7 +67,7 @@ def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_vllm")
 @pytest.mark.parametrize("mode", [MODES[0], MODES[-1]])
-def test_gradient_is_that_of_trl_with_vllm(checkpoint: Path, tmp_path: Path, mode: str) -> None:
+def test_gradient_is_that_of_trl_with_vllm(checkpoint: Path, tmp_path: Path, mode: str) -> None:  # shows A4
     flags: dict[str, Any] = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.2}
     theirs, expected = trained(checkpoint, tmp_path / "theirs", NOISY, make=with_vllm, **flags)
     ours, found = trained(checkpoint, tmp_path / "ours", NOISY, **flags)

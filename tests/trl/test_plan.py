@@ -19,7 +19,7 @@ def planned(folder: Path, model: Path | str | None, *extra: str, **trainer: Any)
     return plan(structs.replace(make_run(folder / "run", model, **trainer), extra=extra))
 
 
-def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # shows A25
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
     made = planned(tmp_path, checkpoint, flags={"beta": 0.1})
     assert f"would train {checkpoint} with trl" in made.command
@@ -39,7 +39,7 @@ def test_plan_says_what_a_run_would_do(checkpoint: Path, tmp_path: Path, monkeyp
         ({"rollout_batch_size": 5}, (), "4 tasks, and a step takes 5"),
     ],
 )
-def test_setting_that_training_refuses_is_refused(
+def test_setting_that_training_refuses_is_refused(  # shows G25
     checkpoint: Path, tmp_path: Path, trainer: dict[str, Any], extra: tuple[str], subject: str
 ):
     with pytest.raises(ConfigError) as refusal:

@@ -83,6 +83,7 @@ def same_end(one: Path, other: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [1, 2])
+# shows A14
 def test_two_runs_equal_one(checkpoint: Path, tmp_path: Path, whole: tuple[Path, dict[str, str]], stopped: int) -> None:
     expected, keys = whole
     before = played(tmp_path / "before", checkpoint, ends=stopped + 1)

@@ -184,6 +184,7 @@ def by_trl(batch: Batch, checkpoint: Path, folder: Path) -> list[Row]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+# shows A3 A25
 def test_three_trainers_train_on_the_same(seed: int, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     batch = record(seed, [MEMBERS] * GROUPS)
     play_what_is_recorded(batch, monkeypatch)

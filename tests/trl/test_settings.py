@@ -61,7 +61,7 @@ def test_default_learning_rate_fits_the_model(tmp_path: Path, trainer: dict[str,
     assert settings(tmp_path, **trainer).learning_rate == 1e-3
 
 
-def test_gspo_takes_ratios_of_sequences(tmp_path: Path):
+def test_gspo_takes_ratios_of_sequences(tmp_path: Path):  # shows A20
     made = settings(tmp_path, advantage_estimator="gspo")
     assert (made.importance_sampling_level, made.loss_type) == ("sequence", "grpo")
     assert (made.epsilon, made.epsilon_high) == (3e-4, 4e-4)
@@ -79,7 +79,7 @@ def test_flags_accept_any_spelling_and_command_line_wins(tmp_path: Path):
     assert made.max_steps == 8
 
 
-def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):
+def test_smaller_passes_leave_the_number_of_updates(tmp_path: Path):  # shows G18
     made = settings(tmp_path, flags={"per_device_train_batch_size": 2})
     assert (made.per_device_train_batch_size, made.steps_per_generation, made.gradient_accumulation_steps) == (2, 4, 2)
     assert updates_per_step(made) == 2
@@ -144,7 +144,7 @@ def test_tracker_that_is_not_installed_is_refused_if_asked_for(tmp_path: Path, m
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_login")
-def test_asked_without_a_key_is_offline_in_the_folder(
+def test_asked_without_a_key_is_offline_in_the_folder(  # shows A15
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -129,7 +129,7 @@ SAMPLING = "sampling/sampling_logp_difference/mean", "sampling/importance_sampli
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path, mode: str) -> None:
+def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path, mode: str) -> None:  # shows A36
     flags: dict[str, Any] = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.08}
     one, expected = trained(checkpoint, tmp_path / "one", ONE, **flags)
     several, found = trained(checkpoint, tmp_path / "several", SEVERAL, **flags)

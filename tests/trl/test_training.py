@@ -38,7 +38,7 @@ from tests.trl.fakes import End, Player, by_row, make_run, rows, summary
 
 
 @pytest.mark.slow
-def test_what_does_not_train_stays_out_of_the_baseline(checkpoint: Path, tmp_path: Path):
+def test_what_does_not_train_stays_out_of_the_baseline(checkpoint: Path, tmp_path: Path):  # shows A27
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
     player = Player(run.config, by_row)
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
@@ -62,7 +62,7 @@ def test_what_does_not_train_stays_out_of_the_baseline(checkpoint: Path, tmp_pat
     assert all(log["grad_norm"] == log["grad_norm"] for log in logs)
 
 
-def test_a_run_leaves_its_files(
+def test_a_run_leaves_its_files(  # shows A27
     checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(checkpoint.parent)
@@ -98,7 +98,7 @@ def test_a_run_leaves_its_files(
 
 
 @pytest.mark.slow
-def test_tensorboard_has_the_metrics(checkpoint: Path, tmp_path: Path):
+def test_tensorboard_has_the_metrics(checkpoint: Path, tmp_path: Path):  # shows E8 F17
     run = make_run(tmp_path / "run", checkpoint, tensorboard=True, num_rollout=1)
     train(run, Player(run.config, by_row).open)
     (file,) = (run.folder / "tensorboard").iterdir()
@@ -116,7 +116,7 @@ def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_p
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_metrics_tell_the_use_of_the_gpus(checkpoint: Path, tmp_path: Path):
+def test_metrics_tell_the_use_of_the_gpus(checkpoint: Path, tmp_path: Path):  # shows F18
     run = make_run(tmp_path / "run", checkpoint, held_out=3, num_rollout=1)
     with driver(Gpu("GPU-a", 75, 30.0)):
         train(run, Player(run.config, by_row).open)
@@ -256,7 +256,7 @@ def answer_length(trajectory: Trajectory) -> float:
 
 
 @pytest.mark.slow
-def test_plain_rows_alone_are_trained(checkpoint: Path, tmp_path: Path):
+def test_plain_rows_alone_are_trained(checkpoint: Path, tmp_path: Path):  # shows A24
     run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
     lines = [{"prompt": f"Count to {number}."} for number in range(3)]
     chat = {"prompt": [{"role": "user", "content": "Count."}], "label": "1", "metadata": {"rm_type": "math"}}

@@ -22,7 +22,7 @@ def trainer(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def test_own_generate_function_plays_plain_rows_alone(orl: Orl) -> None:
+def test_own_generate_function_plays_plain_rows_alone(orl: Orl) -> None:  # shows F12
     model = ["--model", "Qwen/Qwen3-4B", *(["--megatron-ckpt", "./megatron-ckpt/"] if orl.trainer == "slime" else [])]
     scored = ["--rm-type", "math"] if orl.trainer == "slime" else []
     argv = [*model, "--", "--custom-generate-function-path", "custom_generate.generate", *scored]
@@ -90,7 +90,7 @@ def test_default_that_would_overrule_an_option_is_left_out(orl: Orl, argv: list[
 
 
 @pytest.mark.slow
-def test_flags_in_the_file_and_on_the_command_line_give_one_command(orl: Orl) -> None:
+def test_flags_in_the_file_and_on_the_command_line_give_one_command(orl: Orl) -> None:  # shows A26 F11
     """And the file may name the trainer."""
     flags = orl.working / "flags.yaml"
     told = 'flags: {"--use-kl-loss": true, kl_loss_coef: 0.01, "--rollout-shuffle": false, "--eps-clip": 0.3}'

@@ -49,7 +49,7 @@ def test_the_generation_configs_stops_count(tmp_path: Path, eos: int | list[int]
     assert load_tokenizer(tmp_path).stop_ids == (*([eos] if isinstance(eos, int) else eos), end)
 
 
-def test_thinking_reaches_the_template(tmp_path: Path) -> None:
+def test_thinking_reaches_the_template(tmp_path: Path) -> None:  # shows D9
     saved(tmp_path)
     prompts = [
         load_tokenizer(tmp_path, thinking=thinking).apply_chat_template(USER, tools=None, add_generation_prompt=True)

@@ -74,7 +74,7 @@ def test_the_closing_is_dropped_once_where_the_action_has_it() -> None:
     assert renderer.extend((7, eot), RESULTS, calls_before=0) == whole
 
 
-def test_an_image_is_refused_by_its_place() -> None:
+def test_an_image_is_refused_by_its_place() -> None:  # shows A39
     image = ImageBlock(data="aGk=", mime_type="image/png")
     shown = Message(role="tool", name="look", content=(TextBlock(text="See:"), image))
     with pytest.raises(RenderError, match=r"block 1 of message 0 \(tool `look`\) is an image \(image/png\)"):
@@ -102,7 +102,7 @@ def test_lone_surrogates_are_replaced() -> None:
     assert renderer.cut("a\ud800b", 100) == "a\ufffdb"
 
 
-def test_a_system_prompt_template_replaces_the_templates_tools() -> None:
+def test_a_system_prompt_template_replaces_the_templates_tools() -> None:  # shows D8
     tok = tokenizer("qwen3")
     renderer = Renderer(
         tok, system_prompt_template="Tools, one {{line}} each:\n{tools}\nCall: <tool_call>…</tool_call>"

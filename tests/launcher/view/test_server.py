@@ -85,7 +85,7 @@ async def test_broken_index_is_made_again(runs: Path, tmp_path: Path) -> None:
         assert (answer.status, "/episode/1" in await answer.text()) == (200, True)
 
 
-async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> None:
+async def test_every_kind_of_run_has_its_pages(runs: Path, tmp_path: Path) -> None:  # shows A43
     before = files_in(runs)
     async with viewed(runs, tmp_path / "cache") as client:
         listed = await (await client.get(f"/{TOKEN}/")).text()

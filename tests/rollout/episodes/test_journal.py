@@ -67,7 +67,7 @@ async def test_a_record_larger_than_a_file_has_a_file_of_its_own(tmp_path):
     assert [[entry.key for entry in read_journal(file)] for file in journal_files(tmp_path)] == [["r1"], ["r2"]]
 
 
-def test_an_entry_survives_the_death_of_the_process(tmp_path):
+def test_an_entry_survives_the_death_of_the_process(tmp_path):  # shows A5
     program = f"""
 import asyncio, os, signal
 from tests.kit.journalled import outcome

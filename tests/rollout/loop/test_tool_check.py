@@ -46,14 +46,14 @@ def check(schema: dict[str, Any], **arguments: Any) -> ParseFailure | None:
         ({"count": 1, "kind": "g" * 1000}, f'at $.kind: "{"g" * 79}… is not one of ["red", "blue"]'),
     ],
 )
-def test_a_wrong_argument_is_answered_by_path_given_and_expected(arguments: dict[str, Any], words: str):
+def test_a_wrong_argument_is_answered_by_path_given_and_expected(arguments: dict[str, Any], words: str):  # shows A38
     failure = check(SCHEMA, **arguments)
     assert failure is not None
     assert failure.kind is FailureKind.INVALID_ARGUMENTS
     assert failure.message == f"invalid arguments for `act` {words}"
 
 
-def test_what_fits_can_be_made_and_what_is_not_listed_cannot():
+def test_what_fits_can_be_made_and_what_is_not_listed_cannot():  # shows G9
     assert check(SCHEMA, count=None, kind="red") is None
     failure = toolbox(SCHEMA).check(ToolCall(name="fly"))
     assert failure is not None
@@ -61,7 +61,7 @@ def test_what_fits_can_be_made_and_what_is_not_listed_cannot():
     assert failure.message == "unknown tool `fly`; the tools are: act, look"
 
 
-def test_unknown_tool_is_answered_in_one_short_line():
+def test_unknown_tool_is_answered_in_one_short_line():  # shows D16
     failure = toolbox(SCHEMA).check(ToolCall(name="fly\n" * 10_000))
     assert failure is not None
     assert "\n" not in failure.message

@@ -57,7 +57,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_count_is_that_of_transformers(case: str):
+def test_count_is_that_of_transformers(case: str):  # shows A16 G19
     family, sizes = CASES[case]
     config: PretrainedConfig = AutoConfig.for_model(family, **sizes)
     with torch.device("meta"):

@@ -141,7 +141,7 @@ async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: env
 
 
 @pytest.mark.parametrize("variant", ["terminal", "Terminal"])
-async def test_a_variant_of_the_configuration_is_played(gallery: envs.Served, variant: str):
+async def test_a_variant_of_the_configuration_is_played(gallery: envs.Served, variant: str):  # shows A37
     task = Task(env_name="gallery/Other", deployment_name="gallery/Other", task_spec={"number": 1})
     async with OpenRewardClient(config_of("Other", gallery.url, variant=variant)) as client:
         session = client.session(task)
@@ -150,7 +150,7 @@ async def test_a_variant_of_the_configuration_is_played(gallery: envs.Served, va
     assert opening.accepts_text_answer
 
 
-async def test_a_toolset_travels_with_the_creation(gallery: envs.Served):
+async def test_a_toolset_travels_with_the_creation(gallery: envs.Served):  # shows A37
     with pytest.raises(SessionError, match="HTTP 400: unknown toolset 'hammers'"):
         async with Playing("Echo", gallery.url, toolset="hammers"):
             pass

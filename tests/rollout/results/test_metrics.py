@@ -119,7 +119,7 @@ def test_groups_of_equal_rewards_are_counted():
     assert "A/B/groups" not in training_metrics([won, lost], groups=False)
 
 
-def test_evaluation_has_pass_at_k_by_set_and_in_all():
+def test_evaluation_has_pass_at_k_by_set_and_in_all():  # shows A21
     won, lost = measured(played([1.0])), measured(played([0.0]))
     broken = measured(played([1.0], StopReason.ERROR))
 

@@ -11,7 +11,7 @@ from orl_rollout.results.pass_at_k import mean_pass_at_k, pass_at_k
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
-def test_it_is_the_share_of_choices_that_hold_a_success(outcomes: list[bool], data: st.DataObject) -> None:
+def test_it_is_the_share_of_choices_that_hold_a_success(outcomes: list[bool], data: st.DataObject) -> None:  # shows A21
     k = data.draw(st.integers(1, len(outcomes)))
     choices = list(combinations(outcomes, k))
     expected = sum(map(any, choices)) / len(choices)

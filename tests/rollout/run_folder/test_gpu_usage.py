@@ -12,7 +12,7 @@ from orl_rollout.run_folder.gpu_usage import gpu_usage
 from tests.kit.nvml import Driver, Gpu, driver
 
 
-def test_usage_of_each_gpu_and_over_all() -> None:
+def test_usage_of_each_gpu_and_over_all() -> None:  # shows F18
     with driver(Gpu("GPU-a", 80, 40.0), Gpu("GPU-b", 40, 10.5)), gpu_usage() as take:
         assert take() == {
             "gpu_utilization": pytest.approx(0.6),

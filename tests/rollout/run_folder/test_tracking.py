@@ -24,7 +24,7 @@ def tracked(**trainer: Any) -> Tracking:
 
 
 @pytest.mark.parametrize("asked", [{"wandb_project": "p"}, {"wandb_run": "r"}])
-def test_asked_without_a_key_is_offline_and_said(asked: dict[str, str]) -> None:
+def test_asked_without_a_key_is_offline_and_said(asked: dict[str, str]) -> None:  # shows A15
     made = tracked(**asked)
     assert made.mode == "offline"
     assert "WANDB_API_KEY" in made.note

@@ -39,7 +39,7 @@ def test_promise_13_too_many_errors_end_the_run(errors: list[bool], rate: float,
         assert ended[1].endswith(f"the latest: fault {latest}")
 
 
-def test_promise_13_a_few_faults_at_the_start_end_nothing():
+def test_promise_13_a_few_faults_at_the_start_end_nothing():  # shows A30
     assert fed(CircuitBreaker(max_error_rate=0.0, group_size=1), [True] * (WINDOW - 1)) is None
 
 

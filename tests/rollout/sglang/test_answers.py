@@ -50,7 +50,7 @@ async def test_an_abort_before_the_first_id_is_legal_in_every_shape(logprobs: An
         (FaultKind.OUT_OF_VOCABULARY, "outside the vocabulary"),
     ],
 )
-async def test_an_answer_that_breaks_the_law_is_refused_once(kind: FaultKind, message: str) -> None:
+async def test_an_answer_that_breaks_the_law_is_refused_once(kind: FaultKind, message: str) -> None:  # shows A4
     async with serving(Fault(kind=kind)) as (server, engine):
         with pytest.raises(EngineError, match=message):
             await engine.generate(PROMPT, SAMPLING, key="a")

@@ -18,7 +18,7 @@ from orl_testing import Fault, FaultKind, SglangServer, logprobs_of
 from tests.kit.serving import ANSWER, PROMPT, SAMPLING, answering, replying, serving
 
 
-async def test_ids_and_logprobs_are_those_of_the_server() -> None:
+async def test_ids_and_logprobs_are_those_of_the_server() -> None:  # shows A2
     async with serving() as (server, engine):
         server.weight_version = "7"
         generation = await engine.generate(PROMPT, SAMPLING, key="a")
@@ -180,7 +180,7 @@ async def test_an_unknown_parameter_is_named_and_not_sent(name: str) -> None:
     assert server.received == 0
 
 
-async def test_every_parameter_of_slime_is_taken() -> None:
+async def test_every_parameter_of_slime_is_taken() -> None:  # shows G23
     sampling = {
         "temperature": 1.0,
         "top_p": 0.9,

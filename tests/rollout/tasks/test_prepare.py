@@ -25,7 +25,7 @@ def config_of(url, **environments):
     return decode_config({"environments": tree}, "test")
 
 
-async def test_the_same_seed_gives_the_same_bytes(gallery, tmp_path):
+async def test_the_same_seed_gives_the_same_bytes(gallery, tmp_path):  # shows A9
     config = config_of(gallery.url, Echo={"splits": ["train", "test"]}, Terminal={"num_samples": 3})
     prepared = await prepare(config, tmp_path / "a" / "tasks.jsonl", seed=7)
     assert prepared.counts == {"gallery/Echo": 9, "gallery/Terminal": 3}
@@ -37,7 +37,7 @@ async def test_the_same_seed_gives_the_same_bytes(gallery, tmp_path):
     assert first != other
 
 
-async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):
+async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):  # shows D15
     output = tmp_path / "tasks.jsonl"
     config = config_of(gallery.url, Echo={})
     await prepare(config, output)
@@ -57,7 +57,7 @@ async def test_a_row_is_the_task_that_every_backend_reads(gallery, tmp_path):
     )
 
 
-async def test_duplicates_are_left_out_and_replaced(gallery, tmp_path):
+async def test_duplicates_are_left_out_and_replaced(gallery, tmp_path):  # shows A9
     output = tmp_path / "tasks.jsonl"
     config = config_of(gallery.url, Duplicates={})
     prepared = await prepare(config, output)
@@ -67,21 +67,21 @@ async def test_duplicates_are_left_out_and_replaced(gallery, tmp_path):
     assert prepared.total == len(set(keys)) == 4
 
 
-async def test_weights_share_out_a_capped_mix(gallery, tmp_path):
+async def test_weights_share_out_a_capped_mix(gallery, tmp_path):  # shows D12 D14
     config = config_of(gallery.url, Echo={"weight": 3}, Terminal={"weight": 1})
     prepared = await prepare(config, tmp_path / "tasks.jsonl", max_tasks=8)
     assert prepared.counts == {"gallery/Echo": 6, "gallery/Terminal": 2}
     assert (await prepare(config, tmp_path / "tasks.jsonl")).total == 12
 
 
-async def test_eval_splits_are_prepared_apart(gallery, tmp_path):
+async def test_eval_splits_are_prepared_apart(gallery, tmp_path):  # shows A8 D1
     config = config_of(gallery.url, Echo={"eval_splits": ["test"]}, Terminal={})
     prepared = await prepare(config, tmp_path / "eval.jsonl", splits=("eval_splits",))
     assert prepared.counts == {"gallery/Echo": 3, "gallery/Terminal": 0}
     assert {task.split for task in read_tasks(tmp_path / "eval.jsonl", config)} == {"test"}
 
 
-async def test_num_samples_caps_training_splits_alone(gallery, tmp_path):
+async def test_num_samples_caps_training_splits_alone(gallery, tmp_path):  # shows D2
     output = tmp_path / "tasks.jsonl"
     config = config_of(gallery.url, Echo={"num_samples": 2, "eval_splits": ["test"]})
     assert (await prepare(config, output)).total == 2
@@ -91,7 +91,7 @@ async def test_num_samples_caps_training_splits_alone(gallery, tmp_path):
         await prepare(config, output, splits=("none",))
 
 
-async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):
+async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):  # shows A8
     pages = gallery.asked("/task_range")
     prepared = await prepare(config_of(gallery.url, Endless={}), tmp_path / "tasks.jsonl")
     assert prepared.total == 5_000
@@ -111,7 +111,7 @@ class Old:
         return await self.app(scope, receive, send)
 
 
-async def test_a_server_that_only_lists_is_listed(tmp_path):
+async def test_a_server_that_only_lists_is_listed(tmp_path):  # shows A8
     with envs.serve(envs.Echo, wrap=Old) as served:
         config = config_of(served.url, Echo={})
         async with OpenRewardClient(config) as client:
@@ -166,7 +166,7 @@ class DiesMidway(Old):
         return await self.app(scope, receive, send)
 
 
-async def test_a_server_that_dies_midway_leaves_the_old_file(tmp_path):
+async def test_a_server_that_dies_midway_leaves_the_old_file(tmp_path):  # shows A9
     output = tmp_path / "tasks.jsonl"
     output.write_text("old")
     with (
@@ -216,7 +216,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path):
         next(read_tasks(tmp_path / "missing.jsonl", config))
 
 
-def test_cookbook_rows_are_the_same_tasks(tmp_path):
+def test_cookbook_rows_are_the_same_tasks(tmp_path):  # shows D15
     path, config = tmp_path / "tasks.jsonl", config_of("http://127.0.0.1:1", Echo={})
     task = Task(
         env_name="gallery/Echo",
