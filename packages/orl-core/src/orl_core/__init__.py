@@ -123,11 +123,22 @@ __all__ = [
     "to_data",
 ]
 
-# The order is that of weight: a name is looked for in the light ones first.
-_MODULES = (
-    *("errors", "limits", "messages", "task", "trajectory", "datum", "reward", "config"),
-    *("tools", "tools.write", "tools.show", "render"),
-)
+_NAMES = {
+    "config": "EnvironmentConfig GroupRewardConfig RunConfig TrainerConfig decode_config load_config",
+    "datum": "Datum to_data",
+    "errors": "ConfigError EngineError OrlError RenderError RunAborted SessionError boundary",
+    "limits": "Limits TrainOn",
+    "messages": "Action Block FailureKind ImageBlock Message ParseFailure Role Span TextBlock ToolCall ToolResult "
+    "ToolSpec text_message text_of",
+    "render": "Certificate Renderer Tokenizer",
+    "reward": "group_advantages group_rewards reduce_reward reduce_rewards",
+    "task": "Task TaskRow row_of",
+    "tools": "TOOL_FORMATS ToolFormat parse",
+    "tools.show": "format_tools system_prompt",
+    "tools.write": "render_call",
+    "trajectory": "BranchCause FinishReason Generation RolloutSpec StopDetail StopReason Trajectory Turn",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
@@ -135,8 +146,6 @@ def __getattr__(name: str) -> object:
         from importlib.metadata import version
 
         return version("orl-core")
-    if name in __all__:
-        for module in _MODULES:
-            if hasattr(loaded := import_module(f"{__name__}.{module}"), name):
-                return getattr(loaded, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
