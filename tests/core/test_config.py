@@ -293,7 +293,7 @@ def test_flags_are_kept_apart_by_trainer() -> None:  # shows A25 G1 G2
 @pytest.mark.parametrize(
     ("flags", "subject"),
     [
-        ({"slime": {"x": 1}, "--eps-clip": 0.3}, "beside `slime`"),
+        ({"slime": {"x": 1}, "--eps-clip": 0.3}, "`slime` and options of no trainer"),
         ({"slime": {"--wandb-key": "hush-hush"}}, "--wandb-key"),
         ({"--wandb-key=hush-hush": {"x": 1}}, "--wandb-key"),
     ],

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
-from orl_core.config.checked import Checked, check_fields
+from orl_core.config.checked import Checked
 from orl_core.credentials import credentials_among
 from orl_core.errors import ConfigError
 from orl_core.limits import NonNegative, Positive
@@ -100,12 +100,8 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         dict[str, dict[str, Any]], Meta(description="The sections of adapters. In a file they are keys of `trainer`.")
     ] = field(default_factory=dict[str, dict[str, Any]])
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if mistakes := "\n".join(self._mistakes()):
-            raise ValueError(mistakes)
-
-    def _mistakes(self) -> Iterator[str]:
+    def mistakes(self) -> Iterator[str]:
+        """Yield credentials among the options, and flags of no trainer."""
         settings = {name: getattr(self, name) for name in self.__struct_fields__}
         yield from credentials_among(settings, self.flags)
         apart = {name: flags for name, flags in self.flags.items() if isinstance(flags, dict)}
@@ -114,7 +110,7 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for section in self.sections.values():
             yield from credentials_among(section, {})
         if 0 < len(apart) < len(self.flags):
-            yield f"`flags` has options beside `{next(iter(apart))}`: move each into the flags of a trainer"
+            yield f"`flags` has `{next(iter(apart))}` and options of no trainer: move each into the flags of a trainer"
 
     @property
     def own_flags(self) -> dict[str, Flag]:
