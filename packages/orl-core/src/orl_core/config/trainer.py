@@ -92,8 +92,8 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flags: Annotated[
         dict[str, Flag | dict[str, Flag]],
         Meta(
-            description='Options of the trainer itself: {"--kl-loss-coef": 0.01}; true is a switch, null is none. Keep '
-            "those of several trainers apart, by their names: {NAME: {...}}."
+            description='Options of the trainer itself: {"--kl-loss-coef": 0.01}; true is a switch, null omits it. '
+            "Keep those of several trainers apart, by their names: {NAME: {...}}."
         ),
     ] = field(default_factory=dict[str, Flag | dict[str, Flag]])
     sections: Annotated[
@@ -115,9 +115,9 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def own_flags(self) -> dict[str, Flag]:
         """The flags of `backend`."""
-        given = self.flags.get(self.backend or "")
-        if isinstance(given, dict):
-            return given
+        flags = self.flags.get(self.backend or "")
+        if isinstance(flags, dict):
+            return flags
         return {name: value for name, value in self.flags.items() if not isinstance(value, dict)}
 
     def section(self, name: str, kind: type[Options]) -> Options:
@@ -140,13 +140,13 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def placed(tree: Any) -> Any:
-    """Return the `tree` of a configuration with the sections of adapters in `trainer.sections`, where they decode."""
+    """Return the `tree` of a configuration with the sections of adapters in `trainer.sections`, for decoding."""
     whole = cast("dict[str, Any]", tree if isinstance(tree, dict) else {})
     if not isinstance(whole.get("trainer"), dict):
         return cast("Any", tree)
-    given: dict[str, Any] = whole["trainer"]
+    section: dict[str, Any] = whole["trainer"]
     known = {field.encode_name for field in structs.fields(TrainerConfig)} - {"sections"}
-    apart = {name for name, value in given.items() if name not in known and isinstance(value, dict)}
-    sections: dict[str, Any] = {name: given[name] for name in given if name in apart}
-    rest = {name: value for name, value in given.items() if name not in apart}
+    apart = {name for name, value in section.items() if name not in known and isinstance(value, dict)}
+    sections: dict[str, Any] = {name: section[name] for name in section if name in apart}
+    rest = {name: value for name, value in section.items() if name not in apart}
     return {**whole, "trainer": {**rest, "sections": sections} if sections else rest}

@@ -56,11 +56,11 @@ class Controls:
         return ids
 
     def guard(self, text: str, guard: str) -> str:
-        """Put a guard character inside every control string of `text`, and at edges where one could grow together.
+        """Put a guard character inside every control string of `text`, and at edges that could complete one.
 
         An edge is the beginning of a control string at the end of `text`, or the ending of one at its start.
         """
-        places = {found.start() + 1 for found in self._anywhere.finditer(text)}
+        places = {match.start() + 1 for match in self._anywhere.finditer(text)}
         for length in range(1, min(len(text), self._longest - 1) + 1):
             if text[-length:] in self._beginnings:
                 places.add(len(text) - length + 1)
