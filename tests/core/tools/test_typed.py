@@ -55,7 +55,7 @@ RULES: list[tuple[str, Any, Any]] = [
     # objects and arrays: strict JSON, typed by itself
     ('{"a": ["1", 1]}', {"type": "object"}, {"a": ["1", 1]}),
     ("{'a': 1}", {"type": ["object", "string"]}, "{'a': 1}"),
-    # in Python's spelling, where no string is allowed
+    # in Python's spelling, if no string is allowed
     ("{'a': [True, None, 2.0]}", {"type": "object"}, {"a": [True, None, 2.0]}),
     (" ['it\\'s', {}] ", {"type": "array"}, ["it's", {}]),
     ("{'a': 1} and more", {"type": "object"}, "{'a': 1} and more"),
