@@ -5,7 +5,6 @@ Check 13 compares plans with the template's own rendering of whole random conver
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from orl_core.errors import RenderError, boundary
@@ -17,6 +16,7 @@ from orl_core.tools.format import for_chat_template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from random import Random
 
     from orl_core.messages import Role
     from orl_core.render.dummy import Roles
@@ -63,6 +63,8 @@ def unlike_template(plans: Plans, extent: Extent, dialect: Dialect) -> str:
 
     The full rendering is the template's own. It may rewrite earlier messages, never the end.
     """
+    from random import Random  # loads hashlib: milliseconds that only a certificate needs
+
     random, texts = Random(0), benign(plans.controls)  # noqa: S311
     for _ in range(CONVERSATIONS):
         history = [text_message("user", random.choice(texts))]
