@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import pytest
 from orl_core.config import decode_config
 from orl_core.config.yaml import read
-from orl_launcher.cli import UsageError
 from orl_launcher.main import COMMANDS
 
 from tests.reference.commands import parser_of
@@ -130,17 +129,3 @@ def check(words: list[str]) -> None:
     parser_of(command).parse(words)
     for option, value in pairwise(words):
         assert option != "--config" or not value.startswith("configs/") or (ROOT / value).is_file(), line
-
-
-@pytest.mark.parametrize(
-    "line", ["orl trian", "just trian-local", "roll --out", "orl doctor --config configs/gone.yaml"]
-)
-def test_negative_control_a_name_that_is_wrong_is_found(line: str) -> None:
-    with pytest.raises(AssertionError):
-        check(line.split())
-
-
-@pytest.mark.parametrize("line", ["orl init --modle X", "orl train verl", "just show --epsiode 1"])
-def test_negative_control_an_option_that_is_wrong_is_found(line: str) -> None:
-    with pytest.raises(UsageError):
-        check(line.split())

@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
@@ -57,28 +57,13 @@ def test_negative_control_what_is_too_big_is_found() -> None:
     ]
 
 
-def circle_of(imports: Mapping[str, set[str]]) -> list[str]:
-    """Return modules that import each other in a circle; the first is also the last."""
-    try:
-        TopologicalSorter(imports).prepare()
-    except CycleError as error:
-        return error.args[1]
-    return []
-
-
 def test_no_circle_of_imports() -> None:
     """Imports for types count: a circle of nouns shows that one of them is missing."""
     packages = {path.relative_to(ROOT).parts[3] for path in SOURCES}
     graph = grimp.build_graph(*sorted(packages), cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert {"orl_core", "orl_testing.sglang.server", "orl_launcher.main"} <= imports.keys()
-    assert circle_of(imports) == []
-
-
-def test_negative_control_a_circle_is_found() -> None:
-    circle = circle_of({"a": {"b"}, "b": {"c"}, "c": {"b"}})
-    assert circle[0] == circle[-1]
-    assert {*circle} == {"b", "c"}
+    TopologicalSorter(imports).prepare()  # raises CycleError with the modules of a circle
 
 
 PUBLIC = {

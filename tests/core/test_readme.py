@@ -1,4 +1,4 @@
-"""The uses in orl-core's README run as they stand, each on its own."""
+"""The uses in orl-core's README run unchanged, each on its own."""
 
 import re
 from pathlib import Path

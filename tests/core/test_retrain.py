@@ -61,19 +61,6 @@ def test_each_key_is_answered_with_its_place(tmp_path: Path) -> None:  # shows G
 
 
 @pytest.mark.parametrize(
-    "tree",
-    [
-        {"hyperparameters": {"learning_rate": 1e-5}},
-        {"environments": {}, "algorithm": {"hyperparameters": {"learning_rate": 1e-5}}},
-        {"slime_rollout_top_p": 0.9, "environments": {}},
-    ],
-)
-def test_parts_of_a_file_of_retrain_are_known(tree: dict[str, Any]) -> None:
-    told = refused(tree)
-    assert ("learning_rate" in told and "`trainer.lr`" in told) or "rollout-top-p" in told
-
-
-@pytest.mark.parametrize(
     "tree", [{"environments": {}, "slime_path": "x"}, {"algorithm": "grpo"}, {"environments": {}, "algorithms": {}}]
 )
 def test_other_mistakes_stay_mistakes_of_orl(tree: dict[str, Any]) -> None:

@@ -302,7 +302,7 @@ def tokenizer(name: str) -> HFTokenizer:
 
 @cache
 def renderer(name: str) -> Renderer:
-    """Return the family's renderer, which finds the tool format; a system prompt shows tools where no template does."""
+    """Return the family's renderer, which finds the tool format. A system prompt shows tools if needed."""
     family = FAMILIES[name]
     system = None if family.shows_tools else "The tools:\n{tools}"
     return Renderer(tokenizer(name), system_prompt_template=system)

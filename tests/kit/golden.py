@@ -58,7 +58,7 @@ def make_model(folder: Path) -> Path:
 
 
 def golden_words(file: Path, here: Path, model: Path, *, first: str) -> list[str]:
-    """The arguments of train.py in a golden file, from the option `first` on. The shape of the model stands before."""
+    """Return the arguments of train.py in a golden file, from `first` on. The shape of the model precedes it."""
     text = file.read_text(encoding="utf-8").replace("HERE", str(here))
     words = words_of(text)
     words = [str(model) if word in MODEL or word.startswith("/path/to/Qwen3") else word for word in words]

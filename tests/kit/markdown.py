@@ -29,5 +29,5 @@ def rows_of(document: Path) -> dict[str, list[dict[str, str]]]:
 
 
 def quoted(text: str) -> list[str]:
-    """Return what stands between backticks in a line. tests/test_blocks.py reads fenced blocks."""
+    """Return the texts between backticks in a line. tests/test_blocks.py reads fenced blocks."""
     return BACKTICKS.findall(FENCED.sub("", text))

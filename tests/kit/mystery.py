@@ -29,7 +29,7 @@ class Asked(BaseModel):
 
 
 class Accusation(BaseModel):
-    """Whom to accuse, and where it happened."""
+    """A suspect to accuse, and the room of the crime."""
 
     suspect: Suspect = Field(description="the culprit")
     place: str = Field(description="the room of the crime")
@@ -60,12 +60,12 @@ class Mystery(Environment):
 
     @tool
     async def interview(self, args: Asked) -> ToolOutput:
-        """Ask a suspect where they were."""
+        """Ask a suspect for the room that they were in."""
         return ToolOutput(blocks=[TextBlock(text=f"{args.suspect}: I was in the garden.")])
 
     @tool
     async def check_alibi(self, args: Asked) -> ToolOutput:
-        """Find out whether somebody saw a suspect where they claim to have been."""
+        """Find out whether somebody saw a suspect in the room that the suspect names."""
         seen = "Nobody saw them." if args.suspect is self.culprit else "They were seen."
         return ToolOutput(blocks=[TextBlock(text=seen)])
 

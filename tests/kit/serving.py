@@ -62,7 +62,7 @@ async def answering(
 
 
 def replying(**meta: Any) -> Callable[[web.Request], Any]:
-    """A handler whose answer is well-formed but for what `meta` says; `output_ids` goes beside it."""
+    """Return a handler whose answer is well-formed but for `meta`; `output_ids` is a key of its own."""
     output_ids = meta.pop("output_ids", [8])
     finish = {"type": "stop", "matched": 8}
     meta = {"finish_reason": finish, "output_token_logprobs": [[-0.5, 8, None]]} | meta

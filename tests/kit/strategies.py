@@ -91,7 +91,7 @@ def _ranges(drawn: bytes, size: int) -> list[tuple[int, int]]:
 
 @st.composite
 def turns(draw: st.DrawFn, *, stripped: bool = False) -> Turn:
-    """A turn with any spans; where it is `stripped`, some of its ids may be hidden."""
+    """Draw a turn with any spans; if `stripped`, some of its ids may be hidden."""
     turn = Turn(
         observation=draw(some_ids) or (0,),
         generations=tuple(draw(st.lists(generations, max_size=3))),

@@ -1,7 +1,7 @@
 """Small tokenizers built from fixed texts, with published chat templates: real merges, real control tokens.
 
 Byte-level BPE with the family's pre-tokenizer, and its control tokens with their special flags. Templates are read from
-the installed TRL; where it has none, tests/templates holds our own in the same format.
+the installed TRL; if it has none, tests/templates holds our own in the same format.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def build(
     vocabulary: Vocabulary = QWEN,
     texts: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of about 700 tokens with this chat template; of about 4,200 where it is made for `texts`."""
+    """Return a tokenizer of about 700 tokens with this chat template; of about 4,200 if it is built for `texts`."""
     backend = byte_level(vocabulary, texts) if vocabulary.split else sentence_piece()
     added = added if vocabulary is QWEN else vocabulary.added
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in vocabulary.special])

@@ -1,4 +1,4 @@
-"""The laws as checks: plain functions that raise AssertionError where one is broken, without the code under test.
+"""The laws as checks: plain functions that raise AssertionError if one is broken, without the code under test.
 
 The properties call them with what orl makes, and `test_broken.py` with what broken parts would make.
 """

@@ -107,7 +107,7 @@ class Model:
 
 
 class World:
-    """The session, and where it comes from. `called` counts the tools that were run."""
+    """The session, and its source. `called` counts the tools that were run."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode

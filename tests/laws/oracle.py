@@ -1,6 +1,6 @@
 """An oracle of endings: section 8's promises as one plain function, on a clock that only adds.
 
-It knows nothing of the loop but its promises, whose numbers stand beside what they decide.
+It knows nothing of the loop but its promises, whose numbers are next to what they decide.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Expected:
                 raise Over(StopReason.MAX_TOKENS)
             if says.what != "abort":
                 return says
-            self._heed_the_host()  # 7: an abort is the host's where its flag is set, else the action goes on
+            self._heed_the_host()  # 7: an abort is the host's if its flag is set, else the action continues
             self._wait(PAUSE, NEVER)
 
     def _answer_text(self) -> list[Does]:
-        if self._episode.in_text:  # 5: the terminal tool where there is one
+        if self._episode.in_text:  # 5: the terminal tool if there is one
             self._call_one(self._next())
             raise Over(StopReason.FINISHED)
         self._nudges += 1

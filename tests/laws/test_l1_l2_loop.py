@@ -114,7 +114,7 @@ limits = st.builds(
 
 
 def check_stripped(trajectory: Trajectory, data: tuple[Datum, ...], renderer: Renderer) -> None:
-    """Stripped reasoning of an earlier turn is never shown; a turn without any goes on with its datum."""
+    """Stripped reasoning of an earlier turn is never shown; a turn without any continues its datum."""
     turns = trajectory.turns
     if not trajectory.job.limits.strip_reasoning:
         assert not any(turn.stripped_spans for turn in turns)

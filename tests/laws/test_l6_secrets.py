@@ -76,7 +76,7 @@ class Sessions:
         return ScriptedSession([result(text, finished=True)], messages=opening)
 
     def fault(self) -> SessionError:
-        """Return the environment's own failure as it is shown; the value stands at the cut of a line."""
+        """Return the environment's own failure as it is shown; the value is at the cut of a line."""
         before = "x" * (1_930 if self.place == "long fault" else 1)
         with pytest.raises(SessionError) as caught, as_session_error("calling tool `act`"):
             raise RemoteFailure(f"{before} {self.echo}")

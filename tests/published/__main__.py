@@ -23,7 +23,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 def rows_of(template: Published, *, conversations: int, hostile: int) -> list[Row]:
-    """Return the rows of one template: two where it has a reasoning switch, under whatever name."""
+    """Return the rows of one template: two if it has a reasoning switch, under any name."""
     one = case(template)
     has_switch = HFTokenizer(one.tokenizer, stop_ids=one.stop_ids).chat_template.switch is not None
     switches: dict[str, bool | None] = {"off": False, "on": True} if has_switch else {"": None}

@@ -33,7 +33,7 @@ CLOSINGS = ("</think>", "<|END_THINKING|>", "<channel|>", "[/THINK]", "</seed:th
 
 
 class _Stopped(datetime):
-    """A clock that stands still: templates print the day, and one prints the second."""
+    """A frozen clock: templates print the day, and one prints the second."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> datetime:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -42,7 +42,7 @@ class _Stopped(datetime):
 
 @contextmanager
 def _stopped() -> Iterator[None]:
-    """Give transformers' templates the clock that stands still."""
+    """Give transformers' templates the frozen clock."""
     running = chat_template_utils.datetime  # pyright: ignore[reportPrivateImportUsage]
     chat_template_utils.datetime = _Stopped  # pyright: ignore[reportPrivateImportUsage]
     try:
@@ -232,13 +232,13 @@ class _Judged:
             return
         if rendered.startswith(prompt):
             ids = self.ids(rendered.removeprefix(prompt))
-        else:  # a past action stands without the reasoning that the prompt opens
+        else:  # a past action lacks the reasoning that the prompt opens
             whole, shown = self.ids(rendered), self.ids(prompt)
             shared = next(n for n, pair in enumerate(zip(whole, shown, strict=False)) if pair[0] != pair[1])
             ids = [*self.closing, *whole[shared:]]
         specs, after = told
         found = self.renderer.parse(ids[:-added], specs, after=after).calls
-        own = found if rendered.startswith(prompt) else found[-len(action.calls) :]  # earlier ones may stand before
+        own = found if rendered.startswith(prompt) else found[-len(action.calls) :]  # earlier ones may precede them
         self.found["calls"] += len(action.calls)
         if own != action.calls:
             self.found["misread"] += 1

@@ -1,6 +1,6 @@
 """A vocabulary for a published template: the real one where a package publishes it, else one with its control tokens.
 
-Templates say which control strings they use but not which of them are added tokens, nor how an action ends. Both stand
+Templates say which control strings they use but not which of them are added tokens, nor how an action ends. Both are
 here for each family, as the checkpoints publish them. Merges of a seeded vocabulary come from tests.kit.tokenizers.
 """
 
@@ -45,7 +45,7 @@ def _family(eos: str, *stops: str, bos: str | None = None, special: tuple[str, .
 
 SUFFIX = ":opensource"  # of every tag of Hy3: its template formats `{}` with it
 _HY = tuple(f"<｜hy_{name}{SUFFIX}｜>" for name in ("User", "Assistant", "pad", "eos", "begin_of_sentence"))
-# The first text that a template holds names its family. `bos` is printed by the template where it wants one.
+# The first text that a template holds names its family. `bos` is printed by the template if it wants one.
 FAMILIES: tuple[tuple[str, Vocabulary], ...] = (
     ("<|hy_", _family("<|eos|>")),
     ("<｜hy_eos{}｜>", _family(_HY[3], special=_HY)),
@@ -116,7 +116,7 @@ class Case(NamedTuple):
 
 
 def case(published: Published, *, real: bool = True) -> Case:
-    """Return the template with the vocabulary of its checkpoint where that is here, or with a seeded one."""
+    """Return the template with the vocabulary of its checkpoint if that is here, or with a seeded one."""
     family = next((one for needle, one in FAMILIES if needle in published.text), PLAIN)
     names = (published.name, *published.also)
     key = next((key for key, pattern in REAL.items() if any(re.match(pattern, name) for name in names)), "")

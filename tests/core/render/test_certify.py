@@ -42,13 +42,6 @@ def test_a_default_system_prompt_is_noted() -> None:
     assert len(Renderer(tokenizer("qwen3")).certificate.notes) == 1
 
 
-def test_a_stop_that_closes_nothing_is_named() -> None:
-    (closing,) = [c.detail for c in Renderer(tokenizer("qwen3")).certificate.checks if c.check == "10 closing"]
-    assert closing.endswith(
-        "by <|im_end|> before a tool message, <|im_end|> before a user message; in full behind <|endoftext|>"
-    )
-
-
 class _Leaky(HFTokenizer):
     """A tokenizer whose plain encoder knows the added tokens."""
 

@@ -77,7 +77,7 @@ def test_differing_results_and_user_message_are_refused_together() -> None:
 
 
 def test_text_that_the_template_moves_behind_the_calls_is_noted() -> None:
-    """As Gemma 4, which prints an action's text after its results. The sampled ids stay where they are."""
+    """As Gemma 4, which prints an action's text after its results. The sampled ids keep their place."""
     end = "{%- if " + CALLED + " and messages[-2].content %}{{- messages[-2].content + '<|im_end|>' }}{%- endif %}"
     plain, moved = (Renderer(HFTokenizer(build(changed(end=tail)))) for tail in ("", end))
     assert moved.extend((), (KNIFE,), calls_before=0) == plain.extend((), (KNIFE,), calls_before=0)
@@ -132,20 +132,3 @@ def test_runs_of_white_space_among_the_added_tokens_are_text() -> None:
         opened = list(renderer.open((text_message("user", text),), TOOLS))
         assert opened == tok.encode_joint(tok.decode(opened))
         assert tok.decode(tok.encode([text])[0]) == text
-
-
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        ("[look({{ c }})]", "none of the parsers"),
-        ("", "not made for tools"),
-    ],
-)
-def test_refusal_says_why(call: str, why: str) -> None:
-    source = (
-        "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{%- for t in m.tool_calls or [] %}"
-        "{%- set c = t.function.arguments %}" + call + "{%- endfor %}<|im_end|>\n{%- endfor %}"
-        "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
-    )
-    with pytest.raises(RenderError, match=why):
-        Renderer(HFTokenizer(build(source)))

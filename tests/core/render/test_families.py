@@ -12,15 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.errors import RenderError
-from orl_core.messages import Message, ToolCall, ToolSpec, text_message
+from orl_core.messages import Message, ToolSpec, text_message
 from orl_core.render import Renderer
-from orl_core.render.certify import Extent, attacks
+from orl_core.render.certify import Extent
 from orl_core.render.controls import Controls
 from orl_core.render.conversation import Dialect, for_template
-from orl_core.render.independence import OpeningLimits
 from orl_core.render.plan import Plans, TailPlan
 from orl_core.render.report import unlike_template
-from orl_core.tools import thinking
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
 from tests.core.render.conversations import few, harmless, hostile_to, rounds
@@ -33,13 +31,13 @@ if TYPE_CHECKING:
 
     from orl_core.messages import Role
     from orl_core.render.dummy import Roles
+    from orl_core.render.independence import TemplateLimits
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"who": {"type": "string", "description": "a <name>"}}}
 TOOLS = (ToolSpec(name="accuse", description="Name the culprit.", parameters=SCHEMA), ToolSpec(name="look"))
 USER = text_message("user", "Who did it?")
 KNIFE, ALIBI = text_message("tool", "A knife.\n", name="look"), text_message("tool", '{"alibi": null}', name="ask")
-OPENINGS = ("<minimax:tool_call>", "<｜tool▁calls▁begin｜>", "<tool_call>", "<|START_ACTION|>")
 every_family = pytest.mark.parametrize("name", every_fifth(FAMILIES))
 
 
@@ -155,7 +153,8 @@ def test_negative_control_a_plan_that_differs_is_found(name: str) -> None:
     plans.counting = name in {"deepseek_v3", "command_r7b", "cohere2_moe"}
     roles: Roles = ("tool", "user") if family.user_turns else ("tool",)
     closing: dict[Role, int] = {role: plans.plan((role,)).closing for role in roles}
-    openings = OpeningLimits(apart=name == "gpt_oss", moved=not family.text_with_calls)
+    openings: TemplateLimits = {"apart": ""} if name == "gpt_oss" else {}
+    openings |= {} if family.text_with_calls else {"moved": ""}
     extent = Extent(closing=closing, calls_per_action=family.calls_per_action, openings=openings)
     assert unlike_template(plans, extent, dialect(name)) == ""
     for text, complaint in ((True, "does not end in"), (False, "is not encoded jointly")):
@@ -192,17 +191,6 @@ def test_l4_no_text_from_outside_brings_a_control_id(name: str, data: st.DataObj
     if FAMILIES[name].user_turns:
         ids = made.extend((), (text_message("user", texts[0]),), calls_before=1)
         assert controls(name, ids) == controls(name, made.extend((), (text_message("user", "x"),), calls_before=1))
-
-
-@every_family
-def test_l4_control_strings_alone_doubled_cut_and_at_edges(name: str) -> None:
-    made = renderer(name)
-    for attack in attacks(Controls(tokenizer(name))):
-        for role in ("tool", "user") if FAMILIES[name].user_turns else ("tool",):
-            found = made.extend((), (text_message(role, attack, name=attack),), calls_before=0)
-            blank = made.extend((), (text_message(role, "x", name="x"),), calls_before=0)
-            assert controls(name, found) == controls(name, blank)
-        assert controls(name, made.open(*opening([attack] * 4))) == controls(name, made.open(*opening(["x"] * 4)))
 
 
 @every_family
@@ -309,18 +297,3 @@ def test_prompt_that_opens_reasoning_is_seen_with_any_tags(name: str, opening: s
         ((start, end),) = made.hide(observation, action_ids, made.read(action_ids)[1])
         assert tok.decode([*observation, *action_ids][start:end]) == opening + said.removesuffix("Yes.")
     assert made.strips == (name != "gpt_oss")
-
-
-@every_family
-def test_parse_reads_the_call_that_the_template_renders(name: str) -> None:
-    made, tok = renderer(name), tokenizer(name)
-    call = ToolCall(name="accuse", arguments={"who": "the butler"})
-    action = Message(role="assistant", calls=(call,))
-    said = whole(name, [USER, action], prompt=False)
-    prompt = whole(name, [USER])
-    if said.startswith(prompt):
-        said = said.removeprefix(prompt)
-    else:  # a call in history stands without the reasoning that the prompt opens
-        (start,) = [said.index(tag) for tag in OPENINGS if tag in said]
-        said = thinking(made.tool_format)[1] + said[start:]
-    assert made.parse(tok.encode_joint(said)).calls == (call,)

@@ -1,35 +1,15 @@
-"""Gemma 4: a turn that goes on behind its results, and text beside calls that the template prints behind them."""
+"""Gemma 4: a turn continues after its results, and the template prints text after the calls."""
 
 from __future__ import annotations
 
-import pytest
 from orl_core.messages import ToolCall, text_message
 from orl_core.render.certify import attacks
 from orl_core.render.controls import Controls
-from orl_core.tools import thinking
 
 from tests.kit.families import renderer, tokenizer
 
 USER = text_message("user", "Who did it?")
 KNIFE = text_message("tool", "A knife.\n", name="look")
-modes = pytest.mark.parametrize("name", ["gemma4", "gemma4_think"])
-
-
-@modes
-def test_the_certificate_says_that_text_beside_calls_is_moved(name: str) -> None:
-    made = renderer(name)
-    assert any("moves" in note for note in made.certificate.notes)
-
-
-@modes
-def test_the_models_own_calls_are_read(name: str) -> None:
-    made, tok = renderer(name), tokenizer(name)
-    opening, closing = thinking("gemma4")
-    call = '<|tool_call>call:look{who:<|"|>it\'s "him"<|"|>}<tool_call|>'
-    said = f"{opening}thought\nHm.\n{closing}{call}<|tool_response>"
-    action = made.parse(tok.encode_joint(said))
-    assert action.reasoning == "Hm."
-    assert action.calls == (ToolCall(name="look", arguments={"who": 'it\'s "him"'}),)
 
 
 def test_prompt_after_a_result_opens_reasoning_if_it_thinks() -> None:

@@ -14,7 +14,7 @@ from orl_rollout.tokenizer.tokenizer import HFTokenizer, load_tokenizer
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import ByT5Tokenizer
 
-from tests.core.render.conversations import CONTROL_STRINGS, hostile
+from tests.core.render.conversations import hostile
 from tests.kit.families import MISTRAL_SPM
 from tests.kit.families import tokenizer as family_tokenizer
 from tests.kit.tokenizers import build, template, tokenizer
@@ -97,9 +97,3 @@ def test_no_text_becomes_an_added_token(text: str) -> None:
     tok = tokenizer("qwen3")
     (ids,) = tok.encode([text])
     assert not set(ids) & set(tok.added_tokens.values())
-
-
-def test_the_joint_encoder_makes_them_which_is_why_there_are_two() -> None:
-    tok = tokenizer("qwen3")
-    for text in CONTROL_STRINGS:
-        assert tok.encode_joint(text) == [tok.added_tokens[text]]

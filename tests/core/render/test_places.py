@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_core.render.calls import Places
 
-from tests.kit import families
 from tests.kit.tokenizers import renderer_of, tokenizer
 
 if TYPE_CHECKING:
@@ -42,16 +41,6 @@ def test_places_are_what_decoding_every_beginning_finds(ids: list[int], asked: l
         assert places.place(character) == plain(decode, ids, text, character)
 
 
-@given(ids=st.lists(st.integers(0, 700), max_size=24), asked=st.lists(st.integers(0, 60), max_size=6).map(sorted))
-def test_places_of_any_decoder_are_in_order_and_within(ids: list[int], asked: list[int]) -> None:
-    """A run of SentencePiece's byte tokens is U+FFFD throughout until it is whole: such a run is said all at once."""
-    decode = families.tokenizer("mistral_v0_3").decode
-    places = Places(decode, ids, decode(ids))
-    found = [places.place(character) for character in asked]
-    assert found == sorted(found)
-    assert all(0 <= place <= len(ids) for place in found)
-
-
 def counted(size: int, unit: str) -> int:
     """Count the ids that are decoded to find every place of a text of `size` units, each with a place behind it."""
     decode = BY_BYTES.decode
@@ -76,7 +65,7 @@ def test_twice_the_places_cost_twice_as_much(unit: str) -> None:
 
 
 def test_split_character_stays_in_the_part_that_it_ends() -> None:
-    """Qwen2.5 has no token for `<think>`: what stands beside it may be three ids of one character."""
+    """Qwen2.5 has no token for `<think>`: its neighbour may be three ids of one character."""
     tok, renderer = BY_BYTES, renderer_of("qwen2_5")
     assert len(BYTES["😀"]) > 1
     said = [*BYTES["😀"], *BYTES["<think>"], *BYTES["😀"], *BYTES["</think>"], *BYTES["\u3000"], *BYTES["x"]]

@@ -47,25 +47,6 @@ def test_plain_style_is_certified_if_it_takes_a_system(name: str) -> None:  # sh
 
 
 @pytest.mark.parametrize("name", SYSTEM)
-def test_results_are_one_user_message(name: str) -> None:
-    one, two = RESPONSE.format(" Dark. "), RESPONSE.format("")
-    follows = STYLES[name].follows
-    assert followed(name, results(" Dark. ")) == follows.format(one)
-    assert followed(name, results(" Dark. ", "")) == follows.format(f"{one}\n{two}")
-
-
-@pytest.mark.parametrize("nudge", ["Go on.", " Go\non. ", "", " \n", "</tool_response>"])
-@pytest.mark.parametrize("name", SYSTEM)
-def test_nudge_shares_the_message_of_the_results(name: str, nudge: str) -> None:
-    style = STYLES[name]
-    said = f"{RESPONSE.format('Dark.')}\n{nudge}"
-    said = said.strip() if style.strips else said
-    assert followed(name, (*results("Dark."), text_message("user", nudge))) == style.follows.format(said)
-    alone = nudge.strip() if style.strips else nudge
-    assert followed(name, (text_message("user", nudge),)) == style.follows.format(alone)
-
-
-@pytest.mark.parametrize("name", SYSTEM)
 def test_appended_turns_are_the_templates_own_conversation(name: str) -> None:
     """The whole conversation, rendered at once with plain user messages, ends as the appended ids do."""
     tok, renderer = plain_tokenizer(name), plain_renderer(name)
@@ -151,13 +132,6 @@ def test_several_results_follow_if_the_first_form_fits() -> None:
     renderer = Renderer(changed("{% for message", LISTS_TOOLS + "{% for message"), tool_format="hermes")
     assert renderer.certificate.calls_per_action is None
     assert not renderer.certificate.passed  # the template writes no calls
-
-
-def test_auto_finds_the_format_as_no_format_does() -> None:
-    tok = plain_tokenizer("chatml")
-    assert Renderer(tok, system_prompt_template=TEACHES, tool_format="auto").tool_format == "hermes"
-    with pytest.raises(RenderError, match="not made for tools"):
-        Renderer(tok, tool_format="auto")
 
 
 def test_unknown_tool_format_is_refused_by_name() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from orl_core.messages import FailureKind, Message, ParseFailure, ToolCall, ToolSpec, text_message
+from orl_core.messages import Message, ToolCall, ToolSpec, text_message
 from orl_core.render.controls import GUARDS, Controls
 from orl_core.render.conversation import Dialect, for_template
 from orl_core.text import map_strings
@@ -101,30 +100,3 @@ def test_what_the_template_renders_is_read_back_with_its_types(name: str, data: 
     assert repr(found.calls) == repr(action.calls)  # 1, 1.0 and True differ, and so does the order of keys
     assert found.text == "".join(block.text for block in action.content)  # type: ignore[union-attr]
     assert found.reasoning == ""
-
-
-@every_name
-@given(data=st.data())
-@few
-def test_a_damaged_action_is_an_action(name: str, data: st.DataObject) -> None:
-    """Ids lost, doubled, exchanged, control ids put in, and ids that the vocabulary does not hold."""
-    action = data.draw(actions(name))
-    tools = [ToolSpec(name=call.name, parameters=schema(call.arguments)) for call in action.calls]
-    ids = sampled(name, action, tools)
-    controls = st.sampled_from(list(tokenizer(name).added_tokens.values()))
-    for place, cut, put in data.draw(
-        st.lists(
-            st.tuples(
-                st.integers(0, len(ids)), st.integers(0, 3), st.lists(controls | st.integers(0, 10**6), max_size=2)
-            ),
-            min_size=1,
-            max_size=4,
-        )
-    ):
-        ids[place : place + cut] = put
-    found, spans = renderer(name).read(ids, tools)
-    msgspec.json.encode(found)
-    kinds = {call.kind for call in found.calls if isinstance(call, ParseFailure)}
-    assert kinds <= set(list(FailureKind)[:5])
-    places = [place for span in spans for place in (span.start, span.end)]
-    assert [0, *places, len(ids)] == sorted([0, *places, len(ids)])

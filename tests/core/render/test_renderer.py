@@ -15,7 +15,7 @@ from orl_core.render import Renderer
 from orl_core.render.conversation import for_template
 from orl_rollout.tokenizer.tokenizer import HFTokenizer
 
-from tests.core.render.conversations import CONTROL_STRINGS, TEMPLATES, harmless
+from tests.core.render.conversations import TEMPLATES, harmless
 from tests.kit.tokenizers import build, renderer_of, tokenizer
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -63,17 +63,6 @@ def test_an_opening_of_harmless_text_is_the_templates_own(
     assert renderer_of(name).open(tuple(messages), (spec,)) == tuple(expected)
 
 
-def test_the_closing_is_dropped_once_where_the_action_has_it() -> None:
-    renderer, tok = renderer_of("qwen3"), tokenizer("qwen3")
-    end, eot = renderer.stop_ids
-    assert (end, eot) == (tok.added_tokens["<|im_end|>"], tok.added_tokens["<|endoftext|>"])
-    whole = renderer.extend((), RESULTS, calls_before=0)
-    assert whole[0] == end
-    assert renderer.extend((7, end), RESULTS, calls_before=0) == whole[1:]
-    assert renderer.extend((7,), RESULTS, calls_before=0) == whole
-    assert renderer.extend((7, eot), RESULTS, calls_before=0) == whole
-
-
 def test_an_image_is_refused_by_its_place() -> None:  # shows A39
     image = ImageBlock(data="aGk=", mime_type="image/png")
     shown = Message(role="tool", name="look", content=(TextBlock(text="See:"), image))
@@ -87,11 +76,6 @@ def test_an_image_is_refused_by_its_place() -> None:  # shows A39
 def test_what_cannot_follow_an_action_is_refused(messages: tuple[Message, ...]) -> None:
     with pytest.raises(RenderError, match="an action is followed by tool and user messages, not by"):
         renderer_of("qwen3").extend((), messages, calls_before=0)
-
-
-def test_an_opening_without_messages_is_refused() -> None:
-    with pytest.raises(RenderError, match="at least one message"):
-        renderer_of("qwen3").open((), TOOLS)
 
 
 def test_lone_surrogates_are_replaced() -> None:
@@ -118,12 +102,6 @@ def test_a_system_prompt_template_replaces_the_templates_tools() -> None:  # sho
     assert ids.count(tok.added_tokens["<tool_call>"]) == 1
 
 
-def test_an_empty_think_block_belongs_to_the_prompt() -> None:
-    tok = tokenizer("qwen3")
-    assert tok.decode(renderer_of("qwen3").open((USER,), ())).endswith("<think>\n\n</think>\n\n")
-    assert tok.decode(renderer_of("qwen3", thinking=True).open((USER,), ())).endswith("<|im_start|>assistant\n")
-
-
 def test_parse_reads_calls_text_and_reasoning() -> None:
     said = (
         '<think>\nHm.\n</think>\n\nSo:\n<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call><tool_call>{'
@@ -135,14 +113,6 @@ def test_parse_reads_calls_text_and_reasoning() -> None:
             call, failure = action.calls
             assert call == ToolCall(name="look", arguments={"x": 1})
             assert isinstance(failure, ParseFailure)
-
-
-def test_parse_starts_in_reasoning_that_the_prompt_opened() -> None:
-    tok = HFTokenizer(build((GOLDEN / "opens_think.jinja").read_text(encoding="utf-8")))
-    renderer = Renderer(tok, system_prompt_template="{tools}")
-    assert tok.decode(renderer.open((USER,), TOOLS)).endswith("<|im_start|>assistant\n<think>\n")
-    action = renderer.parse(tok.encode_joint('Hm.\n</think>\n\nYes.<tool_call>{"name": "a"}</tool_call>'))
-    assert (action.reasoning, action.text, len(action.calls)) == ("Hm.", "Yes.", 1)
 
 
 def parts_of(name: str, said: str) -> list[tuple[str, str]]:
@@ -165,30 +135,6 @@ def test_read_tells_reasoning_and_calls_from_text(name: str) -> None:
     inside = '<tool_call>\n{"name": "look", "arguments": {"x": "</tool_call>"}}\n</tool_call>'
     assert parts_of(name, f"{inside}.") == [("calls", inside)]
     assert parts_of(name, "<think>Hm.<|im_end|>") == [("reasoning", "<think>Hm.<|im_end|>")]
-
-
-def test_an_id_in_two_parts_belongs_to_the_first() -> None:
-    """Qwen2.5 has no token for `</think>`: its text may end in the middle of an id."""
-    tok = tokenizer("qwen2_5")
-    ids = ids_of("qwen2_5", "<think>a</think>>>.")
-    _, (span,) = renderer_of("qwen2_5").read(ids)  # type: ignore[misc]
-    assert tok.decode(ids[: span.end]).startswith("<think>a</think>")
-    assert not tok.decode(ids[: span.end - 1]).startswith("<think>a</think>")
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-@given(pieces=st.lists(st.sampled_from([*CONTROL_STRINGS, '{"name": "a"}', "\n", "é", "x"]) | harmless, max_size=8))
-def test_spans_are_ordered_and_hold_every_opening_delimiter(name: str, pieces: list[str]) -> None:
-    tok = tokenizer(name)
-    ids = ids_of(name, "".join(pieces))
-    _, spans = renderer_of(name).read(ids)
-    assert spans is not None
-    borders = [place for span in spans for place in (span.start, span.end)]
-    assert borders == sorted(borders)
-    assert all(0 <= place <= len(ids) for place in borders)
-    covered = {place for span in spans for place in range(span.start, span.end)}
-    opening = {tok.added_tokens.get(text) for text in ("<think>", "<tool_call>")}
-    assert all(place in covered for place, token in enumerate(ids) if token in opening)
 
 
 def test_hide_takes_reasoning_and_its_opening_out_of_a_turn() -> None:

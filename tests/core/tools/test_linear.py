@@ -86,9 +86,3 @@ def test_long_turn_of_nothing_but_delimiters_is_read(tool_format: ToolFormat) ->
     texts = delimiters(tool_format)
     for unit in ("".join(texts), texts[0], texts[0] + '{"a": "', texts[-1] + "[a(x='"):
         parse(unit * 5_000, tool_format, tools=TOOLS)
-
-
-@pytest.mark.parametrize("element", ["call", "argument"])
-def test_long_word_in_an_attribute_of_kimi_k3_is_read(element: str) -> None:
-    before = '<|open|>tools<|sep|><|open|>call tool="f"<|sep|>' if element == "argument" else "<|open|>tools<|sep|>"
-    assert parse(f"{before}<|open|>{element} {'a' * 200_000}<|sep|>", "kimi_k3").calls

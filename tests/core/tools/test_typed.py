@@ -26,7 +26,6 @@ TREE = {"anyOf": [{"type": "object"}, {"$ref": "#/$defs/Tree"}, {"type": "null"}
 RULES: list[tuple[str, Any, Any]] = [
     # strings stay as they are
     ("1", {"type": "string"}, "1"),
-    ("null", {"type": "string"}, "null"),
     (' "a" ', {"type": "string"}, ' "a" '),
     # numbers
     ("5", {"type": "integer"}, 5),
@@ -34,36 +33,27 @@ RULES: list[tuple[str, Any, Any]] = [
     ("5.0", {"type": "integer"}, 5),
     ("1e3", {"type": "integer"}, 1000),
     ("5.5", {"type": "integer"}, "5.5"),
-    ("+5", {"type": "integer"}, "+5"),
     ("5,5", {"type": "number"}, "5,5"),
-    ("five", {"type": "integer"}, "five"),
     ('"5"', {"type": "integer"}, '"5"'),
-    ("", {"type": "integer"}, ""),
     ("9" * 5000, {"type": "integer"}, "9" * 5000),
     ("5.0", {"type": "number"}, 5.0),
     ("5", {"type": "number"}, 5),
-    ("NaN", {"type": "number"}, "NaN"),
     ("1e999", {"type": "number"}, "1e999"),
     # booleans and null, in JSON's words and Python's
     ("true", {"type": "boolean"}, True),
     ("True", {"type": "boolean"}, True),
-    ("TRUE", {"type": "boolean"}, "TRUE"),
     ("1", {"type": "boolean"}, "1"),
     ("null", {"type": "null"}, None),
     ("None", {"type": "null"}, None),
-    ("None", {"type": "boolean"}, "None"),
     # objects and arrays: strict JSON, typed by itself
     ('{"a": ["1", 1]}', {"type": "object"}, {"a": ["1", 1]}),
     ("{'a': 1}", {"type": ["object", "string"]}, "{'a': 1}"),
-    # in Python's spelling, where no string is allowed
+    # in Python's spelling, if no string is allowed
     ("{'a': [True, None, 2.0]}", {"type": "object"}, {"a": [True, None, 2.0]}),
     (" ['it\\'s', {}] ", {"type": "array"}, ["it's", {}]),
     ("{'a': 1} and more", {"type": "object"}, "{'a': 1} and more"),
-    ("'a'", {"type": "object"}, "'a'"),
-    ("+5", {"type": "integer"}, "+5"),
     ('{"a": 1, "a": 2}', {"type": "object"}, '{"a": 1, "a": 2}'),
     ("[1] and more", {"type": "array"}, "[1] and more"),
-    ("[1]", {"type": "object"}, "[1]"),
     ("[" * 100 + "]" * 100, {"type": "array"}, "[" * 100 + "]" * 100),
     # unions: another type than string where the text is one, a string otherwise
     ("5", {"type": ["integer", "string"]}, 5),
@@ -75,25 +65,20 @@ RULES: list[tuple[str, Any, Any]] = [
     ("5", {"allOf": [{"$ref": "#/$defs/Five"}]}, 5),
     # enum and const
     ("1", {"enum": ["1", 1]}, "1"),
-    ("2", {"enum": ["1", 2]}, 2),
     ("1", {"type": "string", "enum": ["1"]}, "1"),
     ("1", {"enum": [1, 2]}, 1),
-    ("1", {"type": "number", "enum": [1, 2]}, 1),
     ("true", {"const": True}, True),
     ("a", {"enum": [1]}, "a"),
     # references, also round ones
-    ("5", {"$ref": "#/$defs/Five"}, 5),
     ('{"a": 1}', {"$ref": "#/$defs/Tree"}, {"a": 1}),
     ("5", {"$ref": "#/$defs/a~1b"}, 5),
     ("5", {"$ref": "#/$defs/Lost"}, 5),
     ("five", {"$ref": "https://example.org/x"}, "five"),
     # nothing said: everything is allowed
     ("5", {}, 5),
-    ("five", {}, "five"),
     ("5", True, 5),
     # not a schema at all
     ("5", {"type": 7, "enum": 3, "anyOf": {}, "$ref": []}, 5),
-    ("5", [], 5),
 ]
 
 

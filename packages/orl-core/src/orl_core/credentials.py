@@ -67,8 +67,8 @@ def credentials_among(settings: Mapping[str, object], flags: Mapping[str, object
     an address with a login or such a flag. No message holds the value.
     """
     for flag, value in flags.items():
-        name, given, _ = flag.partition("=")
-        if takes_secret(name) and (given or not (value is None or isinstance(value, bool))):
+        name, attached, _ = flag.partition("=")
+        if takes_secret(name) and (attached or not (value is None or isinstance(value, bool))):
             yield f"`flags` has {name}, which all could read: set its variable, such as WANDB_API_KEY"
     for name, value in {**settings, **flags}.items():
         if isinstance(value, str) and _holds_secret(value):
@@ -83,8 +83,8 @@ def refuse_on_command_line(words: Sequence[str]) -> None:
     """
     for word, following in zip(words, [*words, "--"][1:], strict=True):
         name, equals, value = word.partition("=")
-        given = value if equals else following
-        if word.startswith("--") and takes_secret(name) and given and not given.startswith("--"):
+        argument = value if equals else following
+        if word.startswith("--") and takes_secret(name) and argument and not argument.startswith("--"):
             raise ConfigError(f"{name}: everyone could read it on a command line: use its variable, as WANDB_API_KEY")
         if _holds_secret(value if word.startswith("--") else word):
             where = name if equals and word.startswith("--") else "an argument"

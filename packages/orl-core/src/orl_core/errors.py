@@ -32,7 +32,7 @@ class ConfigError(OrlError):
 
 
 class EngineError(OrlError):
-    """The inference engine failed. A subclass names the cause, where it is known."""
+    """The inference engine failed. A subclass names the cause, if it is known."""
 
 
 class EngineTimeout(EngineError):
@@ -52,7 +52,7 @@ class EngineAnswerError(EngineError):
 
 
 class SessionError(OrlError):
-    """The environment failed. A subclass names the cause, where it is known; the environment's own code has none."""
+    """The environment failed. A subclass names the cause, if known; a fault of the environment's own code has none."""
 
 
 class SessionTimeout(SessionError):
@@ -117,7 +117,7 @@ def _message(what: str, exc: BaseException) -> str:
 
 
 def cut(text: AnyStr, most: int) -> AnyStr:
-    """Return the whole words among the first `most` characters of `text`; all of it where it is no longer.
+    """Return the whole words among the first `most` characters of `text`; all of it if it is no longer.
 
     A word that does not end there could be half of a secret, which nobody could tell later: it is left out.
     """

@@ -18,7 +18,7 @@ CONTEXT_TOKENS = 32768  # of prompt and response together, if nothing else limit
 class TrainOn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Select the sampled tokens that train. The others stay in the data, with a loss mask of 0."""
 
-    text: Annotated[bool, Meta(description="Train the text beside calls and reasoning.")] = True
+    text: Annotated[bool, Meta(description="Train the text outside calls and reasoning.")] = True
     calls: Annotated[bool, Meta(description="Train tool calls.")] = True
     reasoning: Annotated[
         bool,
@@ -64,7 +64,8 @@ class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = None
     retry_cut_actions: Annotated[
-        bool, Meta(description="Tell the model that its action was cut at `turn_tokens` and go on; false: end there.")
+        bool,
+        Meta(description="Tell the model that its action was cut at `turn_tokens`, and continue; false: end there."),
     ] = True
     train_timeouts: Annotated[bool, Meta(description="Train rollouts that ran out of time, up to there.")] = False
     train_on: Annotated[TrainOn, Meta(description="The sampled tokens that train.")] = field(default_factory=TrainOn)

@@ -47,7 +47,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 class FailureKind(StrEnum):
     """Kind of a mistake in a call: the first five found by the parser, the others by the loop.
 
-    MALFORMED is a break of the wire format's own syntax where that is not JSON: stray text between tags, a parameter
+    MALFORMED is a break of the wire format's own syntax, if that is not JSON: stray text between tags, a parameter
     twice, a missing tag, arguments that are no Python literals.
     """
 

@@ -17,10 +17,10 @@ def non_finite(tree: object, where: str) -> str:
         return "" if -(2**63) <= tree < 2**64 else where
     if isinstance(tree, dict):
         for key, value in cast("dict[object, object]", tree).items():
-            if found := non_finite(key, where) or non_finite(value, f"{where}.{key}"):
-                return found
+            if path := non_finite(key, where) or non_finite(value, f"{where}.{key}"):
+                return path
     elif isinstance(tree, list):
         for index, value in enumerate(cast("list[object]", tree)):
-            if found := non_finite(value, f"{where}[{index}]"):
-                return found
+            if path := non_finite(value, f"{where}[{index}]"):
+                return path
     return ""

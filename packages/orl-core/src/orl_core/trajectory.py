@@ -117,7 +117,7 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One turn: what the engine was shown since its last answer, what it answered, and what that caused.
 
     `generations` has more than one member only where an aborted action was continued. `spans` says which ids of the
-    action are reasoning and calls; None where that is not known. `stripped_spans` are ranges of the observation
+    action are reasoning and calls; None if that is not known. `stripped_spans` are ranges of the observation
     followed by the action that later turns were not shown: stripped reasoning. `nudge` is the loop's own message that
     the model was shown next, if there was one. `continues` is the index in the trajectory of the turn that this one
     was shown after, with all that that one was shown; None is the turn before, ROOT none at all. `branch` says why it
@@ -157,7 +157,7 @@ class Turn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def reward(self) -> float | None:
-        """Return the sum of what the environment paid in this turn, finite numbers alone; None where it said none."""
+        """Return the sum of the finite rewards of this turn; None if there was no reward."""
         paid = [result.reward for result in self.results if result.reward is not None and math.isfinite(result.reward)]
         return sum(paid) if paid else None
 
@@ -190,7 +190,7 @@ class Trajectory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def parents(self) -> tuple[int, ...]:
-        """Return for each turn the index of the turn that it continues; ROOT where it begins a conversation."""
+        """Return for each turn the index of the turn that it continues; ROOT if it begins a conversation."""
         return tuple(index - 1 if turn.continues is None else turn.continues for index, turn in enumerate(self.turns))
 
     @property

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 from msgspec import Struct, structs
 
 
 class Checked(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Struct whose fields have the types and bounds that they state.
+    """A Struct whose fields have the types and bounds that they state, and fit each other.
 
     Raises:
-        ValueError: a value is of another type or out of bounds. The message names the class and the field.
+        ValueError: a value is of another type or out of bounds, or two do not fit. The message names each field.
     """
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        for field in structs.fields(self):
+            try:
+                msgspec.convert(getattr(self, field.name), field.type)
+            except msgspec.ValidationError as exc:
+                raise ValueError(f"`{field.name}` of {type(self).__name__}: {exc}") from None
+        if mistakes := "\n".join(self.mistakes()):
+            raise ValueError(mistakes)
 
-
-def check_fields(struct: Struct) -> None:
-    """Refuse a field of another type, or out of its bounds.
-
-    Raises:
-        ValueError: as `Checked`.
-    """
-    for field in structs.fields(struct):
-        try:
-            msgspec.convert(getattr(struct, field.name), field.type)
-        except msgspec.ValidationError as exc:
-            raise ValueError(f"`{field.name}` of {type(struct).__name__}: {exc}") from None
+    def mistakes(self) -> Iterator[str]:
+        """Yield what is wrong between fields."""
+        yield from ()

@@ -17,12 +17,12 @@ def editor_schema(sections: Mapping[str, type[Struct]]) -> str:
     Its patterns are JavaScript's, which has no `\\Z`.
     """
     kinds = {"": RunConfig, **sections}
-    references, made = msgspec.json.schema_components(kinds.values(), ref_template="#/$defs/{name}")
+    references, components = msgspec.json.schema_components(kinds.values(), ref_template="#/$defs/{name}")
     refer = dict(zip(kinds, references, strict=True))
-    trainer = made["TrainerConfig"]
+    trainer = components["TrainerConfig"]
     del trainer["properties"]["sections"]
     trainer["properties"] |= {name: refer[name] for name in sections}
     trainer["additionalProperties"] = {"type": "object"}  # a section of another adapter
-    for section in made.values():
+    for section in components.values():
         section["description"] = " ".join(section["description"].split())
-    return json.dumps({**refer[""], "$defs": made}, indent=2, ensure_ascii=False).replace(r"\\Z", "$") + "\n"
+    return json.dumps({**refer[""], "$defs": components}, indent=2, ensure_ascii=False).replace(r"\\Z", "$") + "\n"

@@ -74,8 +74,8 @@ def _overridden(
         return decode_config(tree, source)
     except BrokenConfigError as error:
         known = _mistakes_in_file(in_file, source) if settings or overrides else error.mistakes
-        given = [mistake for mistake in error.mistakes if mistake not in known]
-        raise BrokenConfigError("command line", given) if given else error from None
+        new = [mistake for mistake in error.mistakes if mistake not in known]
+        raise BrokenConfigError("command line", new) if new else error from None
 
 
 def _mistakes_in_file(tree: object, source: str) -> Sequence[str]:

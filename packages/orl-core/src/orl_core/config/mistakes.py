@@ -31,12 +31,12 @@ def find_mistakes(tree: object, kind: type[Struct], path: str = "$") -> list[str
     return [" ".join(mistake.split()) for mistake in search.mistakes]
 
 
-def listed(found: Sequence[str]) -> str:
+def listed(mistakes: Sequence[str]) -> str:
     """Return the mistakes in one line, numbered if there are several."""
-    if len(found) == 1:
-        return found[0]
-    rows = "; ".join(f"({number}) {mistake}" for number, mistake in enumerate(found[:MOST_MISTAKES], 1))
-    return f"{len(found)} mistakes: {rows}{'; ...' if len(found) > MOST_MISTAKES else ''}"
+    if len(mistakes) == 1:
+        return mistakes[0]
+    rows = "; ".join(f"({number}) {mistake}" for number, mistake in enumerate(mistakes[:MOST_MISTAKES], 1))
+    return f"{len(mistakes)} mistakes: {rows}{'; ...' if len(mistakes) > MOST_MISTAKES else ''}"
 
 
 class _Search:
@@ -47,7 +47,7 @@ class _Search:
         self.left_out: set[str] = set()
 
     def sound(self, value: Any, kind: Any, path: str) -> object:
-        """Return what of `value` decodes to `kind`, or UNSET where nothing does."""
+        """Return what of `value` decodes to `kind`, or UNSET if nothing does."""
         if (holder := _holder(value, kind)) is not None:
             return self._sound_mapping(value, holder, kind, path)
         if place := non_finite(value, path):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta
 
-from orl_core.config.checked import check_fields
+from orl_core.config.checked import Checked
 from orl_core.limits import Budgets, Positive, Seconds
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
-class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RolloutConfig(Budgets, Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set budgets, deadlines and records of every rollout. Deadlines nest: call, turn, rollout."""
 
     context_tokens: Annotated[
@@ -39,10 +40,10 @@ class RolloutConfig(Budgets, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool | None, Meta(description="Upload rollouts to OpenReward; null: of its own environments, if a key is set.")
     ] = None
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def mistakes(self) -> Iterator[str]:
+        """Yield what is wrong with the deadlines."""
         if not self.call_timeout <= self.turn_timeout <= self.rollout_timeout:
-            raise ValueError(
+            yield (
                 f"deadlines must nest, but `call_timeout` is {self.call_timeout}, `turn_timeout` {self.turn_timeout}, "
                 f"`rollout_timeout` {self.rollout_timeout}. Raise the later ones"
             )

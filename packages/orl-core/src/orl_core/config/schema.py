@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, field
 
 from orl_core.config.agent import AgentConfig, Function, agent_mistakes
-from orl_core.config.checked import Checked, check_fields
+from orl_core.config.checked import Checked
 from orl_core.config.rollout import RolloutConfig
 from orl_core.config.trainer import TrainerConfig
 from orl_core.credentials import has_login, takes_secret
@@ -56,10 +56,9 @@ class DifficultyConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields
     ] = False
     model_name: Annotated[str | None, Meta(description="Only rollouts of this model; null: of every model.")] = None
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
-            raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}. Swap them")
+    def mistakes(self) -> Iterator[str]:
+        """Yield what is wrong with the order of the bounds."""
+        yield from _order_mistakes(self)
 
 
 class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,10 +104,15 @@ class EnvironmentConfig(Checked, frozen=True, kw_only=True, forbid_unknown_field
         bool, Meta(description="Play a rollout again whose connection broke; false: its world outlives the session.")
     ] = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
-            raise ValueError(f"`min_reward` {self.min_reward} is above `max_reward` {self.max_reward}. Swap them")
+    def mistakes(self) -> Iterator[str]:
+        """Yield what is wrong with the order of the bounds."""
+        yield from _order_mistakes(self)
+
+
+def _order_mistakes(bounds: DifficultyConfig | EnvironmentConfig) -> Iterator[str]:
+    low, high = bounds.min_reward, bounds.max_reward
+    if low is not None and high is not None and low > high:
+        yield f"`min_reward` {low} is above `max_reward` {high}. Swap them"
 
 
 class EvalConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -202,12 +206,8 @@ class RunConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=True):
         default_factory=TrainerConfig
     )
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if mistakes := "\n".join(self._mistakes()):
-            raise ValueError(mistakes)
-
-    def _mistakes(self) -> Iterator[str]:
+    def mistakes(self) -> Iterator[str]:
+        """Yield what is wrong between sections."""
         if not self.environments and self.trainer.task_data is None:
             yield "`environments` is empty. Name an environment, or a file of plain rows as `trainer.task_data`"
         for name, environment in self.environments.items():

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
-from orl_core.config.checked import Checked, check_fields
+from orl_core.config.checked import Checked
 from orl_core.credentials import credentials_among
 from orl_core.errors import ConfigError
 from orl_core.limits import NonNegative, Positive
@@ -92,20 +92,16 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     flags: Annotated[
         dict[str, Flag | dict[str, Flag]],
         Meta(
-            description='Options of the trainer itself: {"--kl-loss-coef": 0.01}; true is a switch, null is none. Keep '
-            "those of several trainers apart, by their names: {NAME: {...}}."
+            description='Options of the trainer itself: {"--kl-loss-coef": 0.01}; true is a switch, null omits it. '
+            "Keep those of several trainers apart, by their names: {NAME: {...}}."
         ),
     ] = field(default_factory=dict[str, Flag | dict[str, Flag]])
     sections: Annotated[
         dict[str, dict[str, Any]], Meta(description="The sections of adapters. In a file they are keys of `trainer`.")
     ] = field(default_factory=dict[str, dict[str, Any]])
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if mistakes := "\n".join(self._mistakes()):
-            raise ValueError(mistakes)
-
-    def _mistakes(self) -> Iterator[str]:
+    def mistakes(self) -> Iterator[str]:
+        """Yield credentials among the options, and flags of no trainer."""
         settings = {name: getattr(self, name) for name in self.__struct_fields__}
         yield from credentials_among(settings, self.flags)
         apart = {name: flags for name, flags in self.flags.items() if isinstance(flags, dict)}
@@ -114,14 +110,14 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for section in self.sections.values():
             yield from credentials_among(section, {})
         if 0 < len(apart) < len(self.flags):
-            yield f"`flags` has options beside `{next(iter(apart))}`: move each into the flags of a trainer"
+            yield f"`flags` has `{next(iter(apart))}` and options of no trainer: move each into the flags of a trainer"
 
     @property
     def own_flags(self) -> dict[str, Flag]:
         """The flags of `backend`."""
-        given = self.flags.get(self.backend or "")
-        if isinstance(given, dict):
-            return given
+        flags = self.flags.get(self.backend or "")
+        if isinstance(flags, dict):
+            return flags
         return {name: value for name, value in self.flags.items() if not isinstance(value, dict)}
 
     def section(self, name: str, kind: type[Options]) -> Options:
@@ -144,13 +140,13 @@ class TrainerConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def placed(tree: Any) -> Any:
-    """Return the `tree` of a configuration with the sections of adapters in `trainer.sections`, where they decode."""
+    """Return the `tree` of a configuration with the sections of adapters in `trainer.sections`, for decoding."""
     whole = cast("dict[str, Any]", tree if isinstance(tree, dict) else {})
     if not isinstance(whole.get("trainer"), dict):
         return cast("Any", tree)
-    given: dict[str, Any] = whole["trainer"]
+    section: dict[str, Any] = whole["trainer"]
     known = {field.encode_name for field in structs.fields(TrainerConfig)} - {"sections"}
-    apart = {name for name, value in given.items() if name not in known and isinstance(value, dict)}
-    sections: dict[str, Any] = {name: given[name] for name in given if name in apart}
-    rest = {name: value for name, value in given.items() if name not in apart}
+    apart = {name for name, value in section.items() if name not in known and isinstance(value, dict)}
+    sections: dict[str, Any] = {name: section[name] for name in section if name in apart}
+    rest = {name: value for name, value in section.items() if name not in apart}
     return {**whole, "trainer": {**rest, "sections": sections} if sections else rest}

@@ -150,8 +150,8 @@ class CallCheck:
         plain = self._read(PLAIN, tool_format, dialect)
         if plain != "":
             return {case.name: plain or "nothing" for case in CASES}
-        found = {case.name: self._read(case, tool_format, dialect) for case in CASES}
-        return {name: read for name, read in found.items() if read}
+        misread = {case.name: self._read(case, tool_format, dialect) for case in CASES}
+        return {name: read for name, read in misread.items() if read}
 
     def _read(self, case: Case, tool_format: ToolFormat, dialect: Dialect) -> str | None:
         """Return how the format's parser reads the case: empty if it is right, None if it is not expressed."""
@@ -176,7 +176,7 @@ class CallCheck:
             tried = [self._rendered(case, dialect, tools=shown)]
             if isinstance(tried[0], str):
                 tried.append(self._rendered(case, dialect, tools=not shown))
-            self._known[key] = next((found for found in tried if isinstance(found, Rendering)), tried[0])
+            self._known[key] = next((rendering for rendering in tried if isinstance(rendering, Rendering)), tried[0])
         return self._known[key]
 
     def _rendered(self, case: Case, dialect: Dialect, *, tools: bool) -> Rendering | str:
@@ -229,14 +229,14 @@ class CallCheck:
         """Return the rendering up to the closing, or why it is not one action."""
         ids, stop_ids = self._plans.controls.ids, self._plans.tokenizer.stop_ids
         last = max((rendering.plain.rfind(word) for word in case.shows), default=0)
-        text, said = "", 0
+        text, length = "", 0
         for part in self._plans.controls.split(rendering.text):
-            stops = part in ids and (ids[part] in stop_ids or (part in self._plans.stops and said > last))
-            if stops and said > last:
+            stops = part in ids and (ids[part] in stop_ids or (part in self._plans.stops and length > last))
+            if stops and length > last:
                 break
             if stops:
                 return "it writes text and calls as several actions"
-            text, said = text + part, said + len(part.replace(GUARDS[0], ""))
+            text, length = text + part, length + len(part.replace(GUARDS[0], ""))
         return structs.replace(rendering, text=text)
 
 
@@ -246,7 +246,7 @@ def _opened(rendering: Rendering, tool_format: ToolFormat) -> bool:
 
 
 def spelling(controls: Controls, delimiters: Sequence[str]) -> Case:
-    """Return a string that spells the format's delimiters where they are ids: text from outside is text (law L4)."""
+    """Return a string that spells the format's delimiters that are ids: text from outside is text (law L4)."""
     held = " ".join(text for text in delimiters if text in controls.ids)
     return one_call("control strings in arguments", spelled=f"a {held} b", cut=held[:-1])
 
@@ -260,16 +260,16 @@ def difference(case: Case, action: Action, rendering: Rendering) -> str:
     if len(calls) == len(action.calls) and _exact(calls) == _exact(
         [[call.name, call.arguments] for call in case.calls]
     ):
-        said = action.text or action.reasoning  # gpt-oss takes text before a call for reasoning
-        alike = said == case.text if rendering.prompt else case.text in said
-        return "" if alike else f"the text {said!r}"
+        text = action.text or action.reasoning  # gpt-oss takes text before a call for reasoning
+        alike = text == case.text if rendering.prompt else case.text in text
+        return "" if alike else f"the text {text!r}"
     return f"{action.calls}"
 
 
 def unsupported(rendered: str, why_no_calls: str, near: str = "") -> str:
     """Return why a call that the template renders in this way is refused.
 
-    `why_no_calls` as in `Plans`; `near` says which parser comes near, and where it fails.
+    `why_no_calls` as in `Plans`; `near` says which parser comes near, and which case it misreads.
     """
     teach = "teach a format with `system_prompt_template`; `tool_format` names it"
     if not rendered.strip():

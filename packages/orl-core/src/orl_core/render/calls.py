@@ -47,24 +47,24 @@ class Places:
             return len(self._ids)
         if character <= self._character:
             return self._id
-        said = self._text[self._character : character]
+        text = self._text[self._character : character]
         start, most = self._id, len(self._ids) - self._id
         high = min(1, most)
-        while high < most and not self._says(start + high, said):
+        while high < most and not self._says(start + high, text):
             high = min(2 * high, most)
-        place = start + bisect_left(range(high), True, key=lambda size: self._says(start + size, said))
+        place = start + bisect_left(range(high), True, key=lambda size: self._says(start + size, text))
         self._begin(place)
         return place
 
-    def _says(self, end: int, said: str) -> bool:
-        return self._decode(self._ids[self._id : end]).startswith(said)
+    def _says(self, end: int, text: str) -> bool:
+        return self._decode(self._ids[self._id : end]).startswith(text)
 
     def _begin(self, place: int) -> None:
-        """Begin the next search at `place`, or a few ids before it, where no character is incomplete."""
+        """Begin the next search at `place`, or a few ids before it, so that no character is incomplete."""
         for end in range(place, max(self._id, place - _LONGEST), -1):
-            said = self._decode(self._ids[self._id : end])
-            if not said.endswith("\ufffd") and self._text.startswith(said, self._character):
-                self._character, self._id = self._character + len(said), end
+            text = self._decode(self._ids[self._id : end])
+            if not text.endswith("\ufffd") and self._text.startswith(text, self._character):
+                self._character, self._id = self._character + len(text), end
                 return
 
 
@@ -112,7 +112,7 @@ class CallReader:
 
 
 class _Piece(NamedTuple):
-    """Ids between two delimiters: where it begins, in characters and in ids, and the places in it."""
+    """Ids between two delimiters: its beginning, in characters and in ids, and the places in it."""
 
     character: int
     id: int
@@ -124,12 +124,12 @@ def _in_ids(spans: Sequence[Span], text: str, pieces: Sequence[_Piece]) -> tuple
 
     White space between a part and the next one, or the end, is added to it.
     """
-    found: list[Span] = []
+    places: list[Span] = []
     for number, span in enumerate(spans, 1):
         following = spans[number].start if number < len(spans) else len(text)
         end = following if not text[span.end : following].strip() else span.end
-        found.append(Span(part=span.part, start=_place(span.start, pieces), end=_place(end, pieces)))
-    return tuple(found)
+        places.append(Span(part=span.part, start=_place(span.start, pieces), end=_place(end, pieces)))
+    return tuple(places)
 
 
 def _place(character: int, pieces: Sequence[_Piece]) -> int:

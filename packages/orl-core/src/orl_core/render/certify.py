@@ -10,11 +10,19 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from orl_core.errors import RenderError
 from orl_core.messages import Role, ToolSpec, text_message
-from orl_core.render.independence import OpeningLimits, compare, find_counting, mixed_roles, most_calls, several_results
+from orl_core.render.independence import (
+    Limit,
+    TemplateLimits,
+    compare,
+    find_counting,
+    mixed_roles,
+    most_calls,
+    several_results,
+)
 from orl_core.render.junction import ActionBoundary
 
 if TYPE_CHECKING:
@@ -100,7 +108,7 @@ class Extent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     closing: Mapping[Role, int]
     calls_per_action: int | None = None
     mixed: bool = False
-    openings: OpeningLimits = OpeningLimits()
+    openings: TemplateLimits = field(default_factory=TemplateLimits)
     notes: tuple[str, ...] = ()
 
 
@@ -134,40 +142,41 @@ def before_plans(tokenizer: Tokenizer, controls: Controls) -> list[Check]:
     ]
 
 
-def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
+def plans(plans: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     """Make checks 4, 6 to 10 and 12 of what follows an action."""
     notes: list[str] = []
-    made.plan(("tool",))
-    find_counting(made)
-    most = most_calls(made, notes)
-    found = _expressible(made, "tool", most != 1) | several_results(made, most)
+    plans.plan(("tool",))
+    find_counting(plans)
+    most = most_calls(plans, notes)
+    limits = _expressible(plans, "tool", most != 1)
+    limits = several_results(plans, most) | limits
     roles: tuple[Role, ...] = ("tool",)
     mixed = False
     try:
-        found |= _expressible(made, "user", most != 1)
+        limits = _expressible(plans, "user", most != 1) | limits
         roles = ("tool", "user")
-        mixed = mixed_roles(made, most, found, notes)
+        mixed = mixed_roles(plans, most, limits, notes)
     except RenderError as exc:
         notes.append(f"a user message cannot follow an action: {exc}")
     for role in roles:
-        _spliced(made, role, dialect)
-        _adversarial(made, role, dialect)
-    notes += _notes_on(made, found)
+        _spliced(plans, role, dialect)
+        _adversarial(plans, role, dialect)
+    notes += _notes_on(plans, limits)
     extent = Extent(
-        closing={role: made.plan((role,)).closing for role in roles},
+        closing={role: plans.plan((role,)).closing for role in roles},
         calls_per_action=most,
         mixed=mixed,
-        openings=found,
+        openings=limits,
         notes=tuple(notes),
     )
-    _closed(made, extent)
-    junction = ActionBoundary(extent.closing, made.controls.ids)
-    names = {token: text for text, token in made.controls.ids.items()}
+    _closed(plans, extent)
+    junction = ActionBoundary(extent.closing, plans.controls.ids)
+    names = {token: text for text, token in plans.controls.ids.items()}
     closing = ", ".join(f"{names[token]} before a {role} message" for role, token in extent.closing.items())
-    others = ", ".join(names[stop] for stop in made.tokenizer.stop_ids if stop not in junction.closing)
+    others = ", ".join(names[stop] for stop in plans.tokenizer.stop_ids if stop not in junction.closing)
     closing += f"; in full behind {others}" if others else ""
-    contents = ", ".join(f"{role} {made.transform(role).name}" for role in roles)
-    history = "the number of calls before only" if made.counting else "nothing before it"
+    contents = ", ".join(f"{role} {plans.transform(role).name}" for role in roles)
+    history = "the number of calls before only" if plans.counting else "nothing before it"
     return extent, [
         hard("4 splice is joint", f"{len(BENIGN)} texts for each role"),
         hard("6 plans", f"an action can be followed by: {', '.join(roles)}"),
@@ -179,51 +188,52 @@ def plans(made: Plans, dialect: Dialect) -> tuple[Extent, list[Check]]:
     ]
 
 
-def _expressible(made: Plans, role: Role, several: bool) -> OpeningLimits:
+def _expressible(plans: Plans, role: Role, several: bool) -> TemplateLimits:
     """Make checks 6 to 8: a plan, a transform, and a tail that does not depend on earlier messages."""
-    made.plan((role,))
-    made.transform(role)
-    return compare(made, (role,), several=several)
+    plans.plan((role,))
+    plans.transform(role)
+    return compare(plans, (role,), several=several)
 
 
-def _notes_on(made: Plans, found: OpeningLimits) -> list[str]:
+def _notes_on(plans: Plans, limits: TemplateLimits) -> list[str]:
     """Return what an opening cannot have, and what the template does to an action's text, as notes."""
-    if found.system and not made.shown:
+    if "system" in limits and not plans.shown:
         raise RenderError(
             "`system_prompt_template` needs a system message, which breaks this template: name another file in "
-            f"`chat_template`. {found.system}"
+            f"`chat_template`. {limits['system']}"
         )
-    notes = [f"an opening cannot have a system message: {found.system}"] if found.system else []
-    if found.moved:
-        notes.append("the template moves the text of an action behind its calls; here it stays where the model said it")
-    if found.apart:
-        notes.append("the template refuses reasoning and text before a call together; an action keeps its own ids")
-    return [*notes, *([f"an opening needs tools: {found.without_tools}"] if found.without_tools else [])]
+    texts: dict[Limit, str] = {
+        "system": f"an opening cannot have a system message: {limits.get('system')}",
+        "moved": "the template moves the text of an action behind its calls; here it stays before them",
+        "apart": "the template refuses reasoning and text before a call together; an action keeps its own ids",
+        "without_tools": f"an opening needs tools: {limits.get('without_tools')}",
+    }
+    return [text for limit, text in texts.items() if limit in limits]
 
 
-def _closed(made: Plans, extent: Extent) -> None:
+def _closed(plans: Plans, extent: Extent) -> None:
     """Check 10: one closing precedes each role, the same after one call and after several."""
     result: Roles = ("tool",)
     shapes: list[Roles] = [(role,) for role in extent.closing]
     shapes += [result * number for number in range(2, 1 + (extent.calls_per_action or 3))]
     for roles in shapes:
-        plan = made.plan(roles)
+        plan = plans.plan(roles)
         if plan.closing != extent.closing[roles[0]]:
             raise RenderError(f"check 10: {', '.join(roles)} close the action otherwise than {roles[0]} alone")
         lead = "\0".join(part for part in plan.parts[: plan.parts.index(0)] if isinstance(part, str))
-        stops = [text for text in made.controls.sequence(lead) if text in made.stops]
+        stops = [text for text in plans.controls.sequence(lead) if text in plans.stops]
         if len(stops) != 1:
             raise RenderError(f"check 10: {len(stops)} stop tokens between an action and the next {roles[0]}")
 
 
-def _spliced(made: Plans, role: Role, dialect: Dialect) -> None:
+def _spliced(plans: Plans, role: Role, dialect: Dialect) -> None:
     """Check 4: the plan's ids are those of the joint encoding of the same text."""
     roles: Roles = (role,)
     call = dialect.call_id(0, "look")
-    for plan in (made.plan(roles), *([made.plan(roles, 1)] if made.counting else [])):
-        for text in benign(made.controls):
-            values = made.values(roles, (text,), ("look",), (call,))
-            ours, joint = plan.ids(made.tokenizer, values), made.tokenizer.encode_joint(plan.text(values))
+    for plan in (plans.plan(roles), *([plans.plan(roles, 1)] if plans.counting else [])):
+        for text in benign(plans.controls):
+            values = plans.values(roles, (text,), ("look",), (call,))
+            ours, joint = plan.ids(plans.tokenizer, values), plans.tokenizer.encode_joint(plan.text(values))
             if ours != joint:
                 raise RenderError(f"check 4: {role} content {text!r} becomes {ours}, the joint encoding is {joint}")
 
@@ -233,17 +243,17 @@ def benign(controls: Controls) -> list[str]:
     return [text for text in BENIGN if not controls.sequence(text)]
 
 
-def _adversarial(made: Plans, role: Role, dialect: Dialect) -> None:
+def _adversarial(plans: Plans, role: Role, dialect: Dialect) -> None:
     """Check 12: no content and no name changes the control ids of a plan."""
     roles: Roles = (role,)
-    plan, ids = made.plan(roles), made.controls.id_set
-    blank = [token for token in plan.ids(made.tokenizer, made.values(roles, "x", "x", "x")) if token in ids]
+    plan, ids = plans.plan(roles), plans.controls.id_set
+    blank = [token for token in plan.ids(plans.tokenizer, plans.values(roles, "x", "x", "x")) if token in ids]
     named = any(part % 3 for part in plan.parts if isinstance(part, int))
-    for text in attacks(made.controls):
+    for text in attacks(plans.controls):
         name = text if named else "look"
-        found = plan.ids(made.tokenizer, made.values(roles, (text,), (name,), (dialect.call_id(0, name),)))
-        if [token for token in found if token in ids] != blank:
-            raise RenderError(f"check 12, law L4: {role} content {text!r} brings control ids: {found}")
+        tail_ids = plan.ids(plans.tokenizer, plans.values(roles, (text,), (name,), (dialect.call_id(0, name),)))
+        if [token for token in tail_ids if token in ids] != blank:
+            raise RenderError(f"check 12, law L4: {role} content {text!r} brings control ids: {tail_ids}")
 
 
 def attacks(controls: Controls) -> list[str]:

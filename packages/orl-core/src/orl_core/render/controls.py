@@ -8,13 +8,13 @@ into plain ids. A tokenizer cuts at added tokens before it merges, so the ids eq
 from __future__ import annotations
 
 import re
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orl_core.errors import RenderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from orl_core.render.tokenizer import Tokenizer
 
@@ -29,7 +29,7 @@ class Controls:
         self._tokenizer = tokenizer
         self.ids = {text: token for text, token in tokenizer.added_tokens.items() if text}
         self.id_set = frozenset(self.ids.values())
-        pattern = _longest_of(sorted(self.ids)) or r"(?!)"
+        pattern = "|".join(map(re.escape, sorted(self.ids, key=len, reverse=True))) or r"(?!)"  # the longest first
         self._whole = re.compile(f"({pattern})")
         self._anywhere = re.compile(f"(?={pattern})")
         self._longest = max(map(len, self.ids), default=0)
@@ -56,11 +56,11 @@ class Controls:
         return ids
 
     def guard(self, text: str, guard: str) -> str:
-        """Put a guard character inside every control string of `text`, and at edges where one could grow together.
+        """Put a guard character inside every control string of `text`, and at edges that could complete one.
 
         An edge is the beginning of a control string at the end of `text`, or the ending of one at its start.
         """
-        places = {found.start() + 1 for found in self._anywhere.finditer(text)}
+        places = {match.start() + 1 for match in self._anywhere.finditer(text)}
         for length in range(1, min(len(text), self._longest - 1) + 1):
             if text[-length:] in self._beginnings:
                 places.add(len(text) - length + 1)
@@ -74,25 +74,6 @@ class Controls:
     def blank(self, text: str, guard: str) -> str:
         """Return `text` with a letter for every control string, its edges guarded; both must render alike."""
         return self.guard(self._whole.sub(_BLANK, text), guard)
-
-
-def _longest_of(texts: Sequence[str]) -> str:
-    """Return a pattern of the longest of these sorted texts, a common start written once.
-
-    A match costs its characters, however many texts there are: vocabularies reserve a thousand.
-    """
-    if not texts:
-        return ""
-    shared = 0
-    while texts[0][shared : shared + 1] == texts[-1][shared : shared + 1] != "":
-        shared += 1
-    ends = len(texts[0]) == shared  # sorted, so that the text that is the others' beginning comes first
-    branches = [
-        _longest_of([text[shared:] for text in group])
-        for _, group in groupby(texts[ends:], key=lambda text: text[shared])
-    ]
-    following = f"(?:{'|'.join(branches)}){'?' * ends}" if branches else ""
-    return re.escape(texts[0][:shared]) + following
 
 
 def choose_guard(texts: Iterable[str]) -> str:

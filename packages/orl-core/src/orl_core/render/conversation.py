@@ -49,13 +49,13 @@ def for_template(
     Calls get ids in the order of the conversation, and results take them in the same order.
     """
     dialect = dialect or Dialect()
-    made = answered = 0
+    calls_before = answered = 0
     dicts: list[dict[str, Any]] = []
     for index, message in enumerate(messages):
         content = change(text_content(message, index))
         if message.role == "assistant":
-            dicts.append(_assistant(message, content, made, dialect, change))
-            made += len(message.calls)
+            dicts.append(_assistant(message, content, calls_before, dialect, change))
+            calls_before += len(message.calls)
         elif message.role == "tool":
             name = change(clean(message.name))
             dicts.append(tool_dict(content, name=name, call=dialect.call_id(answered, name)))
@@ -66,13 +66,13 @@ def for_template(
 
 
 def _assistant(
-    message: Message, content: str, made: int, dialect: Dialect, change: Callable[[str], str]
+    message: Message, content: str, calls_before: int, dialect: Dialect, change: Callable[[str], str]
 ) -> dict[str, Any]:
     action: dict[str, Any] = {"role": "assistant", "content": content}
     if message.reasoning:
         action["reasoning_content"] = change(clean(message.reasoning))
     calls: list[dict[str, Any]] = []
-    for number, call in enumerate(message.calls, made):
+    for number, call in enumerate(message.calls, calls_before):
         name, arguments = change(clean(call.name)), map_strings(call.arguments, lambda text: change(clean(text)))
         name_id = dialect.call_id(number, name)
         calls.append(call_dict(name, arguments, call=name_id, as_text=dialect.arguments_as_text))
@@ -81,8 +81,8 @@ def _assistant(
 
 def call_dict(name: str, arguments: dict[str, Any], *, call: str, as_text: bool = False) -> dict[str, Any]:
     """Return a call in an assistant's message; `call` is its id, `as_text` writes the arguments as JSON text."""
-    said = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
-    return {"id": call, "type": "function", "function": {"name": name, "arguments": said}}
+    written = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
+    return {"id": call, "type": "function", "function": {"name": name, "arguments": written}}
 
 
 def tool_dict(content: str, *, name: str, call: str) -> dict[str, Any]:

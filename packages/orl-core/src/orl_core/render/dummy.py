@@ -61,10 +61,10 @@ def dummy(roles: Roles, form: Form, contents: Sequence[str] = ()) -> list[dict[s
 def rounds(sizes: Sequence[int], *, as_text: bool) -> list[dict[str, Any]]:
     """Return a history: one user message, then actions of so many calls with their results."""
     history: list[dict[str, Any]] = [dict(message) for message in HELLO]
-    made = 0
+    first = 0
     for size in sizes:
-        ids = [call_id(made + number) for number in range(size)]
-        made += size
+        ids = [call_id(first + number) for number in range(size)]
+        first += size
         calls = [call_dict("look", {"x": "1"}, call=name, as_text=as_text) for name in ids]
         history.append({"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": calls})
         history += [tool_dict("Nothing.", name="look", call=name) for name in ids]
@@ -88,29 +88,29 @@ def split_slots(tail: str) -> list[str | int]:
 
 
 def misplaced(roles: Roles, head: str, tail: str) -> str:
-    """Return what is wrong with a tail; empty where nothing is.
+    """Return what is wrong with a tail; empty if nothing is.
 
     Every call precedes the tail; the tail has every content once, in order, with its own call's name and id.
     """
-    said, followed = _numbers(head), _numbers(tail)
+    before, followed = _numbers(head), _numbers(tail)
     results = [index for index, role in enumerate(roles) if role == "tool"]
     calls = list(range(max(1, len(results))))
-    if said["a"] != calls:
-        return f"of {len(calls)} calls it prints {said['a']}, not each once and in order"
-    wanted, printed = list(range(len(roles))), said["c"] + followed["c"]
-    if followed["c"] != wanted or said["c"]:
+    if before["a"] != calls:
+        return f"of {len(calls)} calls it prints {before['a']}, not each once and in order"
+    wanted, printed = list(range(len(roles))), before["c"] + followed["c"]
+    if followed["c"] != wanted or before["c"]:
         if not printed:
             return f"it does not print the {roles[0]} messages"
         return f"it prints the new contents as {printed}, not each once and in order {wanted}"
     for kind, what in (("n", "name"), ("i", "id")):
         seen = followed[kind]
         if seen and (seen != sorted(seen) or set(seen) != set(results)):
-            return f"it prints the {what}s of calls {seen} beside the results {results}"
+            return f"it prints the {what}s of calls {seen} but the results {results}"
     return ""
 
 
 def _numbers(text: str) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {kind: [] for kind in "acni"}
+    numbers: dict[str, list[int]] = {kind: [] for kind in "acni"}
     for kind, number in _SENTINEL.findall(text):
-        found[kind].append(int(number))
-    return found
+        numbers[kind].append(int(number))
+    return numbers

@@ -9,7 +9,7 @@ difference refuses the template.
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, structs
 
@@ -49,31 +49,17 @@ class Situation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return structs.replace(form, empty=content, reasoning=self.reasoning)
 
     def __str__(self) -> str:
-        said = [self.earlier, "a system message" if self.system else "no system message"]
-        said.append(f"the tools {', '.join(tool.name for tool in self.tools)}" if self.tools else "no tools")
-        said.append("text before the call" if self.text else "no text before the call")
-        return ", ".join([*said, "reasoning" if self.reasoning else "no reasoning"])
+        words = [self.earlier, "a system message" if self.system else "no system message"]
+        words.append(f"the tools {', '.join(tool.name for tool in self.tools)}" if self.tools else "no tools")
+        words.append("text before the call" if self.text else "no text before the call")
+        return ", ".join([*words, "reasoning" if self.reasoning else "no reasoning"])
 
 
-class OpeningLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of an opening, each with the reason; empty where it can.
-
-    `moved` says that the template prints the text of an action behind its calls, where the model did not say it.
-    `apart` says that the template refuses reasoning and text before a call in one action.
-    """
-
-    system: str = ""
-    without_tools: str = ""
-    moved: bool = False
-    apart: bool = False
-
-    def __or__(self, other: OpeningLimits) -> OpeningLimits:
-        return OpeningLimits(
-            system=self.system or other.system,
-            without_tools=self.without_tools or other.without_tools,
-            moved=self.moved or other.moved,
-            apart=self.apart or other.apart,
-        )
+# Limits of a template, each with a reason. `system` and `without_tools`: an opening cannot have a system message, or be
+# without tools. `moved`: the template prints the text after the calls, although the model generated it before them.
+# `apart`: the template refuses reasoning and text before a call in one action.
+Limit = Literal["system", "without_tools", "moved", "apart"]
+TemplateLimits = dict[Limit, str]
 
 
 def situations(roles: Roles, form: Form, *, as_text: bool, several: bool) -> Iterable[Situation]:
@@ -105,7 +91,7 @@ def _earlier(as_text: bool, several: bool) -> list[tuple[str, Dicts, int]]:
     spoken: dict[str, Any] = {"role": "assistant", "content": "Well.", "reasoning_content": "r"}
     silent: dict[str, Any] = {"role": "assistant", "content": "Well."}
     called = rounds([1], as_text=as_text)
-    found: list[tuple[str, Dicts, int]] = [
+    rounds_before: list[tuple[str, Dicts, int]] = [
         ("one user message", HELLO, 0),
         ("an answer before", [*HELLO, spoken, _AGAIN], 0),
         ("a call before", called, 1),
@@ -113,94 +99,94 @@ def _earlier(as_text: bool, several: bool) -> list[tuple[str, Dicts, int]]:
         ("two rounds of calls before", rounds([1, 1], as_text=as_text), 2),
     ]
     if several:
-        found.append(("two calls of one action before", rounds([2], as_text=as_text), 2))
-    return found
+        rounds_before.append(("two calls of one action before", rounds([2], as_text=as_text), 2))
+    return rounds_before
 
 
-def compare(made: Plans, roles: Roles, *, several: bool) -> OpeningLimits:
+def compare(plans: Plans, roles: Roles, *, several: bool) -> TemplateLimits:
     """Check 8 for new messages of these roles."""
-    as_text = made.form(("tool",)).as_text
+    as_text = plans.form(("tool",)).as_text
     wanted: dict[int, str] = {}
-    found = OpeningLimits()
-    for situation in situations(roles, made.form(roles), as_text=as_text, several=several):
-        number = situation.calls_before if made.counting else 0
+    limits: TemplateLimits = {}
+    for situation in situations(roles, plans.form(roles), as_text=as_text, several=several):
+        number = situation.calls_before if plans.counting else 0
         if number not in wanted:
-            wanted[number] = made.expected(roles, number)
-        fault = _fault(made, roles, situation, wanted[number])
+            wanted[number] = plans.expected(roles, number)
+        fault = _fault(plans, roles, situation, wanted[number])
         if not fault:
             continue
-        if situation.text and _moved(made, roles, situation, wanted[number]):
-            found |= OpeningLimits(moved=True)
-        elif situation.text and situation.reasoning and _apart(made, roles, situation, wanted[number]):
-            found |= OpeningLimits(apart=True)
-        elif situation.system and not _fault(made, roles, _without_system(situation), wanted[number]):
-            found |= OpeningLimits(system=fault)
-        elif made.shown and not situation.tools:
-            found |= OpeningLimits(without_tools=fault)
+        if situation.text and _moved(plans, roles, situation, wanted[number]):
+            limits.setdefault("moved", fault)
+        elif situation.text and situation.reasoning and _apart(plans, roles, situation, wanted[number]):
+            limits.setdefault("apart", fault)
+        elif situation.system and not _fault(plans, roles, _without_system(situation), wanted[number]):
+            limits.setdefault("system", fault)
+        elif plans.shown and not situation.tools:
+            limits.setdefault("without_tools", fault)
         else:
             raise RenderError(fault)
-    return found
+    return limits
 
 
 def _without_system(situation: Situation) -> Situation:
     return structs.replace(situation, system=False, before=situation.before[1:])
 
 
-def _fault(made: Plans, roles: Roles, situation: Situation, expected: str) -> str:
-    """Return how this situation differs; empty where it does not."""
+def _fault(plans: Plans, roles: Roles, situation: Situation, expected: str) -> str:
+    """Return how this situation differs; empty if it does not."""
     where = f"check 8: for {', '.join(roles)} messages after {situation}"
     try:
-        found = _tail(made, roles, situation)
+        tail = _tail(plans, roles, situation)
     except RenderError as exc:
         return f"{where}: {exc}"
-    if found == expected:
+    if tail == expected:
         return ""
-    return f"{where} the template continues with {found!r}, otherwise with {expected!r}: it depends on the history"
+    return f"{where} the template continues with {tail!r}, otherwise with {expected!r}: it depends on the history"
 
 
-def _moved(made: Plans, roles: Roles, situation: Situation, expected: str) -> bool:
+def _moved(plans: Plans, roles: Roles, situation: Situation, expected: str) -> bool:
     """Return whether the action's own text is all that the template prints more: law L1 keeps it as it was sampled."""
     try:
-        found = _tail(made, roles, situation)
+        tail = _tail(plans, roles, situation)
     except RenderError:
         return False
-    before, printed, after = found.partition(_TEXT)
+    before, printed, after = tail.partition(_TEXT)
     cuts = range(len(expected) + 1)
     return bool(printed) and any(before.startswith(expected[:cut]) and after.endswith(expected[cut:]) for cut in cuts)
 
 
-def _apart(made: Plans, roles: Roles, situation: Situation, expected: str) -> bool:
+def _apart(plans: Plans, roles: Roles, situation: Situation, expected: str) -> bool:
     """Return whether the template raises at text with reasoning, and takes each alone: both become one message."""
     try:
-        _tail(made, roles, situation)
+        _tail(plans, roles, situation)
     except RenderError:
         alone = [structs.replace(situation, text=False), structs.replace(situation, reasoning=False)]
-        return not any(_fault(made, roles, one, expected) for one in alone)
+        return not any(_fault(plans, roles, one, expected) for one in alone)
     return False
 
 
-def _tail(made: Plans, roles: Roles, situation: Situation) -> str:
-    form = situation.form(made.form(roles))
-    return made.tail(roles, before=situation.before, tools=situation.tools, form=form)
+def _tail(plans: Plans, roles: Roles, situation: Situation) -> str:
+    form = situation.form(plans.form(roles))
+    return plans.tail(roles, before=situation.before, tools=situation.tools, form=form)
 
 
-def find_counting(made: Plans) -> None:
+def find_counting(plans: Plans) -> None:
     """Set `made.counting` where what follows a result depends on the number of calls before."""
     roles: Roles = ("tool",)
-    before = rounds([1], as_text=made.form(roles).as_text)
-    made.counting = made.tail(roles, before=before) != made.tail(roles)
+    before = rounds([1], as_text=plans.form(roles).as_text)
+    plans.counting = plans.tail(roles, before=before) != plans.tail(roles)
 
 
-def several_results(made: Plans, most: int | None) -> OpeningLimits:
+def several_results(plans: Plans, most: int | None) -> TemplateLimits:
     """Check 8 for several results of one action."""
-    found = OpeningLimits()
+    limits: TemplateLimits = {}
     for number in (2, 3, RESULTS):
         if most is None or number <= most:
-            found |= compare(made, ("tool",) * number, several=True)
-    return found
+            limits = compare(plans, ("tool",) * number, several=True) | limits
+    return limits
 
 
-def mixed_roles(made: Plans, most: int | None, known: OpeningLimits, notes: list[str]) -> bool:
+def mixed_roles(plans: Plans, most: int | None, known: TemplateLimits, notes: list[str]) -> bool:
     """Check 8 for results and a user message together; why they cannot follow goes into `notes`.
 
     `known` is what an opening cannot have in any case.
@@ -209,10 +195,11 @@ def mixed_roles(made: Plans, most: int | None, known: OpeningLimits, notes: list
     fault = ""
     try:
         for roles in shapes:
-            made.plan(roles)
-            found = compare(made, roles, several=most != 1)
-            fault = fault or ("" if known.system else found.system)
-            fault = fault or ("" if known.without_tools else found.without_tools)
+            plans.plan(roles)
+            limits = compare(plans, roles, several=most != 1)
+            of_openings: tuple[Limit, ...] = ("system", "without_tools")
+            new = (limits[limit] for limit in of_openings if limit in limits and limit not in known)
+            fault = fault or next(new, "")
     except RenderError as exc:
         fault = str(exc)
     if fault:
@@ -220,11 +207,11 @@ def mixed_roles(made: Plans, most: int | None, known: OpeningLimits, notes: list
     return not fault
 
 
-def most_calls(made: Plans, notes: list[str]) -> int | None:
+def most_calls(plans: Plans, notes: list[str]) -> int | None:
     """Return how many calls of one action can have results; None where all that are tried can. `notes` say why."""
     for number in range(2, RESULTS + 1):
         try:
-            made.plan(("tool",) * number)
+            plans.plan(("tool",) * number)
         except RenderError as exc:
             notes.append(f"an action cannot make {number} calls: {exc}")
             return number - 1

@@ -67,7 +67,7 @@ class Transform(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def probe(render: Callable[[str], str], before: str, after: str, *, prefix: str, suffix: str) -> Transform | None:
-    """Return the transform of a template that prints a content between `before` and `after`; None where it prints more.
+    """Return the transform of a template that prints a content between `before` and `after`; None if it prints more.
 
     `prefix` and `suffix` are the constant texts at its edges: a template may look whether the content has them already.
     """
@@ -75,17 +75,17 @@ def probe(render: Callable[[str], str], before: str, after: str, *, prefix: str,
     rendered = {text: render(text) for edge in edges for text in (edge, edge + "a", "a" + edge)}
     rendered |= {text: render(text) for text in PROBES}
     for name, change in TRANSFORMS.items():
-        if all(text == before + change(said) + after for said, text in rendered.items()):
+        if all(text == before + change(content) + after for content, text in rendered.items()):
             return Transform(name=name, of=change)
-    of = asked(render, before, after)
+    of = content_of(render, before, after)
     try:
-        same = all(text == before + of(said) + after for said, text in rendered.items())
+        same = all(text == before + of(content) + after for content, text in rendered.items())
     except RenderError:
         return None
     return Transform(name="as the template prints it, asked each time", of=of) if same else None
 
 
-def asked(render: Callable[[str], str], before: str, after: str) -> Callable[[str], str]:
+def content_of(render: Callable[[str], str], before: str, after: str) -> Callable[[str], str]:
     """Return a content as the template prints it; raise RenderError if it prints something else too."""
 
     def of(content: str) -> str:
@@ -197,8 +197,8 @@ class Plans:
         `tools` are what the template is given; None and no `form` mean: as the plan was made.
         """
         form = form or self.form(roles)
-        given = ((DUMMY_TOOL,) if form.tools else ()) if tools is None else tools
-        rendered = self._render(roles, form, given, before=before)
+        tools = ((DUMMY_TOOL,) if form.tools else ()) if tools is None else tools
+        rendered = self._render(roles, form, tools, before=before)
         last = rendered.rfind("Zqa")
         if last < 0:
             raise _NoTail(1, "it does not print what the assistant said")
@@ -211,7 +211,7 @@ class Plans:
         return tail
 
     def expected(self, roles: Roles, calls_before: int) -> str:
-        """Return the tail, with its sentinels, after so many calls, where that makes a difference."""
+        """Return the tail, with its sentinels, after so many calls, if that makes a difference."""
         if not self.counting or not calls_before:
             return self.tail(roles)
         return self.tail(roles, before=rounds([1] * calls_before, as_text=self.form(("tool",)).as_text))
@@ -230,7 +230,7 @@ class Plans:
         if calls_before:
             form = self.form(roles)
             return self._compiled(self.expected(roles, calls_before), roles), form
-        found: list[tuple[int, str, Form]] = []
+        candidates: list[tuple[int, str, Form]] = []
         faults: list[RenderError] = []
         for calls, as_text, empty in product(*self._choices(roles), ("", None)):
             form = Form(calls=calls, tools=self.shown, as_text=as_text, empty=empty)
@@ -240,13 +240,13 @@ class Plans:
                 faults.append(exc)
                 continue
             stops = len(self._stop.findall(tail, 0, tail.index(sentinel("c", 0))))
-            found.append((stops, tail, form))
+            candidates.append((stops, tail, form))
             if stops == 1:
                 break
-        if not found:
+        if not candidates:
             what = ", ".join(roles)
             raise RenderError(f"the chat template cannot follow an action with {what}: {_furthest(faults)}")
-        _, tail, form = min(found, key=lambda candidate: candidate[0])
+        _, tail, form = min(candidates, key=lambda candidate: candidate[0])
         if faults and "tool" in roles and not form.calls:
             self.why_no_calls = str(_furthest(faults))
         return self._compiled(tail, roles), form
@@ -304,30 +304,30 @@ class Plans:
         def render(content: str) -> str:
             return self._render(roles, form, (), contents=[*contents[:index], content, *contents[index + 1 :]])
 
-        return asked(render, before.rstrip(), after)
+        return content_of(render, before.rstrip(), after)
 
     def _probed(self, role: Role) -> Transform:
         roles: Roles = (role,)
         form = self.form(roles)
-        given = (DUMMY_TOOL,) if form.tools else ()
-        before, _, after = self._render(roles, form, given).partition(sentinel("c", 0))
+        tools = (DUMMY_TOOL,) if form.tools else ()
+        before, _, after = self._render(roles, form, tools).partition(sentinel("c", 0))
         prefix, suffix = self.controls.split(before)[-1], self.controls.split(after)[0]
-        found = probe(
-            lambda content: self._render(roles, form, given, contents=(content,)),
+        transform = probe(
+            lambda content: self._render(roles, form, tools, contents=(content,)),
             *(before, after),
             prefix=prefix[prefix.rfind("Zq") + 9 :] if "Zq" in prefix else prefix,
             suffix=suffix.partition("Zq")[0],
         )
-        if found is None:
+        if transform is None:
             raise RenderError(
                 f"the chat template changes the content of a {role} message in a way that is not supported"
             )
-        return found
+        return transform
 
     def _render(
-        self, roles: Roles, form: Form, given: Sequence[ToolSpec], *, before: Dicts = (), contents: Sequence[str] = ()
+        self, roles: Roles, form: Form, tools: Sequence[ToolSpec], *, before: Dicts = (), contents: Sequence[str] = ()
     ) -> str:
         messages = [*(before or HELLO), *dummy(roles, form, contents)]
-        tools = for_chat_template(given) or None
+        shown = for_chat_template(tools) or None
         with boundary(RenderError, "applying the chat template"):
-            return self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
+            return self.tokenizer.apply_chat_template(messages, tools=shown, add_generation_prompt=True)

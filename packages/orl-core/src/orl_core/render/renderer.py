@@ -88,9 +88,9 @@ class Renderer:
             checks.append(
                 check_taught(self._controls, self._calls) if taught else written.check(self._dialect, self._calls)
             )
-            made = certificate(checks, extent, self._plans, self._opened)
-            notes = (*made.notes, *([self._format.why] if taught else []), *([AS_USER] if plain else []))
-            self.certificate = structs.replace(made, notes=notes)
+            base = certificate(checks, extent, self._plans, self._opened)
+            notes = (*base.notes, *([self._format.why] if taught else []), *([AS_USER] if plain else []))
+            self.certificate = structs.replace(base, notes=notes)
         stops = [token for token in extent.closing.values() if token in tokenizer.stop_ids]
         self.stop_ids = tuple(dict.fromkeys((*stops, *tokenizer.stop_ids)))
 
@@ -132,14 +132,14 @@ class Renderer:
         return self._opening.length(messages, tools) > budget * _CHARACTERS_PER_TOKEN
 
     def can_follow(self, action_ids: Sequence[int], messages: Sequence[Message]) -> bool:
-        """Return whether these messages may follow the action; not so where it ended in the stop before another role.
+        """Return whether these messages may follow the action; not so if it ended in the stop before another role.
 
         GLM ends an action with the opener of the next role: after `<|user|>` a tool result would be no such thing.
         """
         return not messages or self._boundary.can_follow(action_ids, messages[0].role)
 
     def extend(self, action_ids: Sequence[int], messages: Sequence[Message], *, calls_before: int) -> tuple[int, ...]:
-        """Return the ids that follow an action: its closing where it is missing, then tool results and user messages.
+        """Return the ids that follow an action: its closing if it is missing, then tool results and user messages.
 
         Stateless: of the history only the action's last id is looked at, and no action id is ever changed. An action
         that ended in a stop token of the same meaning as the template's keeps it; one that ended in another is closed
@@ -151,8 +151,8 @@ class Renderer:
         """
         roles: Roles = tuple(message.role for message in messages)
         if not roles or not self._boundary.follows.issuperset(roles):
-            said, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._boundary.follows))
-            raise RenderError(f"an action is followed by {can} messages, not by {said}")
+            refused, can = ", ".join(roles) or "nothing", " and ".join(sorted(self._boundary.follows))
+            raise RenderError(f"an action is followed by {can} messages, not by {refused}")
         if not self._mixed and len(set(roles)) > 1:
             raise RenderError("results and a user message cannot follow an action together in this chat template")
         if not self.can_follow(action_ids, messages):
@@ -185,8 +185,8 @@ class Renderer:
         The stop token at the end counts with the part that it follows.
         """
         stopped = bool(ids) and ids[-1] in self._tokenizer.stop_ids
-        said = ids[:-1] if stopped else ids
-        action, spans = self._calls.read(said, tools, reasoning_opened=self._opens(after))
+        action_ids = ids[:-1] if stopped else ids
+        action, spans = self._calls.read(action_ids, tools, reasoning_opened=self._opens(after))
         if stopped and spans and spans[-1].end == len(ids) - 1:
             spans = (*spans[:-1], structs.replace(spans[-1], end=len(ids)))
         return action, spans

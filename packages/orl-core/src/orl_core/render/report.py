@@ -5,7 +5,6 @@ Check 13 compares plans with the template's own rendering of whole random conver
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 from orl_core.errors import RenderError, boundary
@@ -17,6 +16,7 @@ from orl_core.tools.format import for_chat_template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from random import Random
 
     from orl_core.messages import Role
     from orl_core.render.dummy import Roles
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 CONVERSATIONS = 30
 
 
-def certificate(checks: Sequence[Check], extent: Extent, made: Plans, opened: Mapping[Role, bool]) -> Certificate:
+def certificate(checks: Sequence[Check], extent: Extent, plans: Plans, opened: Mapping[Role, bool]) -> Certificate:
     """Return the certificate of these checks. `opened`: the roles after which the prompt opens the reasoning."""
     hello = [{"role": "user", "content": "Zqu"}]
-    tools = _shown(made) if extent.openings.without_tools else None
-    prompt = made.tokenizer.apply_chat_template(hello, tools=tools, add_generation_prompt=True)
+    tools = _shown(plans) if "without_tools" in extent.openings else None
+    prompt = plans.tokenizer.apply_chat_template(hello, tools=tools, add_generation_prompt=True)
     before, _, after = prompt.partition("Zqu")
     notes = [f"an action begins after {after!r}, {_side(opened['user'])} reasoning"]
     if opened["tool"] != opened["user"]:
         notes.append(f"after a result it begins {_side(opened['tool'])} reasoning")
-    if system := [line for line in made.controls.split(before)[::2] if len(line.split()) > 1]:
+    if system := [line for line in plans.controls.split(before)[::2] if len(line.split()) > 1]:
         notes.append(f"without a system message the template supplies its own: {' '.join(system)[:200]!r}")
     return Certificate(
         checks=tuple(checks),
         notes=(*notes, *extent.notes),
         user_turns="user" in extent.closing,
         calls_per_action=extent.calls_per_action,
-        system_messages=not extent.openings.system,
-        without_tools=not extent.openings.without_tools,
+        system_messages="system" not in extent.openings,
+        without_tools="without_tools" not in extent.openings,
     )
 
 
@@ -50,72 +50,76 @@ def _side(opened: bool) -> str:
     return "inside" if opened else "outside"
 
 
-def whole_conversations(made: Plans, extent: Extent, dialect: Dialect) -> Check:
+def whole_conversations(plans: Plans, extent: Extent, dialect: Dialect) -> Check:
     """Check 13: random conversations."""
-    if unequal := unlike_template(made, extent, dialect):
+    if unequal := unlike_template(plans, extent, dialect):
         raise RenderError(f"check 13: a plan is not what the template prints for a whole conversation: {unequal}")
     detail = f"{CONVERSATIONS} random conversations end as the template's own full rendering does"
     return hard("13 equal to the template", detail)
 
 
-def unlike_template(made: Plans, extent: Extent, dialect: Dialect) -> str:
+def unlike_template(plans: Plans, extent: Extent, dialect: Dialect) -> str:
     """Return the first random conversation whose full rendering does not end in the plan's text; empty if none.
 
     The full rendering is the template's own. It may rewrite earlier messages, never the end.
     """
-    random, texts = Random(0), benign(made.controls)  # noqa: S311
+    from random import Random  # loads hashlib: milliseconds that only a certificate needs
+
+    random, texts = Random(0), benign(plans.controls)  # noqa: S311
     for _ in range(CONVERSATIONS):
         history = [text_message("user", random.choice(texts))]
-        if not extent.openings.system and random.random() < 0.5:
+        if "system" not in extent.openings and random.random() < 0.5:
             history.insert(0, text_message("system", random.choice(texts)))
-        tools = _shown(made) if extent.openings.without_tools or random.random() < 0.8 else None
-        played = 0
+        tools = _shown(plans) if "without_tools" in extent.openings or random.random() < 0.8 else None
+        calls_before = 0
         for _ in range(random.randint(1, 4)):
             roles = _shape(random, extent)
-            said = [random.choice(("", random.choice(texts), random.choice(texts))) for _ in roles]
-            ids = [dialect.call_id(played + place, "look") for place in range(len(said))]
+            contents = [random.choice(("", random.choice(texts), random.choice(texts))) for _ in roles]
+            ids = [dialect.call_id(calls_before + place, "look") for place in range(len(contents))]
             spoken = random.choice(("", "Let me see.")) if roles[0] == "tool" else "I think so."
             thought = random.choice(("", "Hm.\n\nSo it is."))
-            if extent.openings.moved or (extent.openings.apart and thought and roles[0] == "tool"):
+            if "moved" in extent.openings or ("apart" in extent.openings and thought and roles[0] == "tool"):
                 spoken = ""
-            history += _played(spoken, thought, roles, said)
-            plan, values = made.plan(roles, played), made.values(roles, said, ["look"] * len(said), ids)
-            played += roles.count("tool")
-            if unequal := _unequal(made, for_template(history, str, dialect), tools, plan, values):
+            history += _round(spoken, thought, roles, contents)
+            plan, values = plans.plan(roles, calls_before), plans.values(roles, contents, ["look"] * len(contents), ids)
+            calls_before += roles.count("tool")
+            if unequal := _unequal(plans, for_template(history, str, dialect), tools, plan, values):
                 return unequal
     return ""
 
 
-def _shown(made: Plans) -> list[dict[str, Any]] | None:
-    return for_chat_template([DUMMY_TOOL]) if made.shown else None
+def _shown(plans: Plans) -> list[dict[str, Any]] | None:
+    return for_chat_template([DUMMY_TOOL]) if plans.shown else None
 
 
 def _shape(random: Random, extent: Extent) -> Roles:
-    """Return the roles of what answers an action: results, a user message, or both where they can follow together."""
+    """Return the roles of what answers an action: results, a user message, or both if they can follow together."""
     number = random.randint(0 if "user" in extent.closing else 1, extent.calls_per_action or 5)
     both = number > 0 and "user" in extent.closing and extent.mixed and random.random() < 0.2
     results: Roles = ("tool",) * number
     return (*results, "user") if both or not number else results
 
 
-def _played(spoken: str, thought: str, roles: Sequence[Role], said: Sequence[str]) -> list[Message]:
+def _round(spoken: str, thought: str, roles: Sequence[Role], contents: Sequence[str]) -> list[Message]:
     """Return an action and the messages that answer it."""
-    answers = [text_message(role, text, name="look") for role, text in zip(roles, said, strict=True)]
+    answers = [text_message(role, text, name="look") for role, text in zip(roles, contents, strict=True)]
     calls = tuple(
-        ToolCall(name="look", arguments={"x": text}) for role, text in zip(roles, said, strict=True) if role == "tool"
+        ToolCall(name="look", arguments={"x": text})
+        for role, text in zip(roles, contents, strict=True)
+        if role == "tool"
     )
     action = Message(role="assistant", content=(TextBlock(text=spoken),), reasoning=thought, calls=calls)
     return [action, *answers]
 
 
-def _unequal(made: Plans, history: Sequence[dict[str, Any]], tools: Any, plan: TailPlan, values: Sequence[str]) -> str:
+def _unequal(plans: Plans, history: Sequence[dict[str, Any]], tools: Any, plan: TailPlan, values: Sequence[str]) -> str:
     try:
         with boundary(RenderError, "applying the chat template to a conversation"):
-            full = made.tokenizer.apply_chat_template(history, tools=tools, add_generation_prompt=True)
+            full = plans.tokenizer.apply_chat_template(history, tools=tools, add_generation_prompt=True)
     except RenderError as exc:
         return str(exc)
     text = plan.text(values)
     if not full.endswith(text):
         return f"{full[-200:]!r} does not end in {text!r}"
-    joint = made.tokenizer.encode_joint(text)
-    return "" if plan.ids(made.tokenizer, values) == joint else f"{text!r} is not encoded jointly"
+    joint = plans.tokenizer.encode_joint(text)
+    return "" if plan.ids(plans.tokenizer, values) == joint else f"{text!r} is not encoded jointly"

@@ -75,8 +75,8 @@ def tool_format(name: str) -> ToolFormat:
     Raises:
         RenderError: the name is unknown.
     """
-    if found := _NAMES.get(name.lower().translate(_SEPARATORS)):
-        return found
+    if known := _NAMES.get(name.lower().translate(_SEPARATORS)):
+        return known
     raise RenderError(
         f"tool format `{name}` is not supported. The formats are: {', '.join(TOOL_FORMATS)}"
         f"{did_you_mean(name, TOOL_FORMATS)}"

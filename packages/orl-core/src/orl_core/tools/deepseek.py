@@ -51,16 +51,16 @@ def _call(scan: Scan) -> None:
 def _tag(scan: Scan, mark: Mark) -> Tag | None:
     """Return the tag whose middle is `mark`."""
     start = mark.start - (2 if scan.text.startswith("/", mark.start - 1) else 1)
-    found = _TAG.match(scan.text, start) if start >= 0 else None
-    if found is None:
+    match = _TAG.match(scan.text, start) if start >= 0 else None
+    if match is None:
         return None
-    closing, outer, invoke, name, string, alone = found.groups()
+    closing, outer, invoke, name, string, alone = match.groups()
     edges: tuple[Kind, Kind] = ("open", "close") if outer else ("call", "called") if invoke else ("key", "value end")
     kind = edges[bool(closing)]
     if alone and kind != "call":
         return None
     is_json = kind == "key" and string != "true"
-    return Tag(kind=kind, start=start, end=found.end(), name=name or "", is_json=is_json, closes_itself=bool(alone))
+    return Tag(kind=kind, start=start, end=match.end(), name=name or "", is_json=is_json, closes_itself=bool(alone))
 
 
 _SYNTAX = TagSyntax(

@@ -37,21 +37,21 @@ def _prepared(marked: Marked) -> Marked:
     """Add the name of a channel to the mark that opens it."""
 
     def named(mark: Mark) -> Mark:
-        found = _CHANNEL.match(marked.text, mark.end) if mark.delimiter == _THINKING[0] else None
-        return structs.replace(mark, end=found.end()) if found else mark
+        match = _CHANNEL.match(marked.text, mark.end) if mark.delimiter == _THINKING[0] else None
+        return structs.replace(mark, end=match.end()) if match else mark
 
     return Marked(text=marked.text, marks=tuple(map(named, marked.marks)))
 
 
 def _call(scan: Scan) -> None:
     start = scan.at
-    found = _NAME.match(scan.text, start)
-    name = (found[1] or "") if found else ""
+    match = _NAME.match(scan.text, start)
+    name = (match[1] or "") if match else ""
     try:
-        if found is None:
+        if match is None:
             cut = _NAME_CUT.fullmatch(scan.text, start) is not None
             raise NotJson("it does not begin with call:a_tool{", cut=cut)
-        arguments, end = _arguments(scan, found.end())
+        arguments, end = _arguments(scan, match.end())
     except NotJson as exc:
         mark = scan.go(start, (_OPEN, _CLOSE))
         kind = FailureKind.UNCLOSED if exc.cut else FailureKind.MALFORMED
@@ -85,12 +85,12 @@ def _arguments(scan: Scan, place: int) -> tuple[dict[str, Any], int]:
             pieces.append(json.dumps(text[quote.end : end.start]))
             place = end.end
             continue
-        found = _TOKEN.match(text, place)
-        if found is None:
+        match = _TOKEN.match(text, place)
+        if match is None:
             raise NotJson(
                 f"a key or a value is missing; strings are between two {_QUOTE}", cut=not text[place:].strip()
             )
-        place, piece = found.end(), found[1].rstrip()
+        place, piece = match.end(), match[1].rstrip()
         depth += (piece in "{[") - (piece in "}]")
         if piece not in "{}[],:":
             piece = _word(piece, is_key=text.startswith(":", place), cut=place == len(text))

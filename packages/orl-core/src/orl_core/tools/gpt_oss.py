@@ -63,8 +63,8 @@ def _message(scan: Scan) -> None:
     channel, part, place = "", "", scan.at
     for mark in scan.marks[scan.index : index + 1]:
         words = scan.text[place : mark.start]
-        if found := _RECIPIENT.search(words):
-            recipient = found.group(1)
+        if match := _RECIPIENT.search(words):
+            recipient = match.group(1)
         if part == CHANNEL:
             channel = next(iter(words.split()), "")
         elif not part and (spoken := _RECIPIENT.sub("", words).strip().removeprefix("assistant")):

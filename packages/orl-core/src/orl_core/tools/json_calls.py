@@ -204,7 +204,7 @@ def _kind_of(value: Any) -> str:
 
 def _read_block(scan: Scan, shape: CallShape) -> None:
     """Read a block of one array, or of objects. A block is MALFORMED if it is empty or holds other text."""
-    found = len(scan.calls)
+    known = len(scan.calls)
     if scan.text.startswith("[", skip_space(scan.text, scan.at)):
         read_array(scan, shape)
     else:
@@ -215,7 +215,7 @@ def _read_block(scan: Scan, shape: CallShape) -> None:
     start = scan.at
     mark = scan.go(start, shape.stops)
     stray = scan.text[start : scan.at].strip()
-    if stray or len(scan.calls) == found:
+    if stray or len(scan.calls) == known:
         kind = FailureKind.UNCLOSED if mark is None else FailureKind.MALFORMED
         what = "unexpected text in the block of tool calls" if stray else "the block of tool calls is empty"
         scan.fail(kind, f"{what}; write {shape.example}", start)
@@ -235,7 +235,7 @@ _LLAMA_NEXT = re.compile(rf"\s*+;\s*+(?=\{{)|{_LLAMA_CALL.pattern}")
 
 def _llama_prepared(marked: Marked) -> Marked:
     """Mark the objects that are calls behind text."""
-    places = [found.start() for found in _LLAMA_AFTER_TEXT.finditer(marked.text)]
+    places = [match.start() for match in _LLAMA_AFTER_TEXT.finditer(marked.text)]
     objects = [Mark(start=place, end=place, delimiter=_LLAMA_OBJECT) for place in places]
     return Marked(text=marked.text, marks=tuple(sorted((*marked.marks, *objects), key=lambda mark: mark.start)))
 

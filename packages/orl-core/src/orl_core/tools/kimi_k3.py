@@ -68,14 +68,14 @@ def _tag(scan: Scan, mark: Mark) -> Tag:
     kind = _KINDS.get(mark.delimiter)
     if kind not in {"call", "key"}:
         return Tag(kind=kind or "key", start=mark.start, end=mark.end)
-    found = {key: _unescaped(value) for key, value in _ATTRIBUTE.findall(scan.text, mark.start, mark.end)}
+    attributes = {key: _unescaped(value) for key, value in _ATTRIBUTE.findall(scan.text, mark.start, mark.end)}
     whole = mark.delimiter == f"{OPEN}json{SEPARATOR}"
     return Tag(
         kind=kind,
         start=mark.start,
         end=mark.end,
-        name="json" if whole else found.get("tool" if kind == "call" else "key", ""),
-        is_json=whole or found.get("type", "string") != "string",
+        name="json" if whole else attributes.get("tool" if kind == "call" else "key", ""),
+        is_json=whole or attributes.get("type", "string") != "string",
         is_body=whole,
     )
 

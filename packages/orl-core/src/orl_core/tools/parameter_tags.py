@@ -133,12 +133,12 @@ _M3_TAG = re.compile(r"""\s*+(<(?:invoke\s++name="([^"<>\n]*+)"|(/?+)([^<>/\s][^
 
 
 def _m3_tag(scan: Scan, mark: Mark) -> Tag | None:
-    found = _M3_TAG.match(scan.text, mark.end) if mark.delimiter == _M3_SPACE else None
-    if found is None:
+    match = _M3_TAG.match(scan.text, mark.end) if mark.delimiter == _M3_SPACE else None
+    if match is None:
         return None
-    spelled, tool, slash, name = found.groups()
+    spelled, tool, slash, name = match.groups()
     kind = "call" if tool is not None else _M3_KINDS.get(spelled, "value end" if slash else "key")
-    return Tag(kind=kind, start=mark.start, end=found.end(), name=(tool or name or "").strip())
+    return Tag(kind=kind, start=mark.start, end=match.end(), name=(tool or name or "").strip())
 
 
 _M3_SYNTAX = TagSyntax(

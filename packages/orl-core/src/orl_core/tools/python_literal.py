@@ -39,8 +39,8 @@ def unread(message: str, text: str, place: int) -> NotJson:
 
 def after_space(text: str, place: int) -> int:
     """Return the index of the first character from `place` on that is not white space."""
-    found = _SPACE.match(text, place)
-    return found.end() if found else place
+    match = _SPACE.match(text, place)
+    return match.end() if match else place
 
 
 def read_literal(text: str, start: int) -> tuple[Any, int]:
@@ -49,14 +49,14 @@ def read_literal(text: str, start: int) -> tuple[Any, int]:
     opened: list[tuple[str, int, int]] = []  # the open brackets: the closing one, and the numbers of pieces and commas
     place, commas = start, 0
     while not pieces or opened:
-        found = _TOKEN.match(text, place)
-        written = _written(found) if found else ""
-        if found is None or not written:
+        match = _TOKEN.match(text, place)
+        written = _written(match) if match else ""
+        if match is None or not written:
             at = after_space(text, place)
             if text[at : at + 1] in {"'", '"'}:
                 raise NotJson("a string does not end", cut=True)
             raise unread("a value is not a string, a number, a list or a dict", text, at)
-        place = found.end()
+        place = match.end()
         if written in _PAIRS:
             opened.append((_PAIRS[written], len(pieces), commas))
         commas += written == ","
@@ -85,5 +85,5 @@ def _written(token: re.Match[str]) -> str:
     return json.dumps(body)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found[0] if len(found[0]) > 1 else repr(found[0])[1:-1]
+def _escaped(match: re.Match[str]) -> str:
+    return match[0] if len(match[0]) > 1 else repr(match[0])[1:-1]

@@ -1,7 +1,7 @@
 """Calls in Python's syntax: Llama 4, LFM2 and LFM2.5, Olmo 3.
 
     pythonic   `[a_tool(x=1, y="two"), another()]`, between `<|python_start|>` and `<|python_end|>`, or LFM2's
-               `<|tool_call_start|>` and `…end|>`, where it may also be a JSON array of calls, or without delimiters
+               `<|tool_call_start|>` and `…end|>`, there also as a JSON array of calls, or without delimiters
     lfm2_5     the same between LFM2's delimiters, but a single-quoted string has no escapes
     olmo3      `<function_calls>a_tool(x=1, y="two")⏎another()</function_calls>`
 
@@ -102,11 +102,11 @@ def _read_list(scan: Scan, value: _ReadValue = read_literal) -> None:
 
 def _read_call(text: str, place: int, value: _ReadValue = read_literal) -> tuple[ToolCall, int]:
     """Return the call at `place`, and the index after it. `value` reads one value at a place of the text."""
-    found = _CALL.match(text, place)
-    if found is None:
+    match = _CALL.match(text, place)
+    if match is None:
         raise unread("a call does not begin with a name and (", text, after_space(text, place))
     arguments: dict[str, Any] = {}
-    place, comma = after_space(text, found.end()), True
+    place, comma = after_space(text, match.end()), True
     while not text.startswith(")", place):
         if not comma:
             raise unread("a comma or ) is missing", text, place)
@@ -119,16 +119,16 @@ def _read_call(text: str, place: int, value: _ReadValue = read_literal) -> tuple
         place = after_space(text, place)
         comma = text.startswith(",", place)
         place = after_space(text, place + comma)
-    return ToolCall(name=found[1], arguments=arguments), place + 1
+    return ToolCall(name=match[1], arguments=arguments), place + 1
 
 
 def _fail(scan: Scan, exc: NotJson, place: int, stops: Collection[str], example: str) -> None:
     """Record that the call at `place` cannot be read, and go to the next of `stops`, or the end."""
-    found = _CALL.match(scan.text, place)
+    match = _CALL.match(scan.text, place)
     scan.go(place, stops)
     kind = FailureKind.UNCLOSED if exc.cut else FailureKind.MALFORMED
     message = f"the tool call cannot be read: {exc}; write {example}"
-    scan.fail(kind, message, place, name=found[1] if found else "")
+    scan.fail(kind, message, place, name=match[1] if match else "")
 
 
 def _read_lfm2_5(scan: Scan) -> None:
@@ -139,10 +139,10 @@ def _read_lfm2_5(scan: Scan) -> None:
         place = after_space(text, start)
         if not text.startswith("'", place):
             return read_literal(text, start)
-        found = _QUOTE.search(text, place + 1, bound)
-        if found is None:
+        match = _QUOTE.search(text, place + 1, bound)
+        if match is None:
             raise NotJson("a string does not end", cut=bound == len(text))
-        return text[place + 1 : found.start()], found.end()
+        return text[place + 1 : match.start()], match.end()
 
     _read_block(scan, value)
 

@@ -39,8 +39,8 @@ def spellings(text: str, delimiters: Collection[str], offset: int) -> Iterable[M
     if not delimiters:
         return
     pattern = "|".join(re.escape(delimiter) for delimiter in sorted(delimiters, key=len, reverse=True))
-    for found in re.finditer(pattern, text):
-        yield Mark(start=found.start() + offset, end=found.end() + offset, delimiter=found.group())
+    for match in re.finditer(pattern, text):
+        yield Mark(start=match.start() + offset, end=match.end() + offset, delimiter=match.group())
 
 
 Parsed = tuple[Action, tuple[Span, ...]]  # and the ranges of its parts, in characters

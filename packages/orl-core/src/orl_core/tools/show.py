@@ -101,8 +101,8 @@ def _function(function: Mapping[str, Any]) -> str:
     properties: dict[str, Any] = parameters.get("properties") or {}
     lines: list[str] = []
     for name, spec in properties.items():
-        told = f"// {spec['description']}\n" if spec.get("description") else ""
-        lines.append(f"{told}{_named(name, parameters)}: {_type(spec)}{_default(spec)},\n")
+        comment = f"// {spec['description']}\n" if spec.get("description") else ""
+        lines.append(f"{comment}{_named(name, parameters)}: {_type(spec)},\n")
     taken = f"_: {{\n{''.join(lines)}}}" if lines else ""
     return f"// {function['description']}\ntype {function['name']} = ({taken}) => any;\n\n"
 
@@ -113,21 +113,16 @@ def _named(name: str, parent: Mapping[str, Any]) -> str:
 
 def _type(spec: Mapping[str, Any]) -> str:
     """Return the TypeScript type of a schema."""
-    kind, null = spec.get("type"), " | null" if spec.get("nullable") else ""
-    match kind:
+    match kind := spec.get("type"):
         case "array":
-            return f"{_elements(spec.get('items'))}[]{null}"
-        case [_, *_]:
-            return " | ".join(kind)
-        case _ if spec.get("oneOf"):
-            return _variants(spec["oneOf"])
+            return f"{_elements(spec.get('items'))}[]"
         case "string" if spec.get("enum"):
             return '"' + '" | "'.join(map(str, spec["enum"])) + '"'
         case "object" if spec.get("properties"):
             members = (f"{_named(name, spec)}: {_INDENT}{_type(one)}" for name, one in spec["properties"].items())
             return "{\n" + ", ".join(members) + "}"
         case _:
-            return _SCALARS.get(str(kind), "any") + (null if kind == "string" else "")
+            return _SCALARS.get(str(kind), "any")
 
 
 def _elements(items: Any) -> str:
@@ -137,20 +132,6 @@ def _elements(items: Any) -> str:
         return _SCALARS[scalar]
     inner = _type(items)
     return "any" if inner == "object | object" or len(inner) > 50 else inner
-
-
-def _variants(variants: Sequence[Mapping[str, Any]]) -> str:
-    if len(variants) > 1 and any(variant.get("type") == "object" for variant in variants):
-        return "any"
-    return " | ".join(map(_type, variants))
-
-
-def _default(spec: Mapping[str, Any]) -> str:
-    if "default" not in spec:
-        return ""
-    comma = "" if spec.get("oneOf") and not spec.get("enum") else ", "
-    value = spec["default"]
-    return f"{comma}// default: {value if spec.get('enum') or spec.get('oneOf') else json.dumps(value)}"
 
 
 def _gemma4(functions: Sequence[dict[str, Any]]) -> str:
@@ -188,17 +169,11 @@ def _gemma_property(spec: Mapping[str, Any]) -> str:
     if kind == "ARRAY" and isinstance(spec.get("items"), dict) and spec["items"]:
         members = (f"{name}:{_gemma_item(name, value)}" for name, value in _sorted(spec["items"]) if value is not None)
         parts.append(f"items:{{{','.join(members)}}}")
-    if spec.get("nullable"):
-        parts.append("nullable:true")
     if kind == "OBJECT":
-        own = {name: value for name, value in spec.items() if name not in _GEMMA_STANDARD}
-        parts.append(f"properties:{_gemma_properties(spec.get('properties', own))}")
+        parts.append(f"properties:{_gemma_properties(spec.get('properties', {}))}")
         if spec.get("required"):
             parts.append(f"required:{_gemma_value(spec['required'])}")
     return ",".join([*parts, f"type:{_gemma_text(kind)}"])
-
-
-_GEMMA_STANDARD = ("description", "type", "properties", "required", "nullable")
 
 
 def _gemma_item(name: str, value: Any) -> str:

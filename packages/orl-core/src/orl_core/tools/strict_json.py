@@ -68,8 +68,8 @@ def read_rewritten(text: str) -> Any:
 
 def skip_space(text: str, start: int) -> int:
     """Return the index of the first character from `start` on that is not JSON's white space."""
-    found = _SPACE.match(text, start)
-    return found.end() if found else start
+    match = _SPACE.match(text, start)
+    return match.end() if match else start
 
 
 def _clean(value: Any, depth: int) -> Any:

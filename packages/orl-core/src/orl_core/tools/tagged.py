@@ -73,10 +73,10 @@ def named_tag(kinds: Mapping[str, Kind], name: re.Pattern[str], scan: Scan, mark
     kind = kinds.get(mark.delimiter)
     if kind not in {"call", "key"}:
         return None if kind is None else Tag(kind=kind, start=mark.start, end=mark.end)
-    found = name.match(scan.text, mark.end)
-    if found is None:
+    match = name.match(scan.text, mark.end)
+    if match is None:
         return None
-    return Tag(kind=kind, start=mark.start, end=found.end(), name=found.group(found.lastindex or 1).strip())
+    return Tag(kind=kind, start=mark.start, end=match.end(), name=match.group(match.lastindex or 1).strip())
 
 
 class _Malformed(Exception):
@@ -104,8 +104,8 @@ def read_block(scan: Scan, syntax: TagSyntax, opening: Tag) -> None:
         if stray or (ended and empty):
             unclosed = tag is None or tag.kind == "open"
             kind = FailureKind.UNCLOSED if unclosed else FailureKind.MALFORMED
-            found = "unexpected text in the block of tool calls" if stray else "the block of tool calls is empty"
-            scan.fail(kind, f"{found}; write {syntax.call}", start)
+            wrong = "unexpected text in the block of tool calls" if stray else "the block of tool calls is empty"
+            scan.fail(kind, f"{wrong}; write {syntax.call}", start)
         empty = False
         if tag is None or tag.kind == "open":
             return

@@ -46,7 +46,7 @@ def typed(action: Action, tools: Sequence[ToolSpec], *, nested: bool = False, py
     """Give the arguments of the calls, all of them texts, the types that `tools` state. Total.
 
     `nested`: a format that writes objects and lists as such, and no null. Their members are texts, each is typed by its
-    own schema. Where no string is allowed, an empty text is an empty list, an empty object or null; where one is
+    own schema. Where no string is allowed, an empty text is an empty list, an empty object or null; if one is
     allowed, `null` is that text. `python`: a format whose template prints null as `None`, also if strings are allowed.
     """
     schemas = {tool.name: tool.parameters for tool in tools}
@@ -161,7 +161,7 @@ class _Schema:
         return allowed or _ALL
 
     def _named(self, reference: Any) -> Any:
-        """Resolve a local reference (`#/$defs/Name`); return True, which allows everything, where it names nothing."""
+        """Resolve a local reference (`#/$defs/Name`); return True, which allows everything, if it names nothing."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return True
         value = self._root
@@ -184,7 +184,7 @@ def _python(text: str) -> Any:
 
 
 def _listed(schema: dict[str, Any]) -> list[Any] | None:
-    """Return the members of `enum`, or the one of `const`; None where there is neither."""
+    """Return the members of `enum`, or the one of `const`; None if there is neither."""
     return [schema["const"]] if "const" in schema else _list(schema["enum"]) if "enum" in schema else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from orl_core.errors import RenderError
 from orl_core.messages import Action, ToolCall, ToolSpec
@@ -33,7 +33,7 @@ def render_call(call: ToolCall, format: str = "hermes") -> str:  # noqa: A002
         RenderError: the format is unknown, or it cannot express this call. The message names the call and the format.
     """
     name = tool_format(format)
-    text = _WRITERS[name](call)
+    text = _FORMS[name].text(call)
     read = parse(text, name, tools=[ToolSpec(name=call.name, parameters=schema_of(call.arguments))])
     if read != Action(calls=(call,)):
         raise RenderError(
@@ -51,56 +51,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else _json(value)
 
 
-def _named(before: str, after: str, key: str = "arguments", name: str = "name") -> Callable[[ToolCall], str]:
-    """Return the writer of one JSON object between `before` and `after`."""
-    return lambda call: f"{before}{_json({name: call.name, key: call.arguments})}{after}"
-
-
-def _headed(header: str, after: str) -> Callable[[ToolCall], str]:
-    """Return the writer of a header that holds the name as `NAME`, and of the arguments as one JSON object."""
-    return lambda call: f"{header.replace('NAME', call.name)}{_json(call.arguments)}{after}"
-
-
-def _tags(
-    before: str, after: str, key: str, value_end: str, spell: Callable[[Any], str] = _text
-) -> Callable[[ToolCall], str]:
-    """Return the writer of one tag a parameter; `before` holds the tool's name as `NAME`, `key` the parameter's."""
-
-    def write(call: ToolCall) -> str:
-        pairs = (
-            f"{key.replace('NAME', name)}{spell(value)}{value_end.replace('NAME', name)}"
-            for name, value in call.arguments.items()
-        )
-        return f"{before.replace('NAME', call.name)}{''.join(pairs)}{after}"
-
-    return write
-
-
-def _python_call(before: str, after: str, spell: Callable[[Any], str]) -> Callable[[ToolCall], str]:
-    """Return the writer of a call in Python's form."""
-
-    def write(call: ToolCall) -> str:
-        return f"{before}{call.name}({', '.join(f'{k}={spell(v)}' for k, v in call.arguments.items())}){after}"
-
-    return write
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;")
 
 
 def _lfm(value: Any) -> str:
     return f"'{value}'" if isinstance(value, str) else repr(value)
-
-
-def _kimi_k3(call: ToolCall) -> str:
-    def attribute(text: str) -> str:
-        return text.replace("&", "&amp;").replace('"', "&quot;")
-
-    kinds: dict[type[object], str] = JSON_TYPES | {int: "number", float: "number"}
-    values = (
-        f'<|open|>argument key="{attribute(name)}" type="{kinds[type(value)]}"<|sep|>'
-        f"{_text(value)}<|close|>argument<|sep|>"
-        for name, value in call.arguments.items()
-    )
-    opening = f'<|open|>tools<|sep|><|open|>call tool="{attribute(call.name)}" index="1"<|sep|>'
-    return f"{opening}{''.join(values)}<|close|>call<|sep|><|close|>tools<|sep|>"
 
 
 def _gemma4(value: Any) -> str:
@@ -117,62 +73,85 @@ def _gemma4(value: Any) -> str:
             return _json(value)
 
 
-def _hy3(suffix: str) -> Callable[[ToolCall], str]:
-    return _tags(
-        f"<tool_calls{suffix}>\n<tool_call{suffix}>NAME<tool_sep{suffix}>\n",
-        f"</tool_call{suffix}>\n</tool_calls{suffix}>",
-        f"<arg_key{suffix}>NAME</arg_key{suffix}>\n<arg_value{suffix}>",
-        f"</arg_value{suffix}>\n",
+class _Form(NamedTuple):
+    """The text of a call, in %-fields: its name, also as JSON, and its arguments, as JSON or one by one.
+
+    `argument` is the text of one argument, `between` joins them, `spell` writes its value, and in `json` the whole.
+    """
+
+    call: str
+    argument: str = ""
+    between: str = ""
+    spell: Callable[[Any], str] = _text
+
+    def text(self, call: ToolCall) -> str:
+        arguments = self.between.join(
+            self.argument
+            % {"key": key, "quoted": _attribute(key), "type": _TYPES[type(value)], "value": self.spell(value)}
+            for key, value in call.arguments.items()
+        )
+        fields = {"name": call.name, "quoted": _attribute(call.name), "arguments": arguments}
+        return self.call % {**fields, "json": self.spell(call.arguments), "name_json": _json(call.name)}
+
+
+_TYPES: dict[type[object], str] = JSON_TYPES | {int: "number", float: "number"}  # as Kimi K3 names them
+_OBJECT = '{"name": %(name_json)s, "arguments": %(json)s}'
+
+
+def _hy3(suffix: str) -> _Form:
+    return _Form(
+        f"<tool_calls{suffix}>\n<tool_call{suffix}>%(name)s<tool_sep{suffix}>\n%(arguments)s</tool_call{suffix}>\n"
+        f"</tool_calls{suffix}>",
+        f"<arg_key{suffix}>%(key)s</arg_key{suffix}>\n<arg_value{suffix}>%(value)s</arg_value{suffix}>\n",
     )
 
 
-_WRITERS: Mapping[ToolFormat, Callable[[ToolCall], str]] = {
-    "hermes": _named("<tool_call>\n", "\n</tool_call>"),
-    "qwen3_coder": _tags(
-        "<tool_call>\n<function=NAME>\n",
-        "</function>\n</tool_call>",
-        "<parameter=NAME>\n",
-        "\n</parameter>\n",
+_FORMS: Mapping[ToolFormat, _Form] = {
+    "hermes": _Form(f"<tool_call>\n{_OBJECT}\n</tool_call>"),
+    "qwen3_coder": _Form(
+        "<tool_call>\n<function=%(name)s>\n%(arguments)s</function>\n</tool_call>",
+        "<parameter=%(key)s>\n%(value)s\n</parameter>\n",
     ),
-    "glm45": _tags("<tool_call>NAME\n", "</tool_call>", "<arg_key>NAME</arg_key>\n<arg_value>", "</arg_value>\n"),
-    "llama3": _named("", "", key="parameters"),
-    "mistral": _named("[TOOL_CALLS] [", "]"),
-    "deepseek": _headed(
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>",  # noqa: RUF001
-        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",  # noqa: RUF001
+    "glm45": _Form(
+        "<tool_call>%(name)s\n%(arguments)s</tool_call>",
+        "<arg_key>%(key)s</arg_key>\n<arg_value>%(value)s</arg_value>\n",
     ),
-    "kimi_k2": _headed(
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
-        "<|tool_call_end|><|tool_calls_section_end|>",
+    "llama3": _Form('{"name": %(name_json)s, "parameters": %(json)s}'),
+    "mistral": _Form(f"[TOOL_CALLS] [{_OBJECT}]"),
+    "deepseek": _Form(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>%(name)s<｜tool▁sep｜>"  # noqa: RUF001
+        "%(json)s<｜tool▁call▁end｜><｜tool▁calls▁end｜>"  # noqa: RUF001
     ),
-    "gpt_oss": _headed("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "<|call|>"),
-    "minimax": _tags(
-        '<minimax:tool_call>\n<invoke name="NAME">\n',
-        "</invoke>\n</minimax:tool_call>",
-        '<parameter name="NAME">',
-        "</parameter>\n",
+    "kimi_k2": _Form(
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.%(name)s:0<|tool_call_argument_begin|>"
+        "%(json)s<|tool_call_end|><|tool_calls_section_end|>"
     ),
-    "pythonic": _python_call("[", "]", repr),
-    "cohere": _named("<|START_ACTION|>[", "]<|END_ACTION|>", key="parameters", name="tool_name"),
-    "gemma4": lambda call: f"<|tool_call>call:{call.name}{_gemma4(call.arguments)}<tool_call|>",
-    "olmo3": _python_call("<function_calls>", "</function_calls>", _json),
-    "seed_oss": _tags(
-        "<seed:tool_call>\n<function=NAME>\n",
-        "</function>\n</seed:tool_call>",
-        "<parameter=NAME>",
-        "</parameter>\n",
+    "gpt_oss": _Form("<|channel|>commentary to=functions.%(name)s <|constrain|>json<|message|>%(json)s<|call|>"),
+    "minimax": _Form(
+        '<minimax:tool_call>\n<invoke name="%(name)s">\n%(arguments)s</invoke>\n</minimax:tool_call>',
+        '<parameter name="%(key)s">%(value)s</parameter>\n',
     ),
-    "kimi_k3": _kimi_k3,
-    "minimax_m3": _tags(
-        f'{_SPACE}<tool_call>\n{_SPACE}<invoke name="NAME">',
-        f"{_SPACE}</invoke>\n{_SPACE}</tool_call>",
-        f"{_SPACE}<NAME>",
-        f"{_SPACE}</NAME>",
+    "pythonic": _Form("[%(name)s(%(arguments)s)]", "%(key)s=%(value)s", ", ", repr),
+    "cohere": _Form('<|START_ACTION|>[{"tool_name": %(name_json)s, "parameters": %(json)s}]<|END_ACTION|>'),
+    "gemma4": _Form("<|tool_call>call:%(name)s%(json)s<tool_call|>", spell=_gemma4),
+    "olmo3": _Form("<function_calls>%(name)s(%(arguments)s)</function_calls>", "%(key)s=%(value)s", ", ", _json),
+    "seed_oss": _Form(
+        "<seed:tool_call>\n<function=%(name)s>\n%(arguments)s</function>\n</seed:tool_call>",
+        "<parameter=%(key)s>%(value)s</parameter>\n",
     ),
-    "minimax_m1": _named("<tool_calls>\n", "\n</tool_calls>"),
+    "kimi_k3": _Form(
+        '<|open|>tools<|sep|><|open|>call tool="%(quoted)s" index="1"<|sep|>'
+        "%(arguments)s<|close|>call<|sep|><|close|>tools<|sep|>",
+        '<|open|>argument key="%(quoted)s" type="%(type)s"<|sep|>%(value)s<|close|>argument<|sep|>',
+    ),
+    "minimax_m3": _Form(
+        f'{_SPACE}<tool_call>\n{_SPACE}<invoke name="%(name)s">%(arguments)s{_SPACE}</invoke>\n{_SPACE}</tool_call>',
+        f"{_SPACE}<%(key)s>%(value)s{_SPACE}</%(key)s>",
+    ),
+    "minimax_m1": _Form(f"<tool_calls>\n{_OBJECT}\n</tool_calls>"),
     "hy3": _hy3(":opensource"),
     "hy3_preview": _hy3(""),
-    "json_array": _named("[", "]"),
-    "lfm2_5": _python_call("<|tool_call_start|>[", "]<|tool_call_end|>", _lfm),
-    "opened_array": _named("<TOOLCALL>[", "]</TOOLCALL>"),
+    "json_array": _Form(f"[{_OBJECT}]"),
+    "lfm2_5": _Form("<|tool_call_start|>[%(name)s(%(arguments)s)]<|tool_call_end|>", "%(key)s=%(value)s", ", ", _lfm),
+    "opened_array": _Form(f"<TOOLCALL>[{_OBJECT}]</TOOLCALL>"),
 }
