@@ -8,22 +8,17 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from urllib.request import getproxies_environment
 
-from msgspec import structs
-from orl_cluster.launch import cluster_trainer, options
-from orl_cluster.launch.command import trainer_defaults
+from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.model_shape import model_shape
-from orl_cluster.launch.convert import tools
-from orl_cluster.launch.convert.converter import ClusterConverter
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import cluster_of
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.contract import Conversion, Run
+from orl_rollout.run_folder.contract import Run
 
 from orl_miles import args, on_policy
 from orl_miles.probe import obstacle
@@ -66,22 +61,6 @@ def _shape(installation: Installation, trainer: TrainerConfig) -> list[str]:
     return model_shape(installation, trainer, ".py", printing)
 
 
-def _tool_of(installation: Installation, conversion: Conversion) -> tools.Tool:
-    """Return miles' tool for the conversion.
-
-    Raises:
-        ConfigError: an option has no use there.
-    """
-    match conversion.checkpoint.format:
-        case "fsdp":
-            return tools.from_fsdp(conversion)
-        case "megatron":
-            return tools.from_megatron(conversion)
-        case "hf":
-            shaped = structs.replace(conversion.trainer, model=str(conversion.source))  # its script is named like it
-            return tools.to_megatron(conversion, _shape(installation, shaped))
-
-
 def _no_proxy() -> str:
     """Return the hosts that miles' HTTP client and Ray reach without a proxy, beside those that the user excepts."""
     excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
@@ -101,11 +80,4 @@ def _address() -> str:
     return ""
 
 
-_TRAINER = cluster_trainer.ClusterTrainer(name="miles", command_of=_command_of)
-_CONVERTER = ClusterConverter(name="miles", tool_of=_tool_of)
-plan, train = _TRAINER.plan, _TRAINER.train
-default_model, defaults = trainer_defaults.MODEL, options.DEFAULTS
-sections, resolve = options.sections_of("miles"), partial(options.resolve, "miles")
-conversion_options = options.conversion_options("miles")
-packages = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", "orl-miles")
-plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert
+TRAINER = cluster_trainer.ClusterTrainer(name="miles", command_of=_command_of, shape_of=_shape)

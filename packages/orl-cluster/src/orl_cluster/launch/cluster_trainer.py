@@ -1,22 +1,24 @@
-"""`orl train` on a cluster: check the command line, and have the trainer's train.py run in its own Python.
+"""`orl train` and `orl convert` on a cluster: check the command line, and run the trainer's code in its own Python.
 
-Nothing of a trainer is imported or named: its Python is asked (`probe`) and run. An adapter makes the Command. Secrets
-reach the trainer's workers by inherited environment alone (law L6).
+Nothing of a trainer is imported or named: its Python is asked (`probe`) and run. An adapter makes the Command.
+Secrets reach the trainer's workers by inherited environment alone (law L6).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
 
 from msgspec import Struct, structs
+from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import unset_in
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.checkpoint import is_absent
-from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.run_folder.contract import Conversion, Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
 
 from orl_cluster.launch.argv import shell_text, without
@@ -26,11 +28,13 @@ from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
 from orl_cluster.launch.command.row_check import check_rows
+from orl_cluster.launch.command.trainer_defaults import MODEL
+from orl_cluster.launch.convert import converter
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
 from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, Findings
 from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
-from orl_cluster.launch.options import cluster_of, resolve
+from orl_cluster.launch.options import CLUSTER, DEFAULTS, CheckoutOptions, ClusterOptions, cluster_of, resolve
 from orl_cluster.launch.run.attempts import run_to_end
 
 logger = logger_of("orl")
@@ -41,34 +45,58 @@ MEGATRON_MEMORY = f"{LESS_MEMORY}--context-parallel-size, --sglang-mem-fraction-
 
 
 class ClusterTrainer(Struct, frozen=True, kw_only=True):
-    """The entry point of an adapter: `command_of` makes the command line of the trainer `name`."""
+    """The entry point of the adapter of the trainer `name`, see `orl_rollout.run_folder.contract.Trainer`.
+
+    `command_of` makes the trainer's command line, `shape_of` the options of a model's shape.
+    """
 
     name: str
     command_of: Callable[[Installation, Run], Command]
+    shape_of: Callable[[Installation, TrainerConfig], list[str]]
+    default_model: ClassVar[str] = MODEL
+    defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
+
+    @property
+    def sections(self) -> dict[str, type[Struct]]:
+        """The sections of `trainer`, by name."""
+        return {CLUSTER: ClusterOptions, self.name: CheckoutOptions}
+
+    @property
+    def conversion_options(self) -> tuple[str, ...]:
+        """The options of a conversion."""
+        return (f"{CLUSTER}.num_gpus", f"{CLUSTER}.model_args", f"{self.name}.path", f"{CLUSTER}.megatron_path")
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that the trainer's Python needs."""
+        return ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", f"orl-{self.name}")
+
+    def resolve(self, config: RunConfig, extra: Sequence[str]) -> RunConfig:
+        """Return `config` with the limit of the context. `extra` are the words after `--`."""
+        return resolve(self.name, config, extra)
 
     def plan(self, run: Run) -> Plan:
-        """Return the command that `train` would run, for a shell.
-
-        Raises:
-            ConfigError: no such trainer, an option that nothing knows, or sizes that do not fit together.
-        """
+        """Return the command that `train` would run, for a shell."""
         command = self._checked(run)
         shown = shell_text(command.environment, command.words[:2], command.argv)
         return Plan(command=shown, problems=command.problems, notes=command.notes, memory=command.estimate)
 
     def train(self, run: Run) -> None:
-        """Train to the end. The output goes to trainer.log in the run's folder, the numbers to metrics.jsonl.
-
-        Raises:
-            ConfigError: the run cannot start; one line says why.
-            OrlError: the trainer ended with an error; names the last one in its log.
-        """
+        """Train to the end. The output is in trainer.log of the run's folder, the numbers are in metrics.jsonl."""
         command = self._checked(run)
         installation = command.request.installation
         run_to_end(command, lambda run: _with_settings(self.command_of(installation, run)))
 
+    def plan_conversion(self, conversion: Conversion) -> Plan:
+        """Return the command that `convert` would run, for a shell."""
+        return converter.plan_of(self.name, conversion, self.shape_of)
+
+    def convert(self, conversion: Conversion) -> None:
+        """Write the checkpoint in the other format, with the trainer's own tool."""
+        converter.convert(self.name, conversion, self.shape_of)
+
     def _checked(self, run: Run) -> Command:
-        run = structs.replace(run, config=resolve(self.name, run.config, run.extra))
+        run = structs.replace(run, config=self.resolve(run.config, run.extra))
         installation = find_installation(self.name, run.config.trainer, run.python)
         installation = without_busy_gpus(installation, cluster_of(run.config.trainer))
         return _check(_with_settings(self.command_of(installation, run)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.config.checked import Checked
 from orl_core.errors import ConfigError
@@ -80,16 +80,6 @@ class CheckoutOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=
         str | None,
         Meta(description="Checkout of the trainer (default: the installed one).", extra={"option": "{section}-path"}),
     ] = None
-
-
-def sections_of(trainer: str) -> dict[str, type[Struct]]:
-    """Return the sections of `trainer`, by name."""
-    return {CLUSTER: ClusterOptions, trainer: CheckoutOptions}
-
-
-def conversion_options(trainer: str) -> tuple[str, ...]:
-    """Return the options that a conversion with the tools of `trainer` has."""
-    return (f"{CLUSTER}.num_gpus", f"{CLUSTER}.model_args", f"{trainer}.path", f"{CLUSTER}.megatron_path")
 
 
 def cluster_of(trainer: TrainerConfig) -> ClusterOptions:
