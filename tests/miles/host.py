@@ -1,6 +1,6 @@
 """Real miles' rollout code on a CPU: parser, data source, rollout functions, conversion and logs; no Ray, no GPU.
 
-`just test-miles` puts SGLang, without what it depends on, beside miles; two of its modules want a GPU or miles' own
+`just test-miles` installs SGLang without its dependencies; two of its modules want a GPU or miles' own
 fork of it, and are stubbed: names only, hardly called here. What miles would be told on the command line is parsed by
 its own parser, so that a test that asks for what miles refuses fails as a launch would.
 """

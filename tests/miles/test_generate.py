@@ -78,7 +78,7 @@ async def test_refusing_engine_ends_run_despite_host_catching_all(environment: s
             try:
                 await played(host)
             except Exception as exc:  # as miles does
-                raise AssertionError("miles would go on") from exc
+                raise AssertionError("miles would continue") from exc
             except RunEnded as end:
                 ended = end
                 break

@@ -38,7 +38,7 @@ def install_stubs() -> None:
                 setattr(module, attribute, type(attribute, (), {}))
 
 
-# What slime moved to a folder of its own after 0.3.1, and where it was.
+# What slime moved to a folder of its own after 0.3.1, and its place until then.
 MOVED = {
     "slime.observability.rollout_data_utils.": "slime.ray.rollout._",
     "slime.observability.rollout_metrics.log": "slime.ray.rollout._log",

@@ -76,16 +76,16 @@ def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, l
     if on_policy.is_on(request):
         attention = on_policy.attention(request)
         if attention in FLASH and attention not in features and features:
-            notes.append(f"{on_policy.MODE} needs flash-attn-3, which is not installed beside miles")
+            notes.append(f"{on_policy.MODE} needs flash-attn-3, which is not installed with miles")
     else:
         attention = request.value(ATTENTION) or next((name for name in FLASH if name in features), "sdpa")
     common: Options = {ATTENTION: attention, "--gradient-checkpointing": True}
     if "flash" in attention:
         return {**common, **trainer_defaults.packing(request)}, notes
     apart = f"with {ATTENTION} {attention} packed sequences see each other; a flash-attention build keeps them apart"
-    asked = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
-    if asked:
-        raise ConfigError(f"{asked[0]}: {apart}: leave it out, then each is trained by itself")
+    sizes = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
+    if sizes:
+        raise ConfigError(f"{sizes[0]}: {apart}: leave it out, then each is trained by itself")
     return {**common, MICRO_BATCH: 1}, [*notes, f"sequences are not packed ({MICRO_BATCH} 1): {apart}"]
 
 

@@ -34,7 +34,7 @@ LESS_MEMORY: dict[args.Backend, str] = {
 def _command_of(installation: Installation, run: Run) -> Command:
     if os.environ.get(V1, "0") != "0":
         raise ConfigError(f"{V1}: orl plays by miles' class API. Unset it")
-    features = set(installation.found.features)
+    features = set(installation.findings.features)
     fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
     backend = cluster_of(run.config.trainer).train_backend or ("fsdp" if fsdp else "megatron")
     request = cluster_trainer.request_of(installation, run, trains_in_parallel=backend == "megatron")
@@ -62,7 +62,7 @@ def _shape(installation: Installation, trainer: TrainerConfig) -> list[str]:
 
 
 def _no_proxy() -> str:
-    """Return the hosts that miles' HTTP client and Ray reach without a proxy, beside those that the user excepts."""
+    """Return the hosts that miles' HTTP client and Ray reach without a proxy: ours, and those of the user."""
     excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if excepted.strip() == "*":
         return "*"
@@ -74,9 +74,9 @@ def _no_proxy() -> str:
 
 def _address() -> str:
     """Return the address of this machine on its network, where miles' router listens. Nothing is sent to find it."""
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        asked.connect(("8.8.8.8", 80))
-        return str(asked.getsockname()[0])
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("8.8.8.8", 80))
+        return str(probe.getsockname()[0])
     return ""
 
 

@@ -56,7 +56,7 @@ def attention(request: LaunchRequest) -> str:
     Raises:
         ConfigError: SGLang has no equal kernel for the user's own.
     """
-    given = request.value(ATTENTION) or "flash_attention_3"
-    if given not in KERNELS:
-        raise ConfigError(f"{ATTENTION} {given}: {MODE} needs one of {', '.join(KERNELS)}. Leave it out")
-    return given
+    own = request.value(ATTENTION) or "flash_attention_3"
+    if own not in KERNELS:
+        raise ConfigError(f"{ATTENTION} {own}: {MODE} needs one of {', '.join(KERNELS)}. Leave it out")
+    return own

@@ -103,7 +103,7 @@ class ClusterTrainer(Struct, frozen=True, kw_only=True):
 
 
 def _with_settings(command: Command) -> Command:
-    """Return `command` with the variables of its user's settings, beside the trainer's own."""
+    """Return `command` with the variables of its user's settings, in addition to the trainer's own."""
     run = command.request.run
     folder = os.environ.get(TENSORBOARD) or str((run.folder / "tensorboard").absolute())
     board = {TENSORBOARD: folder} if run.config.trainer.tensorboard else {}
@@ -117,59 +117,50 @@ def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool
     trainer = run.config.trainer
     splits = splits_of(run) if trains_in_parallel else 1
     layout = layout_of(
-        cluster_of(trainer), installation.found.gpus, trains_in_parallel=trains_in_parallel, other_splits=splits
+        cluster_of(trainer), installation.findings.gpus, trains_in_parallel=trains_in_parallel, other_splits=splits
     )
     return LaunchRequest(run=run, installation=installation, layout=layout, tracking=tracking_of(trainer))
 
 
 def _check(command: Command) -> Command:
-    """Return `command` with the findings of the trainer's own parser and of this machine.
-
-    Raises:
-        ConfigError: an option that no parser knows, or a row of the task file that cannot be played.
-    """
+    """Return `command` with the findings of the trainer's own parser and of this machine."""
     request = command.request
     run, installation, model = request.run, request.installation, request.trainer.model or ""
     # A dry run prepares no file; a prepared one holds tasks alone.
     plain_rows = check_rows(run.task_data, run.config, command.argv) if run.task_data.is_file() else 0
-    scoring = preflight.scoring_notes(request, plain_rows)
-    late = [
-        *preflight.restarted(request),
-        *preflight.long_rollouts(command.argv),
-        *preflight.unplayed(run.config),
-    ]
-    told = tuple(filter(None, [*command.notes, installation.note, request.tracking.note, *scoring, *late]))
-    given = ", ".join(request.names) or "options"
+    preflight.refuse(request, plain_rows)
+    notes = [*filter(None, [*command.notes, installation.note, request.tracking.note])]
+    names = ", ".join(request.names) or "options"
     if installation.missing:
         unseen = (
-            f"not checked by {installation.trainer}: {given}, checkpoints, and the shape of the model, left out here"
+            f"not checked by {installation.trainer}: {names}, checkpoints, and the shape of the model, left out here"
         )
         memory = estimate(command.argv, request.layout, ())
         problems = (installation.missing, *command.problems)
-        return structs.replace(command, problems=problems, notes=(*told, unseen), estimate=memory.table)
-    found = _findings(command)
-    if CHECK in found.unknown and CHECK not in request.names:  # a version without that option of ours
+        return structs.replace(command, problems=problems, notes=(*notes, unseen), estimate=memory.table)
+    findings = _findings(command)
+    if CHECK in findings.unknown and CHECK not in request.names:  # a version without that option of ours
         command = structs.replace(command, argv=tuple(without(command.argv, CHECK)))
-        found = _findings(command)
-    for name, hint in found.unknown.items():
+        findings = _findings(command)
+    for name, hint in findings.unknown.items():
         raise ConfigError(f"{command.unknown.format(name)}{hint}")
-    if found.reward:
-        raise ConfigError(f"{installation.python}: {found.reward}")
+    if findings.reward:
+        raise ConfigError(f"{installation.python}: {findings.reward}")
     # The GPUs of a cluster that runs already are other ones.
-    gpus = () if ray_address(os.environ) else found.gpu_memory[: request.layout.per_node]
+    gpus = () if ray_address(os.environ) else findings.gpu_memory[: request.layout.per_node]
     memory = estimate(command.argv, request.layout, gpus)
     problems = [
         *([f"--model {model}: no such folder"] if is_absent(model) else []),
-        *_lacking(command, found),
+        *_lacking(command, findings),
         *memory.problems,
         *preflight.untracked(request),
-        *([found.obstacle] if found.obstacle else []),
+        *([findings.obstacle] if findings.obstacle else []),
     ]
-    notes = [*told, *unset_in(run.config), *memory.notes]
-    if not found.complete:
-        notes.append(f"not checked by the parser of {installation.trainer}: {given}: {found.why}")
-    elif found.why:
-        problems.append(found.why)
+    notes += [*unset_in(run.config), *memory.notes]
+    if not findings.complete:
+        notes.append(f"not checked by the parser of {installation.trainer}: {names}: {findings.why}")
+    elif findings.why:
+        problems.append(findings.why)
     return structs.replace(command, problems=tuple(problems), notes=tuple(notes), estimate=memory.table)
 
 
@@ -183,16 +174,16 @@ def _findings(command: Command) -> Findings:
         return probe.ask(installation.trainer, installation.python, argv, environment_of(command))
 
 
-def _lacking(command: Command, found: Findings) -> list[str]:
+def _lacking(command: Command, findings: Findings) -> list[str]:
     """Return the faults of this machine for a cluster of the run's own; a cluster that runs already is asked later."""
     if ray_address(os.environ):
         return []
     layout, needs = command.request.layout, required_env(command)
-    if layout.machines > 1 and (layout.nodes > 1 or found.gpus):  # a machine without GPUs tells nothing of a node's
+    if layout.machines > 1 and (layout.nodes > 1 or findings.gpus):  # a machine without GPUs tells nothing of a node's
         return [several_nodes(layout.machines, layout.per_node, needs)]
-    there, asked = min(found.gpus, layout.per_node), max(layout.total, layout.per_node)
+    there, needed = min(findings.gpus, layout.per_node), max(layout.total, layout.per_node)
     advice = ". Lower --num-gpus" if there else ". Without a GPU, train with trl"
-    lacking = [f"this machine has {there} GPUs but the run needs {asked}{advice}"] if there < asked else []
+    lacking = [f"this machine has {there} GPUs but the run needs {needed}{advice}"] if there < needed else []
     if missing := needs.missing({name for name, value in environment_of(command).items() if value}):
         lacking.append(f"not set in the environment: {', '.join(missing)}")
-    return [*lacking, *unclosable(found.ray)]
+    return [*lacking, *unclosable(findings.ray)]

@@ -101,5 +101,5 @@ def resolve(name: str, config: RunConfig, extra: Sequence[str]) -> RunConfig:
             f"`trainer.cluster.stall_timeout` is {timeout:g}, below `rollout_timeout` + `patience` + {STALL_MARGIN:g}: "
             f"it would end a healthy run. Set it to {least:g} or more"
         )
-    given = merge({}, config.trainer.own_flags, extra)
-    return with_context(config, number(value_of(given, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)
+    words = merge({}, config.trainer.own_flags, extra)
+    return with_context(config, number(value_of(words, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)

@@ -71,12 +71,12 @@ def _chosen(trainer: str, conversion: Conversion, shape_of: ShapeOf) -> tuple[In
 def _program(installation: Installation, tool: Tool) -> list[str]:
     """Return the words before the arguments. A tool on several GPUs has a process for each."""
     each = ["-m", "torch.distributed.run", "--nproc-per-node", str(tool.gpus)] if tool.gpus > 1 else []
-    return [installation.python, *each, str(Path(installation.found.root) / tool.script)]
+    return [installation.python, *each, str(Path(installation.findings.root) / tool.script)]
 
 
 def _problems(installation: Installation, tool: Tool) -> list[str]:
     """Return what keeps the tool from running on this machine."""
-    root, gpus = installation.found.root, installation.found.gpus
+    root, gpus = installation.findings.root, installation.findings.gpus
     if installation.missing:
         return [installation.missing]
     if not (Path(root) / tool.script).is_file():
