@@ -25,8 +25,7 @@ MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then ever
 def findings(argv: Sequence[str]) -> probe.Findings:
     """Look at this environment, and at `argv` if there is one."""
     facts = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
-    features = ("megatron",) if probe.finds("megatron.training") else ()
-    return structs.replace(facts, features=features, obstacle=obstacle(argv) if argv else "")
+    return structs.replace(facts, obstacle=obstacle(argv) if argv else "")
 
 
 def obstacle(argv: Sequence[str]) -> str:
