@@ -155,18 +155,6 @@ async def test_of_a_split_rollout_every_sample_has_its_own(environment: str, che
         assert sample.rollout_routed_experts.reshape(-1).tolist() == [token % 8 for token in sample.tokens[:-1]]
 
 
-async def test_an_engine_that_returns_nothing_to_replay_makes_failures(
-    environment: str, checkpoint: Path, tmp_path: Path
-):
-    config = episode.settings(environment)
-    missing = Fault(kind=FaultKind.NO_REPLAY)
-    with hosting(checkpoint, tmp_path, config, (missing,), **REPLAY) as (host, _):
-        samples = await played(host)
-    assert {sample.status.value for sample in samples} == {"failed"}
-    for sample in samples:
-        sample.validate()
-
-
 async def test_the_name_of_the_lora_adapter_is_in_every_request(
     environment: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

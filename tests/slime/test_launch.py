@@ -315,16 +315,6 @@ def test_packing_and_context_are_two_settings(orl: Orl, argv: list[str], context
     assert orl.value("--rollout-max-context-len", *argv) == context
 
 
-@pytest.mark.slow
-def test_where_no_checkpoint_is_yet_what_slime_falls_back_to_is_judged(orl: Orl, working: Path) -> None:
-    model = str(checkpoint(working / "model"))
-    other = str(checkpoint(working / "other", model_type="unheard_of"))
-    fresh, shape = ["--load", "saved", "--save", "saved"], ["--model-args", "qwen3-0.6B"]
-    assert "load " not in orl.planned("--model", model, *fresh, *shape).partition("\n# ")[2]
-    told = f"# it would not start on this machine: --ref-load {other}: slime does not read"
-    assert told in orl.planned("--model", other, *fresh, *shape)
-
-
 def test_checkpoint_of_fsdp_names_its_conversion(orl: Orl) -> None:
     saved(Path("fsdp"), 3, fsdp=True)
     plan = orl.planned("--load", "fsdp")
