@@ -37,7 +37,7 @@ def command_in(folder: Path) -> Command:
         folder=folder,
         task_data=folder / "tasks.jsonl",
     )
-    installation = Installation(trainer="slime", python="python3", found=Findings())
+    installation = Installation(trainer="slime", python="python3", findings=Findings())
     layout = Layout(nodes=2, per_node=8, actor=8, rollout=16, colocate=True, tensor_parallel=1)
     request = LaunchRequest(run=run, installation=installation, layout=layout)
     return Command(request=request, argv=(), environment={}, unknown="", memory="")

@@ -46,10 +46,6 @@ def test_everything_else_arrives_byte_by_byte_and_in_order(tmp_path: Path):
     assert logged(tmp_path, "out.write(bytes(range(256)) * 4000); out.flush(); os.write(2, b'last')") == said + b"last"
 
 
-def test_without_secrets_the_log_is_what_was_said(tmp_path: Path):
-    assert logged(tmp_path, "print('TOKEN', flush=True)", hidden=()) == b"TOKEN\n"
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is full")
 def test_full_disk_behind_the_log_does_not_end_the_trainer(tmp_path: Path):
     program = "print(*range(100_000), sep='\\n', flush=True); open(sys.argv[1], 'w').write('whole')"
@@ -69,7 +65,7 @@ def test_working_folder_is_no_secret(tmp_path: Path):
 
 
 def test_what_waits_is_written_so_that_a_log_can_be_followed(tmp_path: Path):
-    """The trainer goes on only when its own words have reached the log."""
+    """The trainer continues only when its own words have reached the log."""
     log = tmp_path / "trainer.log"
     program = (
         "os.write(1, b'no line end'); ends = time.monotonic() + 20\n"

@@ -1,4 +1,4 @@
-"""The changes of a command line after GPU memory ran out, and the run that goes on from its checkpoint."""
+"""The changes of a command line after GPU memory ran out, and the run that continues from its checkpoint."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from orl_cluster.launch.command.command import modules_of
 from orl_cluster.launch.machine.nodes import Node
-from orl_cluster.launch.machine.ray_cluster import problem_of, several_nodes
+from orl_cluster.launch.machine.ray_cluster import problem_of
 from orl_cluster.launch.machine.required_env import RequiredEnv, needs_of, secrets_in_config
 from orl_core.config import RunConfig, decode_config
 from orl_core.errors import ConfigError
@@ -126,18 +126,10 @@ NEEDS = RequiredEnv(
             Node(address="10.0.0.2", head=False, variables=("key", "OTHER"), unreached=("http://127.0.0.1:8080",)),
             "10.0.0.2 does not reach http://127.0.0.1:8080.*`base_url`",
         ),
-        (Node(address="10.0.0.2", head=False, found=False), "10.0.0.2 does not find orl_adapter.*install-into"),
+        (Node(address="10.0.0.2", head=False, has_package=False), "10.0.0.2 does not find orl_adapter.*install-into"),
         (Node(address="10.0.0.2", head=False, why="it did not answer"), "10.0.0.2: it did not answer"),
     ],
 )
 def test_what_a_node_lacks_is_named_with_what_mends_it(node: Node, told: str):  # shows F21
     found = problem_of(node, NEEDS, "10.0.0.1:6379")
     assert re.search(told, found) if told else found == ""
-
-
-def test_node_commands_hold_only_names_of_secrets():
-    told = several_nodes(3, 8, NEEDS)
-    assert "needs 24 GPUs, 8 on a node. Ask for fewer, or start a Ray cluster of 3 nodes" in told
-    assert "`KEY=... OTHER=... ray start --num-gpus=8 --head --port=6379" in told
-    assert "`KEY=... OTHER=... ray start --num-gpus=8 --address=FIRST:6379" in told
-    assert "RAY_ADDRESS=FIRST:6379 orl train" in told

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from orl_cluster.launch.run.stall import Files, StallWatch
+from orl_cluster.launch.run.stall import StallWatch
 from orl_core.errors import OrlError
 from orl_rollout.run_folder import metrics_log, turn_count
 from orl_rollout.run_folder.turn_count import TurnCount
@@ -23,8 +23,7 @@ class Attempt:
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, 0.0
         self.log = folder / "trainer.log"
-        files = Files(folder=folder, log=self.log, saved=(folder / "checkpoint",))
-        self.watch = StallWatch("slime", files, SECONDS, self.now)
+        self.watch = StallWatch("slime", folder, (folder / "checkpoint",), SECONDS, self.now)
 
     def passes(self, seconds: float, act: Callable[[], None] = lambda: None) -> None:
         """Let `seconds` pass in small steps, each with `act`."""

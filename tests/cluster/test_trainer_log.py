@@ -128,7 +128,7 @@ def test_log_of_a_gpu_run_has_the_common_names(log: str, loss: float, seconds: f
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has a device that is full")
 def test_log_is_followed_through_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The trainer goes on, and no thread dies."""
+    """The trainer continues, and no thread dies."""
     log, path = tmp_path / "trainer.log", tmp_path / "metrics.jsonl"
     path.symlink_to("/dev/full")
     log.touch()

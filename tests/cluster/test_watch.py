@@ -46,8 +46,8 @@ def command_of(folder: Path, *, steps: int, growth: float, hangs: bool, argv: tu
     (folder / "train.py").write_text(text, encoding="utf-8")
     command = command_in(folder)
     request = command.request
-    found = structs.replace(request.installation.found, root=str(folder))
-    installation = structs.replace(request.installation, python=sys.executable, found=found)
+    findings = structs.replace(request.installation.findings, root=str(folder))
+    installation = structs.replace(request.installation, python=sys.executable, findings=findings)
     return structs.replace(command, request=structs.replace(request, installation=installation), argv=argv)
 
 

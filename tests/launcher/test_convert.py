@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_cluster.launch.options import sections_of
 from orl_core.config import load_config
 from orl_core.errors import ConfigError
 from orl_launcher.checkpoints import with_model
@@ -15,6 +14,7 @@ from orl_launcher.commands import convert
 from orl_launcher.main import main
 from orl_rollout.run_folder.checkpoint import Checkpoint, write_note
 from orl_rollout.run_folder.contract import Conversion, Plan
+from orl_slime.launch import TRAINER
 
 from tests.kit.configs import LOCAL
 from tests.kit.saved import hugging_face, saved
@@ -27,7 +27,7 @@ class Converter:
 
     def __init__(self) -> None:
         self.handed: list[Conversion] = []
-        self.sections = sections_of("slime")
+        self.sections = TRAINER.sections
 
     def convert(self, conversion: Conversion) -> None:
         self.handed.append(conversion)

@@ -277,7 +277,7 @@ def test_a_model_that_is_not_there(doctor: Doctor, trainer: dict[str, Any], told
 
 
 def test_default_model_of_a_trainer_is_known(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-    monkeypatch.setattr("orl_slime.launch.default_model", model)
+    monkeypatch.setattr("orl_cluster.launch.cluster_trainer.ClusterTrainer.default_model", model)
     lines = doctor(code=1, trainer={**SLIME, "model": None})
     assert any("slime" in line and model in line for line in found(lines, "ok"))
     assert any(f"{model}: certified" in line for line in found(lines, "ok"))

@@ -11,7 +11,6 @@ import pytest
 from orl_launcher.commands.install_into import installed
 from orl_launcher.installation import write_wheel
 from orl_launcher.main import main
-from orl_slime import launch
 
 
 def environment(folder: Path, *packages: str) -> str:
@@ -69,6 +68,6 @@ def test_written_wheel_is_what_was_installed(tmp_path: Path) -> None:
 def test_package_that_orl_lacks_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "packages", ("orl-nothing",))
+    monkeypatch.setattr("orl_cluster.launch.cluster_trainer.ClusterTrainer.packages", ("orl-nothing",))
     assert main(["install-into", "/usr/bin/python3", "--trainer", "slime"]) == 1
     assert "pip install orl-nothing" in capsys.readouterr().err

@@ -6,19 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from orl_cluster.hooks import worker
-from orl_rollout.runtime import stack
 
-from tests.kit.tokenizers import open_once
 from tests.slime import episode
+from tests.slime.conftest import environment, fresh_process
 from tests.two_pythons.fixtures import cluster, orl, python, working
 
-__all__ = ["cluster", "orl", "python", "working"]
-
-
-@pytest.fixture(scope="session")
-def environment(guess_number: str) -> str:
-    return guess_number
+__all__ = ["cluster", "environment", "fresh_process", "orl", "python", "working"]
 
 
 @pytest.fixture(scope="session")
@@ -26,14 +19,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = episode.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 2}), encoding="utf-8")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def fresh_process(monkeypatch: pytest.MonkeyPatch, short_pauses: None) -> None:
-    """Give every test the state of a worker that has just begun. Only the certificate, half a second, is kept."""
-    monkeypatch.setattr(worker, "_runs", {})
-    for name in ("open_tokenizer", "open_renderer"):
-        monkeypatch.setattr(stack, name, open_once(name))
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,12 @@
 """Real miles' rollout code on a CPU: parser, data source, rollout functions, conversion and logs; no Ray, no GPU.
 
-`just test-miles` puts SGLang, without what it depends on, beside miles; two of its modules want a GPU or miles' own
+`just test-miles` installs SGLang without its dependencies; two of its modules want a GPU or miles' own
 fork of it, and are stubbed: names only, hardly called here. What miles would be told on the command line is parsed by
 its own parser, so that a test that asks for what miles refuses fails as a launch would.
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 import sys
@@ -17,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from tests.slime.playing import close_loop
 
 STUBS: dict[str, dict[str, Any]] = {
     "sglang.srt.debug_utils.dumper": {
@@ -177,22 +178,10 @@ class Host:
 
     def close(self) -> None:
         """Close what the background loop holds, ours and miles'."""
-        from orl_cluster.hooks.worker import aclose
 
         http_utils = of_miles("miles.utils.http_utils")
 
-        async def close() -> None:
-            # What a rollout that was ended has left behind is over before its clients are closed.
-            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in left:
-                task.cancel()
-            await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
-            await aclose()
-            if http_utils._http_client is not None:
-                await http_utils._http_client.aclose()
-            await asyncio.sleep(0)
-
-        of_miles("miles.utils.async_utils.run")(close())
+        of_miles("miles.utils.async_utils.run")(close_loop(http_utils))
 
 
 def flat(groups: list[Any]) -> list[Any]:

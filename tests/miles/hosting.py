@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,10 +27,3 @@ def hosting(
         yield host
     finally:
         host.close()
-
-
-async def step(host: Host) -> tuple[list[list[Any]], dict[str, Any]]:
-    """One step as miles' manager takes it: the groups, logged, and what the trainer gets of them."""
-    groups = await asyncio.wait_for(asyncio.to_thread(host.rollout), SECONDS)
-    host.log(groups)
-    return groups, host.train_data(groups)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from orl_rollout.run_folder.metrics_log import read
 
+from tests.cluster.contract.inside import step
 from tests.miles.host import flat, of_miles
-from tests.miles.hosting import hosting, step
+from tests.miles.hosting import hosting
 from tests.slime import episode
 from tests.slime.playing import engine
 

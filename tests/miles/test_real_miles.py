@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from orl_testing import Fault, FaultKind
 
-from tests.miles.hosting import hosting, step
+from tests.cluster.contract.inside import step
+from tests.miles.hosting import hosting
 from tests.slime import episode
 from tests.slime.playing import engine
 

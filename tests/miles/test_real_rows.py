@@ -1,4 +1,4 @@
-"""Other rows that miles hands to an adapter: plain prompts beside tasks, and an engine's choices to be replayed."""
+"""Other rows that miles hands to an adapter: plain prompts among tasks, and an engine's choices to be replayed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from orl_testing import Fault, FaultKind
 
+from tests.cluster.contract.inside import step
 from tests.miles.host import flat
-from tests.miles.hosting import hosting, step
+from tests.miles.hosting import hosting
 from tests.slime import episode
 from tests.slime.playing import engine
 

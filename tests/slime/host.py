@@ -5,7 +5,6 @@ What slime imports from SGLang in the process of the rollout manager is stubbed:
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import sys
 from argparse import Namespace
@@ -13,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from tests.slime.playing import close_loop
 
 STUBS = {
     "sglang": (),
@@ -38,7 +39,7 @@ def install_stubs() -> None:
                 setattr(module, attribute, type(attribute, (), {}))
 
 
-# What slime moved to a folder of its own after 0.3.1, and where it was.
+# What slime moved to a folder of its own after 0.3.1, and its place until then.
 MOVED = {
     "slime.observability.rollout_data_utils.": "slime.ray.rollout._",
     "slime.observability.rollout_metrics.log": "slime.ray.rollout._log",
@@ -219,22 +220,10 @@ class Host:
 
     def close(self) -> None:
         """Close what the background loop holds, ours and slime's."""
-        from orl_cluster.hooks.worker import aclose
         from slime.utils import http_utils
         from slime.utils.async_utils import run
 
-        async def close() -> None:
-            # What a rollout that was ended has left behind is over before its clients are closed.
-            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in left:
-                task.cancel()
-            await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
-            await aclose()
-            if http_utils._http_client is not None:
-                await http_utils._http_client.aclose()
-            await asyncio.sleep(0)
-
-        run(close())
+        run(close_loop(http_utils))
 
 
 def _flat(groups: list[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orl_cluster.hooks.worker import aclose
 from orl_core.errors import ConfigError
 from orl_rollout.loop import loop
 from orl_rollout.runtime import player
@@ -58,6 +59,19 @@ def hosting(
         yield host
     finally:
         host.close()
+
+
+async def close_loop(http_utils: Any) -> None:
+    """Close what the trainer's background loop holds, ours and that of its own `http_utils`."""
+    # What a rollout that was ended has left behind is over before its clients are closed.
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in left:
+        task.cancel()
+    await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
+    await aclose()
+    if http_utils._http_client is not None:
+        await http_utils._http_client.aclose()
+    await asyncio.sleep(0)
 
 
 def configuration(case: Case, environment: str) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from orl_cluster.hooks.samples import fill, split
 from orl_cluster.hooks.worker import aclose
-from orl_core.errors import ConfigError, OrlError, RunAborted
+from orl_core.errors import ConfigError, RunAborted
 from orl_core.task import Task
 from orl_core.trajectory import StopReason, Trajectory
 from orl_launcher.view.pieces import load_decoder
 from orl_rollout.episodes.journal import read_journal
-from orl_rollout.results.outcome import Outcome, outcome_of
+from orl_rollout.results.outcome import outcome_of
 from orl_rollout.run_folder import turn_count
 from orl_slime.generate import generate
 from orl_slime.hooks import reward
@@ -102,47 +102,10 @@ def row_of_one_task(folder: Path) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("thinks", [True, False])
-async def test_generate_returns_lists_where_reasoning_is_stripped(
-    environment: str, checkpoint: Path, tmp_path: Path, thinks: bool
-):
-    player = episode.player(checkpoint, thinks=thinks)
-    async with SglangServer(player, context_tokens=4000) as server:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-        args = arguments(
-            hf_checkpoint=str(checkpoint),
-            n_samples_per_prompt=1,
-            sglang_router_ip=host,
-            sglang_router_port=int(port),
-            orl_config=episode.settings(environment) | {"thinking": "strip", "openreward_run_name": tmp_path.name},
-        )
-        sample = Sample(index=5, session_id="s", metadata=row_of_one_task(tmp_path)["metadata"])
-        sampling = {"temperature": 1.0, "max_new_tokens": 200}
-        try:
-            samples = await generate(args, sample, sampling)
-            with pytest.raises(ConfigError, match="partial-rollout"):
-                await generate(Namespace(**vars(args), partial_rollout=True), sample, sampling)
-        finally:
-            await aclose()
-    assert [len(server.requests), len(samples)] == [2, 2 if thinks else 1]
-    assert [member.rollout_id for member in samples] == [5] * len(samples)
-    for member, request in zip(reversed(samples), reversed(server.requests), strict=False):
-        shown = request.body["input_ids"]
-        assert member.tokens[: len(shown)] == shown
-
-
 async def test_generate_writes_the_rollout_into_the_sample(environment: str, checkpoint: Path, tmp_path: Path):
     row = row_of_one_task(tmp_path)
     async with SglangServer(episode.player(checkpoint), context_tokens=4000) as server:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-        args = arguments(
-            hf_checkpoint=str(checkpoint),
-            n_samples_per_prompt=2,
-            sglang_router_ip=host,
-            sglang_router_port=int(port),
-            orl_config=episode.settings(environment),
-            orl_folder=str(tmp_path / "run"),
-        )
+        args = arguments_of(server.url, checkpoint, episode.settings(environment), orl_folder=str(tmp_path / "run"))
         as_in_cookbook: Any = cookbook_row(msgspec.convert(row["metadata"], Task))["metadata"]
         metadata = (row["metadata"] | {"start_rollout_id": 3}, as_in_cookbook)
         samples = [Sample(index=i, session_id=f"s{i}", metadata=metadata[i]) for i in range(2)]
@@ -194,20 +157,3 @@ async def test_a_sample_that_cannot_be_written_fails_and_the_third_ends_the_run(
                 assert (sample.status.value, sample.loss_mask, sample.remove_sample) == ("failed", [0], True)
         finally:
             await aclose()
-
-
-async def test_whatever_cannot_be_started_ends_the_run_with_an_error_of_ours(checkpoint: Path):
-    args = arguments_of("http://127.0.0.1:9", checkpoint, episode.settings("http://127.0.0.1:9"))
-    delattr(args, "sglang_router_ip")
-    with pytest.raises(OrlError, match="sglang_router_ip"):
-        await generate(args, Sample(metadata={"env_name": "playground/GuessNumber"}), SAMPLING)
-
-
-def test_outcomes_without_ids_are_failures_that_do_not_train():
-    sample = Sample()
-    from orl_core.trajectory import RolloutSpec
-
-    job = RolloutSpec(task=Task(env_name="A/B", deployment_name="A/B"), rollout_id="k")
-    dead = Trajectory(job=job, stop_reason=StopReason.ERROR, error="no server")
-    fill(sample, Outcome(trajectory=dead, reward=0.0, success=False, datums=()), text_of=str)
-    assert (sample.status.value, sample.remove_sample, sample.loss_mask) == ("failed", True, [0])

@@ -102,14 +102,6 @@ def test_metrics_are_in_the_tracking_of_each_version(  # shows G13
     assert any(name.endswith("/reward") for name in row)
 
 
-@pytest.mark.parametrize("option", ["use_wandb", "use_tensorboard", "neither"])
-@pytest.mark.usefixtures("logged")
-def test_tracking_that_is_not_found_is_said(option: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    log_rollout(0, Namespace(orl_folder=str(tmp_path), **{option: True}), played(), None, 1.0)
-    assert ("slime.observability.logging_utils" in caplog.text) == (option != "neither")
-    assert read(tmp_path / "metrics.jsonl")
-
-
 @pytest.mark.parametrize(
     ("changes", "option"),
     [

@@ -1,4 +1,4 @@
-"""slime's fully asynchronous rollout (case 10): a worker with a loop of its own beside the loop that evaluates."""
+"""slime's fully asynchronous rollout (case 10): a worker with a loop of its own, apart from the loop that evaluates."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import os
 import subprocess
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orl_slime import hooks
 from orl_slime.hooks import post_process
 
 from tests.slime import episode
 from tests.slime.contract import VARIABLE
 from tests.slime.host import of_slime
-from tests.slime.miniature import Sample, arguments
+from tests.slime.miniature import arguments
 from tests.slime.playing import engine
 from tests.two_pythons.environment import ROOT
 
@@ -127,10 +125,3 @@ async def test_slimes_generate_contract_passes_in_whole_host(environment: str, c
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert server.requests, "our function has played"
-
-
-def test_the_log_hooks_have_the_signature_that_slimes_contract_expects():
-    names = ("rollout_id", "args", "samples", "rollout_extra_metrics", "rollout_time")
-    assert tuple(inspect.signature(hooks.log_rollout).parameters) == names
-    assert tuple(inspect.signature(hooks.log_eval).parameters) == ("rollout_id", "args", "data", "extra_metrics")
-    assert hooks.log_rollout(0, object(), [Sample()], None, 1.0) is False

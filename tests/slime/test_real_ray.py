@@ -1,4 +1,4 @@
-"""On a real Ray: where a secret is and where it is not, several clusters on one machine, and clusters of others."""
+"""On a real Ray: the places of a secret, several clusters on one machine, and clusters of others."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.slime.environment import make_environment
 
 pytestmark = pytest.mark.slime
 NAME, VALUE = "ORL_TEST_SECRET", "hush-hush-4b1d"
+MARK = "ORL_TEST_FOLDER"  # tells the processes of a test from those of other clusters of the machine
 NEEDS = RequiredEnv(package="orl_slime", variables=((NAME.lower(), NAME),))
 SECONDS = 60.0  # for anything that is waited for
 
@@ -77,16 +78,17 @@ def test_a_secret_is_in_the_environment_of_an_actor_and_nowhere_else(tmp_path: P
     folder.mkdir()
     driver = [sys.executable, str(Path(__file__).with_name("ray_driver.py")), str(answer), NAME]
     with ray_cluster(
-        sys.executable, environment(**{NAME: VALUE}), gpus=0, log=folder / "ray.log", needs=NEEDS
+        sys.executable, environment(**{NAME: VALUE, MARK: str(folder)}), gpus=0, log=folder / "ray.log", needs=NEEDS
     ) as reachable:
         with (folder / "trainer.log").open("wb") as log:
             running = subprocess.Popen(driver, env=reachable, stdin=subprocess.PIPE, stdout=log, stderr=log)
         try:
             await_(lambda: answer.is_file() or running.poll() is not None, "the driver never answered")
             commands = [read(process, "cmdline") for process in processes()]
-            theirs = [
-                Path(word.decode()) for command in commands for word in command.split(b"\0") if b"orl-ray" in word
+            own = [
+                read(process, "cmdline") for process in processes() if str(folder).encode() in read(process, "environ")
             ]
+            theirs = [Path(word.decode()) for command in own for word in command.split(b"\0") if b"orl-ray" in word]
             (temporary,) = {path for path in theirs if path.is_dir() and path.name.startswith("orl-ray-")}
             written = [path for path in temporary.rglob("*") if path.is_file() and not path.is_symlink()]
             logs = b"".join(path.read_bytes() for path in [*written, *folder.iterdir()])

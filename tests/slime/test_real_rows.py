@@ -1,4 +1,4 @@
-"""Rows of plain prompts beside tasks, in one run: slime plays and scores them, and our hooks bear them."""
+"""Rows of plain prompts among tasks, in one run: slime plays and scores them, and our hooks bear them."""
 
 from __future__ import annotations
 

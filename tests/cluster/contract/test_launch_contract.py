@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -132,18 +133,29 @@ def test_run_passes_config_and_keeps_secrets_in_environment(
     chosen = ["--train-backend", backend, *(["--model-args", shape] if backend == "megatron" else [])]
     if orl.trainer == "miles" and backend == "megatron":
         chosen += ["--megatron-ckpt", str(saved(orl.working / "converted", None))]
-    assert planning.trained(orl.trainer, orl.python, orl.working, *chosen, "--", "--eps-clip", "0.3") == 0
+    (orl.working / "own.yaml").write_text("mine: 7\n", encoding="utf-8")
+    chosen += ["--", "--custom-config-path", "own.yaml", "--eps-clip", "0.3"]
+    assert planning.trained(orl.trainer, orl.python, orl.working, *chosen) == 0
     folder = orl.working / "runs" / "run"
     seen = json.loads((folder / "seen.json").read_text(encoding="utf-8"))
+    assert seen["folder"] == str(orl.working)
+    assert seen["environment"]["PATH"].split(os.pathsep)[0] == str(Path(orl.python).parent)
     assert seen["environment"]["OPENREWARD_API_KEY"] == "orl-secret-key"
+    assert seen["environment"]["token"] == "hush-hush", "a value in the configuration reaches the workers"
+    written = "".join(
+        path.read_text("utf-8", "replace") for path in folder.rglob("*") if path.is_file() and path.name != "seen.json"
+    )
+    assert not [secret for secret in ("hush-hush", "orl-secret-key") if secret in written]
     assert "orl-secret-key" not in " ".join(seen["argv"])
     assert seen["argv"][-2:] == ["--eps-clip", "0.3"]
     assert ("CUDA_DEVICE_MAX_CONNECTIONS" in seen["environment"]) == (backend == "megatron")
     handed = json.loads((folder / f"{orl.trainer}.json").read_text(encoding="utf-8"))
-    assert handed["orl_folder"] == str(folder)
+    assert (handed["mine"], handed["orl_folder"]) == (7, str(folder))
     assert handed["orl_config"]["secrets"] == {"token": None}
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert (summary["steps"], summary["success_before"], summary["success_after"]) == (1, 0.25, 0.75)
+    assert "seconds_per_step" not in summary, "the trainer's hook knows the seconds of rollouts alone"
+    assert summary["rollout_seconds_per_step"] == 1.0
     noted = checkpoint_in(folder / "checkpoint")
     assert noted is not None
     assert (noted.format, noted.trainer, noted.step) == (backend, orl.trainer, 1)

@@ -56,7 +56,7 @@ def arguments(
         raise ConfigError("miles takes one advantage for each rollout: remove `turn_advantages`, or train with slime")
     parallel = backend == "megatron"
     exact = on_policy.options(request, fsdp=not parallel)
-    training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features)
+    training, notes = (trainer_defaults.megatron(request), []) if parallel else _fsdp(request, features, exact)
     reference = request.cluster.megatron_ckpt if parallel else None
     ours = trainer_defaults.options(request, reference, {**training, **exact})
     argv = trainer_defaults.assemble(request, {"--train-backend": backend, **ours})
@@ -64,8 +64,8 @@ def arguments(
     return [*model_args, *argv, *(["--critic-load", str(resumed)] if resumed else [])], notes
 
 
-def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, list[str]]:
-    """Return the options of FSDP, and notes for their user."""
+def _fsdp(request: LaunchRequest, features: Collection[str], exact: Options) -> tuple[Options, list[str]]:
+    """Return the options of FSDP, and notes for their user. `exact` are those of true on-policy training."""
     cluster = request.cluster
     _check_schedule(request)
     notes = [
@@ -73,19 +73,17 @@ def _fsdp(request: LaunchRequest, features: Collection[str]) -> tuple[Options, l
         for option, value in (("--megatron-ckpt", cluster.megatron_ckpt), ("--model-args", cluster.model_args))
         if value
     ]
-    if on_policy.is_on(request):
-        attention = on_policy.attention(request)
-        if attention in FLASH and attention not in features and features:
-            notes.append(f"{on_policy.MODE} needs flash-attn-3, which is not installed beside miles")
-    else:
-        attention = request.value(ATTENTION) or next((name for name in FLASH if name in features), "sdpa")
+    own = str(exact.get(ATTENTION) or request.value(ATTENTION) or "")
+    attention = own or next((name for name in FLASH if name in features), "sdpa")
+    if exact and features and attention in FLASH and attention not in features:
+        notes.append(f"{on_policy.MODE} needs flash-attn-3, which is not installed with miles")
     common: Options = {ATTENTION: attention, "--gradient-checkpointing": True}
     if "flash" in attention:
         return {**common, **trainer_defaults.packing(request)}, notes
     apart = f"with {ATTENTION} {attention} packed sequences see each other; a flash-attention build keeps them apart"
-    asked = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
-    if asked:
-        raise ConfigError(f"{asked[0]}: {apart}: leave it out, then each is trained by itself")
+    sizes = [name for name in (PACK, MICRO_BATCH) if request.value(name) not in (None, "1")]
+    if sizes:
+        raise ConfigError(f"{sizes[0]}: {apart}: leave it out, then each is trained by itself")
     return {**common, MICRO_BATCH: 1}, [*notes, f"sequences are not packed ({MICRO_BATCH} 1): {apart}"]
 
 

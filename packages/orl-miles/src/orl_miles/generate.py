@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orl_cluster.hooks.generate import Host, keeps_rollouts
+from orl_cluster.hooks.generate import Host
 from orl_cluster.hooks.generate import generate as generate_in
 from orl_cluster.hooks.group_scores import flat
 from orl_core.datum import Datum
@@ -24,7 +24,7 @@ from orl_miles.hooks import MILES
 
 
 class RunEnded(BaseException):
-    """The run is over. No Exception, because miles logs one and goes on to the next group, for ever."""
+    """The run is over. No Exception, because miles logs one and continues with the next group, for ever."""
 
 
 async def generate(input: Any) -> Any:  # noqa: A002  miles tells the API by this name
@@ -79,8 +79,6 @@ def _host(call: Any) -> Host:
         evaluation=call.evaluation,
         payload=adapter if call.evaluation else adapter | replay.payload(args),
         routing_key=getattr(sample, "routing_key", None) or getattr(sample, "session_id", None),
-        loses_lists="--partial-rollout" if getattr(args, "partial_rollout", False) else "",
-        keeps=keeps_rollouts(args),
         aborted=lambda: call.state.aborted,
         complete=complete,
         play=play,

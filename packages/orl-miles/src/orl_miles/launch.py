@@ -8,22 +8,17 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from urllib.request import getproxies_environment
 
-from msgspec import structs
-from orl_cluster.launch import cluster_trainer, options
-from orl_cluster.launch.command import trainer_defaults
+from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.model_shape import model_shape
-from orl_cluster.launch.convert import tools
-from orl_cluster.launch.convert.converter import ClusterConverter
 from orl_cluster.launch.machine.installation import Installation
 from orl_cluster.launch.options import cluster_of
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.contract import Conversion, Run
+from orl_rollout.run_folder.contract import Run
 
 from orl_miles import args, on_policy
 from orl_miles.probe import obstacle
@@ -39,7 +34,7 @@ LESS_MEMORY: dict[args.Backend, str] = {
 def _command_of(installation: Installation, run: Run) -> Command:
     if os.environ.get(V1, "0") != "0":
         raise ConfigError(f"{V1}: orl plays by miles' class API. Unset it")
-    features = set(installation.found.features)
+    features = set(installation.findings.features)
     fsdp = "fsdp" in features or installation.missing  # what a miles has that is not there to be asked
     backend = cluster_of(run.config.trainer).train_backend or ("fsdp" if fsdp else "megatron")
     request = cluster_trainer.request_of(installation, run, trains_in_parallel=backend == "megatron")
@@ -66,24 +61,8 @@ def _shape(installation: Installation, trainer: TrainerConfig) -> list[str]:
     return model_shape(installation, trainer, ".py", printing)
 
 
-def _tool_of(installation: Installation, conversion: Conversion) -> tools.Tool:
-    """Return miles' tool for the conversion.
-
-    Raises:
-        ConfigError: an option has no use there.
-    """
-    match conversion.checkpoint.format:
-        case "fsdp":
-            return tools.from_fsdp(conversion)
-        case "megatron":
-            return tools.from_megatron(conversion)
-        case "hf":
-            shaped = structs.replace(conversion.trainer, model=str(conversion.source))  # its script is named like it
-            return tools.to_megatron(conversion, _shape(installation, shaped))
-
-
 def _no_proxy() -> str:
-    """Return the hosts that miles' HTTP client and Ray reach without a proxy, beside those that the user excepts."""
+    """Return the hosts that miles' HTTP client and Ray reach without a proxy: ours, and those of the user."""
     excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if excepted.strip() == "*":
         return "*"
@@ -95,17 +74,10 @@ def _no_proxy() -> str:
 
 def _address() -> str:
     """Return the address of this machine on its network, where miles' router listens. Nothing is sent to find it."""
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        asked.connect(("8.8.8.8", 80))
-        return str(asked.getsockname()[0])
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("8.8.8.8", 80))
+        return str(probe.getsockname()[0])
     return ""
 
 
-_TRAINER = cluster_trainer.ClusterTrainer(name="miles", command_of=_command_of)
-_CONVERTER = ClusterConverter(name="miles", tool_of=_tool_of)
-plan, train = _TRAINER.plan, _TRAINER.train
-default_model, defaults = trainer_defaults.MODEL, options.DEFAULTS
-sections, resolve = options.sections_of("miles"), partial(options.resolve, "miles")
-conversion_options = options.conversion_options("miles")
-packages = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", "orl-miles")
-plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert
+TRAINER = cluster_trainer.ClusterTrainer(name="miles", command_of=_command_of, shape_of=_shape)

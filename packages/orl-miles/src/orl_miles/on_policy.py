@@ -32,11 +32,7 @@ def is_on(request: LaunchRequest) -> bool:
 
 
 def options(request: LaunchRequest, *, fsdp: bool) -> Options:
-    """Return the options that belong to `--true-on-policy-mode`; none without it.
-
-    Raises:
-        ConfigError: the training backend is not FSDP, or the logprobs of sampling would be replaced.
-    """
+    """Return the options that belong to `--true-on-policy-mode`; none without it."""
     if RECOMPUTE in request.names:
         raise ConfigError(f"{RECOMPUTE}: it replaces the logprobs of sampling, on which orl trains. Remove it")
     if not is_on(request):
@@ -46,17 +42,7 @@ def options(request: LaunchRequest, *, fsdp: bool) -> Options:
             f"{MODE}: with Megatron, miles needs {RECOMPUTE} for it, which replaces the logprobs of sampling. "
             "Use --train-backend fsdp"
         )
-    training = attention(request)
-    return {**SET, ATTENTION: training, ENGINE_ATTENTION: KERNELS[training]}
-
-
-def attention(request: LaunchRequest) -> str:
-    """Return the attention of training in this mode: the user's own, else FlashAttention 3.
-
-    Raises:
-        ConfigError: SGLang has no equal kernel for the user's own.
-    """
-    given = request.value(ATTENTION) or "flash_attention_3"
-    if given not in KERNELS:
-        raise ConfigError(f"{ATTENTION} {given}: {MODE} needs one of {', '.join(KERNELS)}. Leave it out")
-    return given
+    attention = request.value(ATTENTION) or "flash_attention_3"
+    if attention not in KERNELS:
+        raise ConfigError(f"{ATTENTION} {attention}: {MODE} needs one of {', '.join(KERNELS)}. Leave it out")
+    return {**SET, ATTENTION: attention, ENGINE_ATTENTION: KERNELS[attention]}

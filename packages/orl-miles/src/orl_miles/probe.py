@@ -25,10 +25,10 @@ FLASH_PACKAGES = dict(zip(("flash-attn", "flash-attn-3"), FLASH, strict=True))
 def findings(argv: Sequence[str]) -> probe.Findings:
     """Look at this environment, and at `argv` if there is one."""
     backend = value_of(argv, "--train-backend") or "megatron"
-    found = probe.findings("miles", argv, last_parser=f"miles.backends.{backend}_utils.arguments")
-    root = Path(found.root)
-    features = _features(root) if found.root else ()
-    return structs.replace(found, features=features, obstacle=obstacle(argv) if argv else "")
+    facts = probe.findings("miles", argv, last_parser=f"miles.backends.{backend}_utils.arguments")
+    root = Path(facts.root)
+    features = _features(root) if facts.root else ()
+    return structs.replace(facts, features=features, obstacle=obstacle(argv) if argv else "")
 
 
 def obstacle(argv: Sequence[str]) -> str:
@@ -52,7 +52,7 @@ def _fsdp_checkpoint(argv: Sequence[str]) -> str:
     if load == model:
         return ""
     if (Path(load) / "config.json").is_file() and not (Path(load) / "checkpoint" / CHECKPOINT_TRACKER).is_file():
-        return f"--load {load}: name a Hugging Face checkpoint with --model; --load goes on from one of miles' own"
+        return f"--load {load}: name a Hugging Face checkpoint with --model; --load continues from one of miles' own"
     if why := _unsaved(argv, load):
         return why
     if (Path(load) / CHECKPOINT_TRACKER).is_file() and not _is_fsdp(load):
@@ -98,8 +98,8 @@ def _converted(folder: str) -> str:
 
 
 def _is_fsdp(folder: str) -> bool:
-    found = checkpoint_in(Path(folder))
-    return found is not None and found.format == "fsdp"
+    checkpoint = checkpoint_in(Path(folder))
+    return checkpoint is not None and checkpoint.format == "fsdp"
 
 
 if __name__ == "__main__":

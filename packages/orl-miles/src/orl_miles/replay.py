@@ -37,12 +37,12 @@ def write(args: Any, sample: Any, generations: Sequence[Generation]) -> None:
     for name in _replayed(args):
         if generations:
             with boundary(EngineError, f"reading `{name}`, as the engine returned it"):
-                found = _decoded(name, generations[-1].extras, rows, args)
-            _widths[name] = found.shape[1:]
+                numbers = _decoded(name, generations[-1].extras, rows, args)
+            _widths[name] = numbers.shape[1:]
         else:
             known = (args.num_layers, args.moe_router_topk) if name == "routed_experts" else (1, 1)
-            found = np.full((rows, *_widths.get(name, known)), -1, dtype=np.int32)
-        setattr(sample, _FIELDS[name], found)
+            numbers = np.full((rows, *_widths.get(name, known)), -1, dtype=np.int32)
+        setattr(sample, _FIELDS[name], numbers)
 
 
 def pad(args: Any, samples: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from orl_cluster.hooks.generate import Host, keeps_rollouts
+from orl_cluster.hooks.generate import Host
 from orl_cluster.hooks.generate import generate as generate_in
 from orl_cluster.hooks.samples import mark_failed
 from orl_cluster.hooks.worker import run_of
@@ -39,7 +39,6 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
         batch=getattr(sys.modules.get("slime.rollout.sample_hooks"), "_current_rollout_id", None),
         routing_key=getattr(sample, "session_id", None),
         loses_lists=_loses_lists(args),
-        keeps=keeps_rollouts(args),
         aborted=partial(SLIME.aborted, args),
         complete=partial(replay.write, args),
         play=partial(SLIME.play, args),
@@ -49,7 +48,5 @@ async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], e
 
 def _loses_lists(args: Any) -> str:
     """Return the option under which slime cannot keep several samples of a rollout; "" if none is set."""
-    if getattr(args, "partial_rollout", False):
-        return "--partial-rollout"
     path = getattr(args, "rollout_function_path", None) or ""
     return f"--rollout-function-path {path}" if "fully_async" in path else ""

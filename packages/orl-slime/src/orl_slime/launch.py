@@ -5,24 +5,19 @@ It imports nothing of slime: the Python that has it is asked (`probe`) and run.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
-from msgspec import structs
 from orl_cluster.estimators import ESTIMATORS, OPTION
-from orl_cluster.launch import cluster_trainer, options
+from orl_cluster.launch import cluster_trainer
 from orl_cluster.launch.argv import Options
 from orl_cluster.launch.command import trainer_defaults
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.layout import LaunchRequest
 from orl_cluster.launch.command.model_shape import model_shape
-from orl_cluster.launch.convert import tools
-from orl_cluster.launch.convert.converter import ClusterConverter
 from orl_cluster.launch.machine.installation import Installation
 from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
-from orl_rollout.run_folder.checkpoint import conversion_of
-from orl_rollout.run_folder.contract import Conversion, Run
+from orl_rollout.run_folder.contract import Run
 
 from orl_slime import critic
 from orl_slime.advantages import TURN_ADVANTAGES
@@ -112,28 +107,4 @@ def _turn_advantages(request: LaunchRequest) -> Options:
     return {ADVANTAGES: TURN_ADVANTAGES}
 
 
-def _tool_of(installation: Installation, conversion: Conversion) -> tools.Tool:
-    """Return slime's tool for the conversion.
-
-    Raises:
-        ConfigError: slime has none, or an option has no use there.
-    """
-    if conversion.checkpoint.format == "fsdp":
-        raise ConfigError(
-            f"{conversion.source}: FSDP wrote this checkpoint, and slime has no tool for it: "
-            f"run {conversion_of(conversion.source, 'miles')}"
-        )
-    if conversion.checkpoint.format == "megatron":
-        return tools.from_megatron(conversion)
-    shaped = structs.replace(conversion.trainer, model=str(conversion.source))  # its script is named like the model
-    return tools.to_megatron(conversion, _shape(installation, shaped))
-
-
-_TRAINER = cluster_trainer.ClusterTrainer(name="slime", command_of=_command_of)
-_CONVERTER = ClusterConverter(name="slime", tool_of=_tool_of)
-plan, train = _TRAINER.plan, _TRAINER.train
-default_model, defaults = trainer_defaults.MODEL, options.DEFAULTS
-sections, resolve = options.sections_of("slime"), partial(options.resolve, "slime")
-conversion_options = options.conversion_options("slime")
-packages = ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", "orl-slime")
-plan_conversion, convert = _CONVERTER.plan, _CONVERTER.convert
+TRAINER = cluster_trainer.ClusterTrainer(name="slime", command_of=_command_of, shape_of=_shape)

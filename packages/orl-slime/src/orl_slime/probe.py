@@ -24,9 +24,8 @@ MEGATRON_PARSER = "slime.backends.megatron_utils.arguments"  # loaded: then ever
 
 def findings(argv: Sequence[str]) -> probe.Findings:
     """Look at this environment, and at `argv` if there is one."""
-    found = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
-    features = ("megatron",) if probe.finds("megatron.training") else ()
-    return structs.replace(found, features=features, obstacle=obstacle(argv) if argv else "")
+    facts = probe.findings("slime", argv, last_parser=MEGATRON_PARSER)
+    return structs.replace(facts, obstacle=obstacle(argv) if argv else "")
 
 
 def obstacle(argv: Sequence[str]) -> str:
@@ -53,8 +52,8 @@ def obstacle(argv: Sequence[str]) -> str:
 
 
 def _of_fsdp(name: str, folder: str) -> str:
-    found = checkpoint_in(Path(folder))
-    if found is None or found.format != "fsdp":
+    checkpoint = checkpoint_in(Path(folder))
+    if checkpoint is None or checkpoint.format != "fsdp":
         return ""
     convert = conversion_of(folder, "miles")
     return f"{name} {folder}: FSDP wrote this checkpoint: run {convert} and name the result with --model"

@@ -48,17 +48,21 @@ def write(args: Any, sample: Any, datum: Datum | None, generations: Sequence[Gen
 
 
 def _append(args: Any, sample: Any, datum: Datum, generations: Sequence[Generation]) -> None:
-    whole = [number for number, made in enumerate(generations) if not made.extras.get("routed_experts_start_len")]
+    whole = [
+        number for number, generation in enumerate(generations) if not generation.extras.get("routed_experts_start_len")
+    ]
     sample.tokens, sample.response_length = list(datum.prompt), 0
     sample.loss_mask, sample.rollout_log_probs = [], []
     place = 0
-    for number, made in enumerate(generations):
+    for number, generation in enumerate(generations):
         begins = datum.sampled.index(1, place)
         sample.append_response_tokens(args, tokens=datum.response[place:begins], trainable=False)
-        place = begins + len(made.token_ids)
+        place = begins + len(generation.token_ids)
         # A capture of the whole sequence takes the place of all before it: those need not be read.
-        meta = made.extras if number >= whole[-1] else {k: v for k, v in made.extras.items() if k != _ROUTED}
+        meta = (
+            generation.extras if number >= whole[-1] else {k: v for k, v in generation.extras.items() if k != _ROUTED}
+        )
         sample.append_response_tokens(
-            args, tokens=made.token_ids, log_probs=made.logprobs, meta_info=meta, update_terminal_info=False
+            args, tokens=generation.token_ids, log_probs=generation.logprobs, meta_info=meta, update_terminal_info=False
         )
     sample.loss_mask = list(datum.loss_mask)

@@ -1,1 +1,1 @@
-"""As much of miles as a launcher sees: a package beside train.py and scripts/models."""
+"""As much of miles as a launcher sees: a package, train.py and scripts/models."""

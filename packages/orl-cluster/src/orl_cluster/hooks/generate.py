@@ -35,11 +35,9 @@ KEPT = "orl_kept"  # in a sample's metadata: the name of its rollout that was pu
 class Host(Struct, frozen=True, kw_only=True):
     """A trainer's call for one rollout: facts, and three functions of the trainer.
 
-    `payload` goes into every request to the engines, beside ids and logprobs. `batch` is the number of the batch, from
-    0; None where the trainer does not say. `routing_key` sends the requests of the rollout to one engine. `loses_lists`
-    is the option under which the trainer cannot keep several samples of a rollout; empty if none.
-
-    `keeps` tells that the trainer asks again for the rollouts that it aborts, and trains all of their tokens.
+    Every request to the engines has the fields of `payload`. `batch` is the number of the batch, from 0; None if the
+    trainer does not say. `routing_key` sends the requests of the rollout to one engine. `loses_lists` is the option
+    under which the trainer cannot keep several samples of a rollout, `--partial-rollout` aside; empty if none.
 
     `aborted` reads the trainer's abort flag. `complete` writes into a sample, filled from a datum, the fields that only
     this trainer has; without a datum the sample failed, and gets the same fields in the same shapes. Evaluations that
@@ -52,17 +50,9 @@ class Host(Struct, frozen=True, kw_only=True):
     batch: int | None = None
     routing_key: str | None = None
     loses_lists: str = ""
-    keeps: bool = False
     aborted: Callable[[], bool]
     complete: Callable[[Any, Datum | None, Sequence[Generation]], None]
     play: Callable[[Any, Mapping[str, Any]], Awaitable[Any]]
-
-
-def keeps_rollouts(args: Any) -> bool:
-    """Tell whether the trainer asks again for the rollouts that it aborts, and trains all of their tokens."""
-    return bool(getattr(args, "partial_rollout", False)) and not getattr(
-        args, "mask_offpolicy_in_partial_rollout", False
-    )
 
 
 async def generate(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
@@ -91,15 +81,17 @@ async def generate(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
 
 async def _play(host: Host, sample: Any, sampling: Mapping[str, Any]) -> Any:
     clients = await clients_of(host.args, host.payload, evaluation=host.evaluation)
-    run = run_of(host.args)
-    if run.stripped and host.loses_lists:
+    run, partial_rollout = run_of(host.args), getattr(host.args, "partial_rollout", False)
+    loses_lists = "--partial-rollout" if partial_rollout else host.loses_lists
+    if run.stripped and loses_lists:
         setting = clients.worker.config.several_rows
-        raise ConfigError(f"{setting} makes several samples of a rollout, which `{host.loses_lists}` loses")
+        raise ConfigError(f"{setting} makes several samples of a rollout, which `{loses_lists}` loses")
     if not is_task(sample):
         await _play_by_trainer(host, sample, sampling, clients)
         return [sample] if run.stripped else sample
     play = partial(_outcome, host, sample, sampling, clients)
-    if host.keeps and not host.evaluation:
+    masked = getattr(host.args, "mask_offpolicy_in_partial_rollout", False)
+    if partial_rollout and not masked and not host.evaluation:  # the trainer asks again, and trains all tokens
         kept = clients.kept.pop(sample.metadata.pop(KEPT, None), None)
         kept = kept if kept and not kept.ended else KeptRollout(play)
         outcome = await kept.proceed()
@@ -121,7 +113,7 @@ def _put_aside(host: Host, sample: Any, kept: KeptRollout, clients: LoopClients)
 
 
 async def _outcome(host: Host, sample: Any, sampling: Mapping[str, Any], clients: LoopClients, pause: Pause) -> Outcome:
-    """Play the task of `sample`. An environment that limits its sessions gets none back that waits: it ends instead."""
+    """Play the task of `sample`. If concurrency is capped, an aborted rollout ends instead of holding a session."""
     run, task = run_of(host.args), task_of(sample)
     request = RolloutRequest(
         task=task,
@@ -151,7 +143,9 @@ def _write(host: Host, sample: Any, outcome: Outcome, clients: LoopClients) -> l
                 store_turns(samples, outcome.datums)
             if not host.evaluation:
                 for one, datum in zip(samples, outcome.datums or (None,), strict=True):
-                    generations = [made for made in datum.generations if made.token_ids] if datum else []
+                    generations = (
+                        [generation for generation in datum.generations if generation.token_ids] if datum else []
+                    )
                     host.complete(one, datum, generations)
     except OrlError as fault:
         text = f"row {sample.index}: {fault}"

@@ -52,13 +52,13 @@ def compare(args: Any, samples: Sequence[Any], rewards: Sequence[float]) -> list
             groups.setdefault(sample.group_index, []).append(sample)
     try:
         with boundary(OrlError, "scoring groups"), ThreadPoolExecutor(1) as thread:
-            found = thread.submit(asyncio.run, _scores(config, list(groups.values()))).result()
+            per_group = thread.submit(asyncio.run, _scores(config, list(groups.values()))).result()
     except OrlError as fault:
         logger.warning("%s; all rollouts keep their own rewards", fault)
-        found = [None] * len(groups)
-    logger.info("%s", metrics_of_groups(found))
+        per_group = [None] * len(groups)
+    logger.info("%s", metrics_of_groups(per_group))
     scores: dict[Any, float | None] = {}
-    for members, group in zip(groups.values(), found, strict=True):
+    for members, group in zip(groups.values(), per_group, strict=True):
         for member, sample in enumerate(members):
             store_conversation(sample, None)
             sample.metadata[SCORED] = scores[rollout_of(sample)] = group[member] if group else None
@@ -81,7 +81,7 @@ def rollout_of(sample: Any) -> Any:
 
 
 async def _scores(config: RunConfig, groups: Sequence[Sequence[Any]]) -> list[tuple[float, ...] | None]:
-    asked = [
+    questions = [
         Group(
             task=task_of(members[0]),
             candidates=tuple(msgspec.convert(member.metadata[OFFERED], tuple[Message, ...]) for member in members),
@@ -90,4 +90,4 @@ async def _scores(config: RunConfig, groups: Sequence[Sequence[Any]]) -> list[tu
     ]
     async with OpenRewardClient(config) as client:
         patience = config.rollout.patience
-        return await score_groups(asked, client, seconds=config.group_reward.timeout, patience=patience)
+        return await score_groups(questions, client, seconds=config.group_reward.timeout, patience=patience)

@@ -1,4 +1,4 @@
-"""Rollouts that the trainer put aside (`--partial-rollout`). They wait with their session, and go on where they were.
+"""Rollouts that the trainer put aside (`--partial-rollout`). They keep their session, and continue from the last turn.
 
 What was sampled before stays as it was, ids and logprobs (law L1). A rollout waits for the trainer at most for
 KEEP_SECONDS. A trainer that asks later, or in another process, gets the task played from its beginning.

@@ -19,9 +19,9 @@ from orl_cluster.hooks.turns import TURNS, advantages_of_turns
 
 
 def reward_of(args: Any, sample: Any) -> float:
-    """Return the reward of a sample, the one of `--reward-key` where it has several; 0.0 where it has none."""
-    given: Any = sample.reward
-    value: Any = cast("dict[str, Any]", given)[args.reward_key] if isinstance(given, dict) else given
+    """Return the reward of a sample, the one of `--reward-key` if it has several; 0.0 if it has no reward."""
+    reward: Any = sample.reward
+    value: Any = cast("dict[str, Any]", reward)[args.reward_key] if isinstance(reward, dict) else reward
     return 0.0 if value is None else float(value)
 
 

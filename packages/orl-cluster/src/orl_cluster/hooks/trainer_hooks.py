@@ -2,7 +2,7 @@
 
 An adapter names its trainer's modules in a TrainerHooks and exports the bound methods. The trainer has loaded these
 modules before it calls us: they are looked up, never imported. Both log hooks return False, so that the trainer logs
-its own numbers beside ours.
+its own numbers in addition to ours.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
             RunAborted: as `log_rollout`.
         """
         run = run_in_progress(args)
-        stats = [found for one in data.values() for found in _stats_in(one.get("samples") or ())]
+        stats = [entry for one in data.values() for entry in _stats_in(one.get("samples") or ())]
         # Evaluated rollouts run side by side: they take as long as the longest of them.
-        seconds = max((found.generation_seconds + found.environment_seconds for found in stats), default=0.0)
+        seconds = max((entry.generation_seconds + entry.environment_seconds for entry in stats), default=0.0)
         # Trainers give the evaluation before all training the number of the first batch. The count may be a batch
         # ahead, where the next batch is played meanwhile.
         step = min(run.batches or rollout_id, rollout_id + 1)
@@ -83,7 +83,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
     def has_signal(self, args: Any, samples: list[Any], **_: Any) -> Any:
         """`--dynamic-sampling-filter-path`: keep a group if two of its rollouts train and their rewards differ.
 
-        The answer is the trainer's own, with the reason; a bool where there is no trainer. A dead environment cannot
+        The answer is the trainer's own, with the reason; a bool if no trainer is loaded. A dead environment cannot
         make the trainer sample for ever: the circuit breaker in `generate` ends the run. Tasks without a signal can, so
         many dropped groups in a row are warned about.
         """
@@ -147,16 +147,8 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
 
     def _module(self, *names: str) -> Any:
         """Return the first of the trainer's modules `names` that is loaded, or None."""
-        found = (sys.modules.get(f"{self.package}.{name}") for name in names)
-        return next(filter(None, found), None)
-
-    def _warn_untracked(self, args: Any) -> None:
-        """Warn if the user asked for tracking by a trainer in which this adapter finds none."""
-        if getattr(args, "use_wandb", False) or getattr(args, "use_tensorboard", False):
-            names = ", ".join(f"{self.package}.{name}" for name in (*self.tracking, *self.metric_utils))
-            logger.warning(
-                "metrics of rollouts are in metrics.jsonl alone: this %s has none of %s", self.package, names
-            )
+        modules = (sys.modules.get(f"{self.package}.{name}") for name in names)
+        return next(filter(None, modules), None)
 
     def _log(
         self,
@@ -174,9 +166,7 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
         named = {f"{kind}/{name}": value for name, value in metrics.items()}
         logger.info("orl %s %d: %s", kind, rollout_id, named)
         tracking, metric_utils = self._module(*self.tracking), self._module(*self.metric_utils)
-        if tracking is None or metric_utils is None:
-            self._warn_untracked(args)
-        elif named:
+        if tracking and metric_utils and named:
             with boundary(OrlError, "the trainer's tracking"):
                 axis = metric_utils.compute_rollout_step(args, rollout_id)
                 tracking.log(args, {**named, f"{kind}/step": axis}, step_key=f"{kind}/step")
@@ -187,5 +177,5 @@ class TrainerHooks(Struct, frozen=True, kw_only=True):
 
 def _stats_in(samples: Iterable[Any]) -> list[RolloutStats]:
     """Return the numbers that `generate` left in `samples`. Several samples of one rollout count once."""
-    found = {rollout_of(sample): sample.metadata[STATS] for sample in flat(samples)[::-1] if STATS in sample.metadata}
-    return [msgspec.convert(found[rollout], RolloutStats) for rollout in reversed(found)]
+    stats = {rollout_of(sample): sample.metadata[STATS] for sample in flat(samples)[::-1] if STATS in sample.metadata}
+    return [msgspec.convert(stats[rollout], RolloutStats) for rollout in reversed(stats)]

@@ -24,9 +24,9 @@ class TurnAdvantages(float):
 
     def __new__(cls, value: float, turns: Sequence[tuple[int, float]]) -> Self:
         """Make it of the mean and of the turns in order."""
-        made = super().__new__(cls, value)
-        made.turns = tuple(turns)
-        return made
+        self = super().__new__(cls, value)
+        self.turns = tuple(turns)
+        return self
 
     def __getnewargs__(self) -> tuple[float, tuple[tuple[int, float], ...]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return what a copy in another process is made of."""
@@ -68,12 +68,12 @@ def advantages_of_turns(
     for key, reward, own, trained in zip(keys, rewards, turns, trains, strict=True):
         returns.setdefault(key, []).extend(reward - paid for _, _, paid in own)
         trainable[key] = trainable.get(key, False) or trained
-    found = turn_advantages(
+    advantages = turn_advantages(
         list(returns.values()), [group for group, _ in returns], list(trainable.values()), center=center, scale=scale
     )
-    by_rollout = dict(zip(returns, found, strict=True))
-    made: list[TurnAdvantages] = []
+    by_rollout = dict(zip(returns, advantages, strict=True))
+    rows: list[TurnAdvantages] = []
     for key, own, trained in zip(keys, turns, trains, strict=True):
         spread = [(end, by_rollout[key][number] if trained else 0.0) for number, end, _ in own]
-        made.append(TurnAdvantages(sum(value for _, value in spread) / len(spread), spread))
-    return made
+        rows.append(TurnAdvantages(sum(value for _, value in spread) / len(spread), spread))
+    return rows

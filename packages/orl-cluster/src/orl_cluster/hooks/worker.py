@@ -165,10 +165,10 @@ def config_of(args: Any) -> RunConfig:
     Raises:
         ConfigError: there is none, or it is wrong.
     """
-    given = getattr(args, "orl_config", None)
-    if given is not None and not isinstance(given, str):
-        return decode_config(given, "orl_config")
-    path = given or os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
+    setting = getattr(args, "orl_config", None)
+    if setting is not None and not isinstance(setting, str):
+        return decode_config(setting, "orl_config")
+    path = setting or os.environ.get("ORL_CONFIG") or os.environ.get("TRAIN_CONFIG")
     if not path:
         raise ConfigError("no configuration: pass `orl_config` in --custom-config-path, or set ORL_CONFIG")
     return with_context(named(load_config(path)), getattr(args, "context_parallel_size", None) or 1)
@@ -176,13 +176,13 @@ def config_of(args: Any) -> RunConfig:
 
 def batches_before(args: Any) -> int:
     """Return the training batches behind the checkpoint that the trainer begins with."""
-    given = getattr(args, "start_rollout_id", None)
-    if given is not None:
-        return given
+    start = getattr(args, "start_rollout_id", None)
+    if start is not None:
+        return start
     load = getattr(args, "load", None)
     with suppress(ConfigError):  # of a note that cannot be read
-        found = checkpoint_in(Path(load)) if load else None
-        return (found.step or 0) if found and found.format != "hf" else 0
+        checkpoint = checkpoint_in(Path(load)) if load else None
+        return (checkpoint.step or 0) if checkpoint and checkpoint.format != "hf" else 0
     return 0
 
 

@@ -21,9 +21,9 @@ Options = Mapping[str, Value]  # an option and its value: True for a switch, Fal
 def merge(ours: Options, flags: Options, extra: Sequence[str]) -> list[str]:
     """Return the arguments: ours, then the file's `flags`, then `extra`. A later one replaces an earlier one."""
     filed = {option_name(name): whole(value) for name, value in flags.items()}
-    given = names_in(extra)
+    replaced = names_in(extra)
     options = [*((name, value) for name, value in ours.items() if name not in filed), *filed.items()]
-    return [word for name, value in options if name not in given for word in _words(name, value)] + [*extra]
+    return [word for name, value in options if name not in replaced for word in _words(name, value)] + [*extra]
 
 
 def _words(name: str, value: Value) -> list[str]:
@@ -37,7 +37,7 @@ def option_name(name: str) -> str:
     """Return the option of a flag: `use-kl-loss`, `use_kl_loss` and `--use-kl-loss` are one.
 
     Raises:
-        ConfigError: a flag of the file is no name of an option; its value may stand in it.
+        ConfigError: a flag of the file is no name of an option; it may contain its value.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(f"`trainer.flags` has `{name}`: expected a name, such as --lr, and after the colon its value")
@@ -74,12 +74,12 @@ def names_in(argv: Iterable[str]) -> list[str]:
 
 def value_of(argv: Sequence[str], name: str) -> str | None:
     """Return the last value given to the option `name`; "" for a switch, None if it is not given."""
-    found: str | None = None
+    last: str | None = None
     for first, *values in split_options(argv):
         option, equals, value = first.partition("=")
         if option == name:
-            found = value if equals else next(iter(values), "")
-    return found
+            last = value if equals else next(iter(values), "")
+    return last
 
 
 def number(value: str | None, name: str) -> int | None:

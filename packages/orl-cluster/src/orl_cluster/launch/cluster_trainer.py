@@ -1,22 +1,24 @@
-"""`orl train` on a cluster: check the command line, and have the trainer's train.py run in its own Python.
+"""`orl train` and `orl convert` on a cluster: check the command line, and run the trainer's code in its own Python.
 
-Nothing of a trainer is imported or named: its Python is asked (`probe`) and run. An adapter makes the Command. Secrets
-reach the trainer's workers by inherited environment alone (law L6).
+Nothing of a trainer is imported or named: its Python is asked (`probe`) and run. An adapter makes the Command.
+Secrets reach the trainer's workers by inherited environment alone (law L6).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
 
 from msgspec import Struct, structs
+from orl_core.config import RunConfig, TrainerConfig
 from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import unset_in
 from orl_rollout.logs import logger_of
 from orl_rollout.run_folder.checkpoint import is_absent
-from orl_rollout.run_folder.contract import Plan, Run
+from orl_rollout.run_folder.contract import Conversion, Plan, Run
 from orl_rollout.run_folder.tracking import tracking_of
 
 from orl_cluster.launch.argv import shell_text, without
@@ -26,11 +28,13 @@ from orl_cluster.launch.command.engine_weights import CHECK
 from orl_cluster.launch.command.layout import LaunchRequest, layout_of, splits_of
 from orl_cluster.launch.command.memory import estimate
 from orl_cluster.launch.command.row_check import check_rows
+from orl_cluster.launch.command.trainer_defaults import MODEL
+from orl_cluster.launch.convert import converter
 from orl_cluster.launch.machine import probe
 from orl_cluster.launch.machine.installation import Installation, find_installation, without_busy_gpus
 from orl_cluster.launch.machine.probe import CUSTOM_CONFIG, Findings
 from orl_cluster.launch.machine.ray_cluster import ray_address, several_nodes, unclosable
-from orl_cluster.launch.options import cluster_of, resolve
+from orl_cluster.launch.options import CLUSTER, DEFAULTS, CheckoutOptions, ClusterOptions, cluster_of, resolve
 from orl_cluster.launch.run.attempts import run_to_end
 
 logger = logger_of("orl")
@@ -41,41 +45,65 @@ MEGATRON_MEMORY = f"{LESS_MEMORY}--context-parallel-size, --sglang-mem-fraction-
 
 
 class ClusterTrainer(Struct, frozen=True, kw_only=True):
-    """The entry point of an adapter: `command_of` makes the command line of the trainer `name`."""
+    """The entry point of the adapter of the trainer `name`, see `orl_rollout.run_folder.contract.Trainer`.
+
+    `command_of` makes the trainer's command line, `shape_of` the options of a model's shape.
+    """
 
     name: str
     command_of: Callable[[Installation, Run], Command]
+    shape_of: Callable[[Installation, TrainerConfig], list[str]]
+    default_model: ClassVar[str] = MODEL
+    defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
+
+    @property
+    def sections(self) -> dict[str, type[Struct]]:
+        """The sections of `trainer`, by name."""
+        return {CLUSTER: ClusterOptions, self.name: CheckoutOptions}
+
+    @property
+    def conversion_options(self) -> tuple[str, ...]:
+        """The options of a conversion."""
+        return (f"{CLUSTER}.num_gpus", f"{CLUSTER}.model_args", f"{self.name}.path", f"{CLUSTER}.megatron_path")
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that the trainer's Python needs."""
+        return ("orl-core", "orl-rollout", "orl-cluster", "orl-gateway", f"orl-{self.name}")
+
+    def resolve(self, config: RunConfig, extra: Sequence[str]) -> RunConfig:
+        """Return `config` with the limit of the context. `extra` are the words after `--`."""
+        return resolve(self.name, config, extra)
 
     def plan(self, run: Run) -> Plan:
-        """Return the command that `train` would run, for a shell.
-
-        Raises:
-            ConfigError: no such trainer, an option that nothing knows, or sizes that do not fit together.
-        """
+        """Return the command that `train` would run, for a shell."""
         command = self._checked(run)
         shown = shell_text(command.environment, command.words[:2], command.argv)
         return Plan(command=shown, problems=command.problems, notes=command.notes, memory=command.estimate)
 
     def train(self, run: Run) -> None:
-        """Train to the end. The output goes to trainer.log in the run's folder, the numbers to metrics.jsonl.
-
-        Raises:
-            ConfigError: the run cannot start; one line says why.
-            OrlError: the trainer ended with an error; names the last one in its log.
-        """
+        """Train to the end. The output is in trainer.log of the run's folder, the numbers are in metrics.jsonl."""
         command = self._checked(run)
         installation = command.request.installation
         run_to_end(command, lambda run: _with_settings(self.command_of(installation, run)))
 
+    def plan_conversion(self, conversion: Conversion) -> Plan:
+        """Return the command that `convert` would run, for a shell."""
+        return converter.plan_of(self.name, conversion, self.shape_of)
+
+    def convert(self, conversion: Conversion) -> None:
+        """Write the checkpoint in the other format, with the trainer's own tool."""
+        converter.convert(self.name, conversion, self.shape_of)
+
     def _checked(self, run: Run) -> Command:
-        run = structs.replace(run, config=resolve(self.name, run.config, run.extra))
+        run = structs.replace(run, config=self.resolve(run.config, run.extra))
         installation = find_installation(self.name, run.config.trainer, run.python)
         installation = without_busy_gpus(installation, cluster_of(run.config.trainer))
         return _check(_with_settings(self.command_of(installation, run)))
 
 
 def _with_settings(command: Command) -> Command:
-    """Return `command` with the variables of its user's settings, beside the trainer's own."""
+    """Return `command` with the variables of its user's settings, in addition to the trainer's own."""
     run = command.request.run
     folder = os.environ.get(TENSORBOARD) or str((run.folder / "tensorboard").absolute())
     board = {TENSORBOARD: folder} if run.config.trainer.tensorboard else {}
@@ -89,59 +117,50 @@ def request_of(installation: Installation, run: Run, *, trains_in_parallel: bool
     trainer = run.config.trainer
     splits = splits_of(run) if trains_in_parallel else 1
     layout = layout_of(
-        cluster_of(trainer), installation.found.gpus, trains_in_parallel=trains_in_parallel, other_splits=splits
+        cluster_of(trainer), installation.findings.gpus, trains_in_parallel=trains_in_parallel, other_splits=splits
     )
     return LaunchRequest(run=run, installation=installation, layout=layout, tracking=tracking_of(trainer))
 
 
 def _check(command: Command) -> Command:
-    """Return `command` with the findings of the trainer's own parser and of this machine.
-
-    Raises:
-        ConfigError: an option that no parser knows, or a row of the task file that cannot be played.
-    """
+    """Return `command` with the findings of the trainer's own parser and of this machine."""
     request = command.request
     run, installation, model = request.run, request.installation, request.trainer.model or ""
     # A dry run prepares no file; a prepared one holds tasks alone.
     plain_rows = check_rows(run.task_data, run.config, command.argv) if run.task_data.is_file() else 0
-    scoring = preflight.scoring_notes(request, plain_rows)
-    late = [
-        *preflight.restarted(request),
-        *preflight.long_rollouts(command.argv),
-        *preflight.unplayed(run.config),
-    ]
-    told = tuple(filter(None, [*command.notes, installation.note, request.tracking.note, *scoring, *late]))
-    given = ", ".join(request.names) or "options"
+    preflight.refuse(request, plain_rows)
+    notes = [*filter(None, [*command.notes, installation.note, request.tracking.note])]
+    names = ", ".join(request.names) or "options"
     if installation.missing:
         unseen = (
-            f"not checked by {installation.trainer}: {given}, checkpoints, and the shape of the model, left out here"
+            f"not checked by {installation.trainer}: {names}, checkpoints, and the shape of the model, left out here"
         )
         memory = estimate(command.argv, request.layout, ())
         problems = (installation.missing, *command.problems)
-        return structs.replace(command, problems=problems, notes=(*told, unseen), estimate=memory.table)
-    found = _findings(command)
-    if CHECK in found.unknown and CHECK not in request.names:  # a version without that option of ours
+        return structs.replace(command, problems=problems, notes=(*notes, unseen), estimate=memory.table)
+    findings = _findings(command)
+    if CHECK in findings.unknown and CHECK not in request.names:  # a version without that option of ours
         command = structs.replace(command, argv=tuple(without(command.argv, CHECK)))
-        found = _findings(command)
-    for name, hint in found.unknown.items():
+        findings = _findings(command)
+    for name, hint in findings.unknown.items():
         raise ConfigError(f"{command.unknown.format(name)}{hint}")
-    if found.reward:
-        raise ConfigError(f"{installation.python}: {found.reward}")
+    if findings.reward:
+        raise ConfigError(f"{installation.python}: {findings.reward}")
     # The GPUs of a cluster that runs already are other ones.
-    gpus = () if ray_address(os.environ) else found.gpu_memory[: request.layout.per_node]
+    gpus = () if ray_address(os.environ) else findings.gpu_memory[: request.layout.per_node]
     memory = estimate(command.argv, request.layout, gpus)
     problems = [
         *([f"--model {model}: no such folder"] if is_absent(model) else []),
-        *_lacking(command, found),
+        *_lacking(command, findings),
         *memory.problems,
         *preflight.untracked(request),
-        *([found.obstacle] if found.obstacle else []),
+        *([findings.obstacle] if findings.obstacle else []),
     ]
-    notes = [*told, *unset_in(run.config), *memory.notes]
-    if not found.complete:
-        notes.append(f"not checked by the parser of {installation.trainer}: {given}: {found.why}")
-    elif found.why:
-        problems.append(found.why)
+    notes += [*unset_in(run.config), *memory.notes]
+    if not findings.complete:
+        notes.append(f"not checked by the parser of {installation.trainer}: {names}: {findings.why}")
+    elif findings.why:
+        problems.append(findings.why)
     return structs.replace(command, problems=tuple(problems), notes=tuple(notes), estimate=memory.table)
 
 
@@ -155,16 +174,16 @@ def _findings(command: Command) -> Findings:
         return probe.ask(installation.trainer, installation.python, argv, environment_of(command))
 
 
-def _lacking(command: Command, found: Findings) -> list[str]:
+def _lacking(command: Command, findings: Findings) -> list[str]:
     """Return the faults of this machine for a cluster of the run's own; a cluster that runs already is asked later."""
     if ray_address(os.environ):
         return []
     layout, needs = command.request.layout, required_env(command)
-    if layout.machines > 1 and (layout.nodes > 1 or found.gpus):  # a machine without GPUs tells nothing of a node's
+    if layout.machines > 1 and (layout.nodes > 1 or findings.gpus):  # a machine without GPUs tells nothing of a node's
         return [several_nodes(layout.machines, layout.per_node, needs)]
-    there, asked = min(found.gpus, layout.per_node), max(layout.total, layout.per_node)
+    there, needed = min(findings.gpus, layout.per_node), max(layout.total, layout.per_node)
     advice = ". Lower --num-gpus" if there else ". Without a GPU, train with trl"
-    lacking = [f"this machine has {there} GPUs but the run needs {asked}{advice}"] if there < asked else []
+    lacking = [f"this machine has {there} GPUs but the run needs {needed}{advice}"] if there < needed else []
     if missing := needs.missing({name for name, value in environment_of(command).items() if value}):
         lacking.append(f"not set in the environment: {', '.join(missing)}")
-    return [*lacking, *unclosable(found.ray)]
+    return [*lacking, *unclosable(findings.ray)]

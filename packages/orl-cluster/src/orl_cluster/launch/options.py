@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 from orl_core.config import RunConfig, TrainerConfig
 from orl_core.config.checked import Checked
 from orl_core.errors import ConfigError
@@ -82,16 +82,6 @@ class CheckoutOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = None
 
 
-def sections_of(trainer: str) -> dict[str, type[Struct]]:
-    """Return the sections of `trainer`, by name."""
-    return {CLUSTER: ClusterOptions, trainer: CheckoutOptions}
-
-
-def conversion_options(trainer: str) -> tuple[str, ...]:
-    """Return the options that a conversion with the tools of `trainer` has."""
-    return (f"{CLUSTER}.num_gpus", f"{CLUSTER}.model_args", f"{trainer}.path", f"{CLUSTER}.megatron_path")
-
-
 def cluster_of(trainer: TrainerConfig) -> ClusterOptions:
     """Return the options that trainers on a cluster share."""
     return trainer.section(CLUSTER, ClusterOptions)
@@ -111,5 +101,5 @@ def resolve(name: str, config: RunConfig, extra: Sequence[str]) -> RunConfig:
             f"`trainer.cluster.stall_timeout` is {timeout:g}, below `rollout_timeout` + `patience` + {STALL_MARGIN:g}: "
             f"it would end a healthy run. Set it to {least:g} or more"
         )
-    given = merge({}, config.trainer.own_flags, extra)
-    return with_context(config, number(value_of(given, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)
+    words = merge({}, config.trainer.own_flags, extra)
+    return with_context(config, number(value_of(words, CONTEXT_PARALLEL), CONTEXT_PARALLEL) or 1)

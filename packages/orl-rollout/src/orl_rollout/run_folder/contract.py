@@ -90,7 +90,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Trainer(Protocol):
-    """The entry point of an adapter, a module with these names: `orl.trainers = {trl = "orl_trl"}`.
+    """The entry point of an adapter, a module or an object with these names: `orl.trainers = {trl = "orl_trl"}`.
 
     `default_model` is the model of a run that names none, "" if each must name one. `defaults` are those of options in
     `trainer`; one that depends on the run is absent. `sections` are the adapter's own sections of `trainer`: a Struct

@@ -20,7 +20,7 @@ from orl_cluster.launch.machine.required_env import RequiredEnv, needs_of, secre
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """Arguments of the trainer's train.py, and the `environment` beside what is inherited.
+    """Arguments of the trainer's train.py, and the `environment` in addition to the inherited one.
 
     `files` are written before it starts. `unknown` is the message for an option `{}` that nothing there knows; `memory`
     says what lowers memory use, `estimate` is the table of how much it takes. `problems` keep it from running on this
@@ -42,13 +42,13 @@ class Command(Struct, frozen=True, kw_only=True):
         """The whole command line."""
         script = "train_async.py" if self.request.cluster.asynchronous else "train.py"
         installation = self.request.installation
-        return [installation.python, str(Path(installation.found.root) / script), *self.argv]
+        return [installation.python, str(Path(installation.findings.root) / script), *self.argv]
 
 
 def environment_of(command: Command) -> dict[str, str]:
     """Return the environment of the trainer, and of the workers of a cluster of its own."""
-    given = secrets_in_config(command.request.run.config)
-    return environment_for(command.request.installation.python, {**given, **command.environment})
+    secrets = secrets_in_config(command.request.run.config)
+    return environment_for(command.request.installation.python, {**secrets, **command.environment})
 
 
 def required_env(command: Command) -> RequiredEnv:

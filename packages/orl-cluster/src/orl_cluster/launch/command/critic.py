@@ -1,6 +1,6 @@
-"""PPO's critic on a cluster: a second model of the actor's shape, saved beside the actor's checkpoint.
+"""PPO's critic on a cluster: a second model of the actor's shape, saved next to the actor's checkpoint.
 
-Trainers start it from the actor's `--load`. When a run is resumed, it goes on from its own checkpoint.
+Trainers start it from the actor's `--load`. When a run is resumed, it continues from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def critic_load(argv: Sequence[str]) -> Path | None:
     critic = critic_folder(actor)
     if trained_number(critic) is None:
         raise ConfigError(
-            f"--load {actor}: PPO goes on from an actor and its critic, and no critic is in {critic}; "
+            f"--load {actor}: PPO continues from an actor and its critic, and no critic is in {critic}; "
             "train with another --advantage-estimator, or start a new run from --megatron-ckpt"
         )
     return critic

@@ -94,6 +94,8 @@ def _begins_with_model(argv: Sequence[str]) -> bool:
     if begins == model:
         return True
     with suppress(ConfigError):  # of a note that cannot be read
-        found = checkpoint_in(Path(begins))
-        return found is not None and trained_number(Path(begins)) is None and found.model == lasting_name(model)
+        checkpoint = checkpoint_in(Path(begins))
+        return (
+            checkpoint is not None and trained_number(Path(begins)) is None and checkpoint.model == lasting_name(model)
+        )
     return False

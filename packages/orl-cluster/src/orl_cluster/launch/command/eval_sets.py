@@ -42,10 +42,10 @@ def write_eval_sets(run: Run) -> None:
 
 def _sets(eval_data: Path, run: Run) -> dict[str, Sequence[Task]]:
     """Return the tasks of each set that has any, the sets in the order of the configuration."""
-    found: dict[str, list[Task]] = {name: [] for name in _configured(run)}
+    sets: dict[str, list[Task]] = {name: [] for name in _configured(run)}
     for task in read_tasks(eval_data, run.config):
-        found.setdefault(_name(task.env_name, task.split), []).append(task)
-    return {name: tasks for name, tasks in found.items() if tasks}
+        sets.setdefault(_name(task.env_name, task.split), []).append(task)
+    return {name: tasks for name, tasks in sets.items() if tasks}
 
 
 def _configured(run: Run) -> list[str]:

@@ -41,14 +41,14 @@ class Layout(Struct, frozen=True, kw_only=True):
 
     @property
     def machines(self) -> int:
-        """The nodes that hold all GPUs: those that train, and those of engines beside them."""
+        """The nodes that hold all GPUs: those that train, and those of engines."""
         return -(-self.total // self.per_node)
 
 
 def splits_of(run: Run) -> int:
     """Return the number of GPUs over which the user's context and pipeline parallelism split a sequence and a model."""
-    given = merge({}, run.config.trainer.own_flags, run.extra)
-    return math.prod(number(value_of(given, name), name) or 1 for name in (CONTEXT_PARALLEL, PIPELINE_PARALLEL))
+    words = merge({}, run.config.trainer.own_flags, run.extra)
+    return math.prod(number(value_of(words, name), name) or 1 for name in (CONTEXT_PARALLEL, PIPELINE_PARALLEL))
 
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def loads_own(self) -> bool:
-        """Tell whether the run goes on from the checkpoint in its own folder, if there is one."""
+        """Tell whether the run continues from the checkpoint in its own folder, if there is one."""
         load = self.value("--load") or self.trainer.load
         return not load or Path(load).expanduser().absolute() == self.save
 
@@ -107,7 +107,9 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
         return value_of(merge({}, self.trainer.own_flags, self.run.extra), name)
 
 
-def layout_of(config: ClusterOptions, found: int, *, trains_in_parallel: bool = True, other_splits: int = 1) -> Layout:
+def layout_of(
+    config: ClusterOptions, available: int, *, trains_in_parallel: bool = True, other_splits: int = 1
+) -> Layout:
     """Return the layout that the options ask for, on a machine where `found` GPUs were found (0: not known).
 
     `trains_in_parallel` tells whether `--tp` splits the model in training too, and not in the engines alone.
@@ -118,7 +120,7 @@ def layout_of(config: ClusterOptions, found: int, *, trains_in_parallel: bool = 
     """
     divided = config.actor_gpus is not None or config.rollout_gpus is not None or config.asynchronous
     nodes = config.actor_nodes or 1
-    gpus = config.num_gpus or found or GPUS
+    gpus = config.num_gpus or available or GPUS
     if divided and (config.actor_gpus is None or config.rollout_gpus is None):
         raise ConfigError("--async and divided GPUs need two numbers: give both --actor-gpus and --rollout-gpus")
     actor = config.actor_gpus or gpus
@@ -134,7 +136,7 @@ def layout_of(config: ClusterOptions, found: int, *, trains_in_parallel: bool = 
             f"tensor parallel {tensor} x context and pipeline parallel {other_splits} does not divide {training} "
             "training GPUs: change --tp, or --context-parallel-size and --pipeline-model-parallel-size after `--`"
         )
-    per_node = config.num_gpus or (found or actor if divided else gpus)
+    per_node = config.num_gpus or (available or actor if divided else gpus)
     return Layout(
         nodes=nodes, per_node=per_node, actor=actor, rollout=rollout, colocate=not divided, tensor_parallel=tensor
     )

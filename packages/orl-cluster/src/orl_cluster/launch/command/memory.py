@@ -92,13 +92,15 @@ def estimate(argv: Sequence[str], layout: Layout, gpus: Sequence[Gpu]) -> Memory
     remarks = ["training and engines take turns on the same GPUs"] if layout.colocate else []
     if estimator_named(value_of(argv, OPTION) or "grpo").critic:
         remarks.append("PPO's critic is not in the estimate: it needs as much as training, on its own GPUs or in turn")
-    asked = work.number("--rollout-batch-size") * work.number("--n-samples-per-prompt")
-    each, one = -(-asked // work.engines), engine(shape, work, 1)
+    rollouts = work.number("--rollout-batch-size") * work.number("--n-samples-per-prompt")
+    each, one = -(-rollouts // work.engines), engine(shape, work, 1)
     if gpus:
-        asked, available = each * work.engines, share * min(gpu.total for gpu in gpus) - one.weights
+        rollouts, available = each * work.engines, share * min(gpu.total for gpu in gpus) - one.weights
         room = max(0, int(available // one.kv_cache)) * work.engines
-        held = f"the engines hold {min(room, asked)} rollouts of {work.context} ids at a time, of {asked} in a step"
-        remarks.append(f"{held}; others wait" if room < asked else held)
+        held = (
+            f"the engines hold {min(room, rollouts)} rollouts of {work.context} ids at a time, of {rollouts} in a step"
+        )
+        remarks.append(f"{held}; others wait" if room < rollouts else held)
 
     def serves(work: Work) -> int:
         """Return the bytes without which an engine holds no rollout of whole context: the others wait."""

@@ -38,16 +38,16 @@ def model_shape(
     script = _model_script(installation, trainer, suffix).absolute()
     environment = {**os.environ, **installation.environment}
     with boundary(ConfigError, f"--model-args {script}"):
-        asked = children.run(command_of(script), environment=environment, timeout=SHAPE_SECONDS)
-    words = [word for word in asked.stdout.split(separator) if word]
-    if asked.returncode or not words:
-        why = (asked.stderr.strip().splitlines() or ["no message"])[-1]
+        printed = children.run(command_of(script), environment=environment, timeout=SHAPE_SECONDS)
+    words = [word for word in printed.stdout.split(separator) if word]
+    if printed.returncode or not words:
+        why = (printed.stderr.strip().splitlines() or ["no message"])[-1]
         raise ConfigError(f"--model-args {script}: it gives no options of a model: {why}")
     return words
 
 
 def _model_script(installation: Installation, trainer: TrainerConfig, suffix: str) -> Path:
-    folder = Path(installation.found.root, "scripts", "models")
+    folder = Path(installation.findings.root, "scripts", "models")
     known = sorted(script.stem for script in folder.glob(f"*{suffix}"))
     model = Path(trainer.model or MODEL).name.lower()
     named = cluster_of(trainer).model_args or next((script for script in known if script.lower() == model), "")

@@ -106,7 +106,7 @@ def options(request: LaunchRequest, reference: str | None, training: Options) ->
 
 
 def _checkpoints(request: LaunchRequest, reference: str) -> Options:
-    """Return the options of the model and of the checkpoint to go on from: the run's own, else a trained `reference`.
+    """Return the options of the model and of the first checkpoint: the run's own, else a trained `reference`.
 
     Where there is neither, trainers begin at step 0 with `--ref-load`; a converted model given as `--load` would count
     as step 0 done.
@@ -197,7 +197,7 @@ def _learning(request: LaunchRequest) -> Options:
 
 def packing(request: LaunchRequest) -> Options:
     """Return the options that pack sequences into micro-batches by their length; none if the user gives their size."""
-    if request.value("--micro-batch-size"):  # trainers ignore it where they pack
+    if request.value("--micro-batch-size"):  # trainers ignore it if they pack
         return {}
     return {"--use-dynamic-batch-size": True, PER_GPU: request.trainer.max_tokens_per_gpu}
 

@@ -28,25 +28,17 @@ OWNED = {
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A tool: `script` in the trainer's checkout, its arguments, the format that it `makes`, the GPUs that it needs.
-
-    `parser` is the function of the script that parses the arguments; "" if the script parses them first of all.
-    """
+    """A tool: `script` in the trainer's checkout, its arguments, the format that it `makes`, the GPUs that it needs."""
 
     script: str
     argv: tuple[str, ...]
     makes: Format
-    parser: str = ""
     gpus: int = 0
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def to_megatron(conversion: Conversion, shape: list[str]) -> Tool:
-    """Return the tool from Hugging Face to Megatron; `shape` has the options of the model's shape.
-
-    Raises:
-        ConfigError: an option that has no use here.
-    """
+    """Return the tool from Hugging Face to Megatron; `shape` has the options of the model's shape."""
     if conversion.trainer.model:
         raise ConfigError(f"--model {conversion.trainer.model}: {conversion.source} is the model. Leave it out")
     ours: Options = {"--hf-checkpoint": conversion.source.absolute(), "--save": conversion.output.absolute()}
@@ -54,41 +46,25 @@ def to_megatron(conversion: Conversion, shape: list[str]) -> Tool:
         script="tools/convert_hf_to_torch_dist.py",
         argv=(*shape, *_assembled(conversion, ours)),
         makes="megatron",
-        parser="get_args",
         gpus=cluster_of(conversion.trainer).num_gpus or 1,
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     )
 
 
-def from_megatron(conversion: Conversion) -> Tool:
-    """Return the tool from Megatron to Hugging Face. It cuts the rows that Megatron pads the vocabulary with.
-
-    Raises:
-        ConfigError: an option that has no use here, no model, or another format of Megatron's.
-    """
+def to_hugging_face(conversion: Conversion) -> Tool:
+    """Return the tool from FSDP or Megatron. The latter cuts the rows with which Megatron pads the vocabulary."""
     weights, model = weights_in(conversion.source), _origin(conversion)
-    if not (weights / "common.pt").is_file():
-        raise ConfigError(f"{weights}: no common.pt is in it. The tool reads Megatron's torch_dist format alone")
-    ours: Options = {**_folders(conversion, weights, model), "--vocab-size": _vocabulary(model)}
-    return Tool(script="tools/convert_torch_dist_to_hf.py", argv=_assembled(conversion, ours), makes="hf")
-
-
-def from_fsdp(conversion: Conversion) -> Tool:
-    """Return the tool from FSDP to Hugging Face.
-
-    Raises:
-        ConfigError: an option that has no use here, or no model.
-    """
-    ours = _folders(conversion, weights_in(conversion.source), _origin(conversion))
-    return Tool(script="tools/convert_fsdp_to_hf.py", argv=_assembled(conversion, ours), makes="hf")
-
-
-def _folders(conversion: Conversion, weights: Path, model: Path) -> Options:
-    return {
+    ours: Options = {
         "--input-dir": weights.absolute(),
         "--output-dir": conversion.output.absolute(),
         "--origin-hf-dir": model.absolute(),
     }
+    if conversion.checkpoint.format == "fsdp":
+        return Tool(script="tools/convert_fsdp_to_hf.py", argv=_assembled(conversion, ours), makes="hf")
+    if not (weights / "common.pt").is_file():
+        raise ConfigError(f"{weights}: no common.pt is in it. The tool reads Megatron's torch_dist format alone")
+    argv = _assembled(conversion, {**ours, "--vocab-size": _vocabulary(model)})
+    return Tool(script="tools/convert_torch_dist_to_hf.py", argv=argv, makes="hf")
 
 
 def _assembled(conversion: Conversion, ours: Options) -> tuple[str, ...]:
@@ -99,15 +75,11 @@ def _assembled(conversion: Conversion, ours: Options) -> tuple[str, ...]:
 
 
 def _origin(conversion: Conversion) -> Path:
-    """Return the folder of the Hugging Face checkpoint that training began with, which has config and tokenizer.
-
-    Raises:
-        ConfigError: none is known, or it is no such folder.
-    """
+    """Return the folder of the Hugging Face checkpoint that training began with, which has config and tokenizer."""
     trainer, options = conversion.trainer, cluster_of(conversion.trainer)
-    for option, given in (("--num-gpus", options.num_gpus), ("--model-args", options.model_args)):
-        if given:
-            raise ConfigError(f"{option} {given}: only a conversion to Megatron uses it. Leave it out")
+    for option, value in (("--num-gpus", options.num_gpus), ("--model-args", options.model_args)):
+        if value:
+            raise ConfigError(f"{option} {value}: only a conversion to Megatron uses it. Leave it out")
     named = trainer.model or conversion.checkpoint.model
     if not named:
         raise ConfigError(
@@ -115,8 +87,8 @@ def _origin(conversion: Conversion) -> Path:
             "--model FOLDER"
         )
     model = Path(named).expanduser()
-    found = checkpoint_in(model) if model.is_dir() else None
-    if found is None or found.format != "hf":
+    checkpoint = checkpoint_in(model) if model.is_dir() else None
+    if checkpoint is None or checkpoint.format != "hf":
         raise ConfigError(
             f"--model {named}: no folder with a Hugging Face checkpoint. Name one, or get it: "
             f"`hf download {named} --local-dir FOLDER`"

@@ -33,7 +33,7 @@ class Installation(Struct, frozen=True, kw_only=True):
 
     trainer: str
     python: str
-    found: Findings
+    findings: Findings
     environment: dict[str, str] = field(default_factory=dict[str, str])
     note: str = ""
     missing: str = ""
@@ -49,27 +49,27 @@ def find_installation(name: str, trainer: TrainerConfig, python: str | None) -> 
     if not named:
         missing = f"no Python that has {name} is named: give --python, or set {VARIABLE}"
         findings = Findings(root=trainer.section(name, CheckoutOptions).path or name)
-        return Installation(trainer=name, python="python3", found=findings, environment=path, missing=missing)
+        return Installation(trainer=name, python="python3", findings=findings, environment=path, missing=missing)
     whole = str(Path(shutil.which(named) or named).absolute())
-    found = probe.ask(name, whole, [], environment_for(whole, path))
-    if not found.root:
+    findings = probe.ask(name, whole, [], environment_for(whole, path))
+    if not findings.root:
         raise ConfigError(
             f"{named}: this Python finds no checkout of {name} with train.py. Install one there (-e), name it with "
             f"--{name}-path, or name another Python with --python"
         )
-    return Installation(trainer=name, python=whole, found=found, environment=path)
+    return Installation(trainer=name, python=whole, findings=findings, environment=path)
 
 
 def _search_path(package: str, trainer: TrainerConfig) -> dict[str, str]:
     """Return PYTHONPATH with the checkouts of `package` and Megatron-LM that are named in front; else nothing."""
     named = (f"--{package}-path", trainer.section(package, CheckoutOptions).path, "train.py")
     folders: list[str] = []
-    for option, given, held in (named, ("--megatron-path", cluster_of(trainer).megatron_path, "megatron")):
-        if given is None:
+    for option, value, held in (named, ("--megatron-path", cluster_of(trainer).megatron_path, "megatron")):
+        if value is None:
             continue
-        folder = Path(given).expanduser().absolute()
+        folder = Path(value).expanduser().absolute()
         if not (folder / held).exists():
-            raise ConfigError(f"{option} {given}: no {held} is in it. Name the folder of a checkout")
+            raise ConfigError(f"{option} {value}: no {held} is in it. Name the folder of a checkout")
         folders.append(str(folder))
     inherited = [path] if (path := os.environ.get("PYTHONPATH")) else []
     return {"PYTHONPATH": os.pathsep.join([*folders, *inherited])} if folders else {}
@@ -80,15 +80,15 @@ def without_busy_gpus(installation: Installation, options: ClusterOptions) -> In
 
     The GPUs of a cluster that runs already, and of several nodes, are not those of this machine.
     """
-    gpus = installation.found.gpu_memory
+    gpus = installation.findings.gpu_memory
     unused = [index for index, gpu in enumerate(gpus) if gpu.free is not None and gpu.free >= UNUSED * gpu.total]
     if options.num_gpus or (options.actor_nodes or 1) > 1 or len(unused) in (0, len(gpus)) or ray_address(os.environ):
         return installation
-    given = os.environ.get(VISIBLE, "").split(",")
-    names = [given[index] if given[0] else str(index) for index in unused]
+    visible = os.environ.get(VISIBLE, "").split(",")
+    names = [visible[index] if visible[0] else str(index) for index in unused]
     return structs.replace(
         installation,
-        found=structs.replace(installation.found, gpus=len(unused)),
+        findings=structs.replace(installation.findings, gpus=len(unused)),
         environment={**installation.environment, VISIBLE: ",".join(names)},
         note=f"{len(gpus) - len(unused)} of {len(gpus)} GPUs are left out, because other processes use their memory. "
         "--num-gpus takes the first ones, used or not",

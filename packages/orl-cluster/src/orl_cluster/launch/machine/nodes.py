@@ -31,15 +31,15 @@ HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
 
 
 class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node's answer: `variables` are set there, `found` tells whether it has the package, `why` what failed.
+    """One node's answer: `variables` are set there, `has_package` tells whether it has the package, `why` what failed.
 
-    `absent` are the paths that are not there, `unreached` the URLs where nothing answers it.
+    `absent` are the paths that are not there, `unreached` the URLs that do not answer it.
     """
 
     address: str
     head: bool
     variables: tuple[str, ...] = ()
-    found: bool = True
+    has_package: bool = True
     absent: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
     gpus: int = 0
@@ -53,15 +53,15 @@ def ask(python: str, environment: Mapping[str, str], needs: RequiredEnv) -> list
         ConfigError: there is no such cluster, or it takes no work from `python`.
     """
     arguments = [msgspec.json.encode(needs).decode()]
-    found = answer_of(python, "orl_cluster.launch.machine.nodes", arguments, environment, seconds=ASK_SECONDS)
-    return msgspec.json.decode(found, type=list[Node])
+    written = answer_of(python, "orl_cluster.launch.machine.nodes", arguments, environment, seconds=ASK_SECONDS)
+    return msgspec.json.decode(written, type=list[Node])
 
 
 def look(package: str, names: Sequence[str], paths: Sequence[str], addresses: Sequence[str]) -> dict[str, Any]:
     """Return, in a worker, the fields of its Node that are about `package`, `names`, `paths` and `addresses`."""
     return {
         "variables": tuple(name for name in names if os.environ.get(name)),
-        "found": not package or find_spec(package) is not None,
+        "has_package": not package or find_spec(package) is not None,
         "absent": tuple(path for path in paths if not os.access(path, os.R_OK)),
         "unreached": tuple(address for address in addresses if not reaches(address)),
     }
@@ -84,7 +84,7 @@ def answers(needs: RequiredEnv) -> list[Node]:
     strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
     ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
     living = [node for node in ray.nodes() if node["Alive"]]
-    asked = [
+    tasks = [
         ray.remote(look)
         .options(
             num_cpus=0, max_retries=0, scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(id_, soft=False)
@@ -92,10 +92,10 @@ def answers(needs: RequiredEnv) -> list[Node]:
         .remote(needs.package, needs.names, needs.paths, needs.addresses)
         for id_ in (node["NodeID"] for node in living)
     ]
-    done, _ = ray.wait(asked, num_returns=len(asked), timeout=NODE_SECONDS)
-    found = [_node(ray, node, task if task in done else None) for node, task in zip(living, asked, strict=True)]
+    done, _ = ray.wait(tasks, num_returns=len(tasks), timeout=NODE_SECONDS)
+    rows = [_node(ray, node, task if task in done else None) for node, task in zip(living, tasks, strict=True)]
     ray.shutdown()
-    return found
+    return rows
 
 
 def _node(ray: Any, node: dict[str, Any], task: Any) -> Node:

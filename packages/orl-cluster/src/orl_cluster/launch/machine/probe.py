@@ -71,13 +71,13 @@ def ask(trainer: str, python: str, argv: Sequence[str], environment: Mapping[str
         ConfigError: the adapter of `trainer` is not installed there, or the question was not answered.
     """
     try:
-        found = answer_of(python, f"orl_{trainer}.probe", ["--", *argv], environment, seconds=ASK_SECONDS)
+        written = answer_of(python, f"orl_{trainer}.probe", ["--", *argv], environment, seconds=ASK_SECONDS)
     except ConfigError as exc:
         if "No module named" in str(exc):
             install = f"just install-into {python} --trainer {trainer}"
             raise ConfigError(f"{python}: {exc}: `{install}` brings orl-{trainer} there") from exc
         raise ConfigError(f"{python}: cannot be asked for {trainer}: {exc}") from exc
-    return msgspec.json.decode(found, type=Findings)
+    return msgspec.json.decode(written, type=Findings)
 
 
 def answer_of(
@@ -91,16 +91,14 @@ def answer_of(
     with TemporaryDirectory() as folder:
         file = Path(folder) / "answer.json"
         try:
-            asked = children.run(
-                [python, "-m", module, str(file), *arguments], environment=environment, timeout=seconds
-            )
+            done = children.run([python, "-m", module, str(file), *arguments], environment=environment, timeout=seconds)
         except subprocess.TimeoutExpired as exc:
             raise ConfigError(f"no answer within {seconds:g} s") from exc
         except OSError as exc:
             raise ConfigError(str(exc)) from exc
         if file.is_file():
             return file.read_bytes()
-    raise ConfigError((asked.stderr.strip().splitlines() or ["no message"])[-1])
+    raise ConfigError((done.stderr.strip().splitlines() or ["no message"])[-1])
 
 
 def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings:
@@ -119,18 +117,18 @@ def findings(trainer: str, argv: Sequence[str], *, last_parser: str) -> Findings
         why = str(exc)
     except SystemExit as exc:
         why, refused = f"the parser of {trainer}: {exc}", True
-    asked = last_parser in sys.modules
-    names = names_in(argv) if asked else []
-    switched = next(_given_values(argv, known), "") if asked else ""
+    parsed = last_parser in sys.modules
+    names = names_in(argv) if parsed else []
+    switched = next(_given_values(argv, known), "") if parsed else ""
     return Findings(
         root=_root_of(trainer),
-        ray=next((found.version for found in distributions(name="ray")), ""),
+        ray=next((package.version for package in distributions(name="ray")), ""),
         gpus=count_gpus(),
         gpu_memory=gpu_memory(),
         modules=tuple(filter(finds, TRACKERS)),
         reward=_function_fault(argv),
         unknown={name: did_you_mean(name, known) for name in names if name not in known},
-        complete=asked or refused,
+        complete=parsed or refused,
         why=why or switched,
     )
 
@@ -207,7 +205,7 @@ def goes_on(argv: Sequence[str]) -> bool:
 
 
 def no_checkpoint(option: str, folder: str) -> str:
-    """Return why training cannot go on from `folder`, the value of `option`, and where it could; "" if it can."""
+    """Return why training cannot continue from `folder`, the value of `option`, and from which it can; "" if it can."""
     tracker = Path(folder) / CHECKPOINT_TRACKER
     if not tracker.is_file():
         return f"{option} {folder}: no checkpoint is there, training would start anew: {_meant(folder)}"
@@ -221,8 +219,12 @@ def no_checkpoint(option: str, folder: str) -> str:
 def _meant(folder: str) -> str:
     """Return a hint at the checkpoint that `folder`, of a run or of one step, was likely taken for."""
     near = (Path(folder) / "checkpoint", Path(folder).parent)
-    found = next((one for one in near if (one / CHECKPOINT_TRACKER).is_file()), None)
-    return f"did you mean {found}?" if found else f"name the folder that --save named, which holds {CHECKPOINT_TRACKER}"
+    checkpoint = next((one for one in near if (one / CHECKPOINT_TRACKER).is_file()), None)
+    return (
+        f"did you mean {checkpoint}?"
+        if checkpoint
+        else f"name the folder that --save named, which holds {CHECKPOINT_TRACKER}"
+    )
 
 
 def answer(look: Callable[[Sequence[str]], Findings], argv: Sequence[str]) -> None:

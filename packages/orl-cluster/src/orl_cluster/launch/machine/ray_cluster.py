@@ -53,10 +53,10 @@ def ray_address(environment: Mapping[str, str]) -> str:
 
     The `http://` form names the dashboard: then the cluster has Ray's own port on the same machine.
     """
-    given = environment.get(ADDRESS, "")
-    if given.startswith(("http://", "https://")):
-        return f"{urlsplit(given).hostname}:{PORT}"
-    return "" if given == NONE else given
+    address = environment.get(ADDRESS, "")
+    if address.startswith(("http://", "https://")):
+        return f"{urlsplit(address).hostname}:{PORT}"
+    return "" if address == NONE else address
 
 
 @contextmanager
@@ -86,21 +86,21 @@ def ray_cluster(
 
 
 def _job(environment: Mapping[str, str], needs: RequiredEnv) -> str:
-    """Return the job's configuration: the user's own of `ray job submit`, and the variables of workers beside it."""
+    """Return the job's configuration: the user's own of `ray job submit`, with the variables of workers."""
     job: dict[str, Any] = msgspec.json.decode(environment.get(JOB) or "{}")
-    given: dict[str, Any] = job.get("runtime_env") or {}
+    runtime: dict[str, Any] = job.get("runtime_env") or {}
     path = {name: environment[name] for name in ("PYTHONPATH",) if environment.get(name)}
-    own: dict[str, str] = given.get("env_vars") or {}
+    own: dict[str, str] = runtime.get("env_vars") or {}
     variables = {**own, **path, **needs.settings}
-    return msgspec.json.encode({**job, "runtime_env": {**given, "env_vars": variables}}).decode()
+    return msgspec.json.encode({**job, "runtime_env": {**runtime, "env_vars": variables}}).decode()
 
 
-def _unproxied(needs: RequiredEnv, found: Sequence[nodes.Node]) -> RequiredEnv:
+def _unproxied(needs: RequiredEnv, answers: Sequence[nodes.Node]) -> RequiredEnv:
     """Return `needs` whose `no_proxy`, if a trainer has that setting, names all nodes: their engines are called."""
     excepted = needs.settings.get("no_proxy", "*")
     if excepted == "*":
         return needs
-    hosts = dict.fromkeys([*excepted.split(","), *(node.address for node in found)])
+    hosts = dict.fromkeys([*excepted.split(","), *(node.address for node in answers)])
     return structs.replace(needs, settings={**needs.settings, "no_proxy": ",".join(hosts)})
 
 
@@ -142,10 +142,10 @@ def _ready(python: str, environment: Mapping[str, str], needs: RequiredEnv, addr
     except ConfigError as exc:
         token = f". Does it need a token? Set {MODE}=token and {TOKEN}" if "ConnectionError" in str(exc) else ""
         raise ConfigError(f"{ADDRESS}={address}: {exc}{token}") from exc
-    told = [problem for node in answers if (problem := problem_of(node, needs, address))]
-    if told:
+    problems = [problem for node in answers if (problem := problem_of(node, needs, address))]
+    if problems:
         raise ConfigError(
-            f"{ADDRESS}={address}: {'; '.join(told)}; or set {ADDRESS}={NONE} for a cluster of the run's own"
+            f"{ADDRESS}={address}: {'; '.join(problems)}; or set {ADDRESS}={NONE} for a cluster of the run's own"
         )
     there = sum(node.gpus for node in answers)
     if there < needs.gpus:
@@ -161,7 +161,7 @@ def problem_of(node: nodes.Node, needs: RequiredEnv, address: str) -> str:
     """Return what keeps workers on `node` from playing, and what to do; "" if nothing does."""
     if node.why:
         return f"node {node.address}: {node.why}"
-    if not node.found:
+    if not node.has_package:
         return f"node {node.address} does not find {needs.package}: bring orl to its Python (just install-into)"
     if node.absent:
         absent = ", ".join(node.absent)

@@ -1,4 +1,4 @@
-"""Needs of a trainer's workers: variables, by name alone where they may hold secrets (law L6), a package, files, GPUs.
+"""Needs of a trainer's workers: variables, by name alone if they may hold secrets (law L6), a package, files, GPUs.
 
 Workers read secrets from the environment that their cluster was started with, so names can be checked before anything
 runs, here or on a machine that this one does not own. The module knows neither Ray nor a trainer.
@@ -77,17 +77,17 @@ def secrets_in_config(config: RunConfig) -> dict[str, str]:
     Raises:
         ConfigError: two environments have one variable, because their names differ in punctuation alone.
     """
-    given: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     scoped = _scoped(config)
     for entry in _entries(config):
         if entry.given is None:
             continue
         variable = entry.own_variable if entry.name in scoped else entry.name
-        if given.setdefault(variable, entry.given) != entry.given:
+        if by_name.setdefault(variable, entry.given) != entry.given:
             raise ConfigError(
                 f"the secret `{entry.name}` has several values under the variable {variable}: rename one of the secrets"
             )
-    return given
+    return by_name
 
 
 def _entries(config: RunConfig) -> list[SecretEntry]:
@@ -97,7 +97,7 @@ def _entries(config: RunConfig) -> list[SecretEntry]:
 
 def _scoped(config: RunConfig) -> set[str]:
     """Return the secrets whose values, or the variable in place of one, differ between environments."""
-    given: dict[str, set[str | None]] = {}
+    by_name: dict[str, set[str | None]] = {}
     for entry in _entries(config):
-        given.setdefault(entry.name, set()).add(entry.given)
-    return {name for name, values in given.items() if len(values) > 1}
+        by_name.setdefault(entry.name, set()).add(entry.given)
+    return {name for name, values in by_name.items() if len(values) > 1}

@@ -1,6 +1,6 @@
 """Runs a trainer to its end, and again with less memory where a GPU's memory ran out. Writes the summary.
 
-Every attempt goes on from the run's own newest checkpoint. Journal, metrics and log are those of one run.
+Every attempt continues from the run's own newest checkpoint. Journal, metrics and log are those of one run.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def _link_saved(request: LaunchRequest) -> None:
 
 
 def _write_notes(command: Command) -> None:
-    """Write the notes beside the checkpoint that the run saved, and beside that of its critic."""
+    """Write the notes of the checkpoint that the run saved, and of its critic."""
     save, trainer = command.request.save, command.request.installation.trainer
     model = value_of(command.argv, "--hf-checkpoint") or ""
-    with boundary(OrlError, f"writing the note beside the checkpoint in {save}"):
+    with boundary(OrlError, f"writing the note of the checkpoint in {save}"):
         note_saved(save, trainer, model)
         if command.request.estimator.critic:
             note_saved(critic_folder(str(save)), trainer, model, critic=True)
@@ -120,7 +120,7 @@ class _Attempts:
         goes_on = checkpoint is not None and (checkpoint != self._found or request.loads_own)
         command = self._remake(recovery.going_on(request.run, request.save)) if goes_on else self._first
         self.command = structs.replace(command, argv=tuple(recovery.changed(command.argv, self._changes)))
-        made = Recovery(
+        record = Recovery(
             attempt=len(self._changes),
             option=change.option,
             before=change.before,
@@ -129,8 +129,8 @@ class _Attempts:
             error=shown(why.error),
             seconds=round(time.monotonic() - request.run.started, 1),
         )
-        logger.warning("%s", made.text)
-        recoveries.append(request.run.folder, made)
+        logger.warning("%s", record.text)
+        recoveries.append(request.run.folder, record)
 
     def _error(self, code: int, why: Failure) -> OrlError:
         request = self._first.request
@@ -163,7 +163,7 @@ def _attempt(command: Command) -> tuple[int, Failure] | None:
     environment, needs = environment_of(command), required_env(command)
     python, gpus = request.installation.python, request.layout.per_node
     cluster = ray_cluster(python, environment, gpus=gpus, log=folder / "ray.log", needs=needs)
-    watch = Watch(command, log)
+    watch = Watch(command)
     with cluster as ray, followed(log, folder / "metrics.jsonl", start=start, judge=watch.judge):
         code = process.run(command.words, ray, log=log, hidden=needs.names, check=watch.check)
     if code:
@@ -174,12 +174,12 @@ def _attempt(command: Command) -> tuple[int, Failure] | None:
 
 def _summary_of(command: Command) -> Summary:
     run = command.request.run
-    made = Summary.of(run.config, metrics_log.read(run.folder / "metrics.jsonl"))
+    record = Summary.of(run.config, metrics_log.read(run.folder / "metrics.jsonl"))
     return structs.replace(
-        made,
+        record,
         # The log hook of a trainer times the rollouts of a step, not the training after them.
         seconds_per_step=msgspec.UNSET,
-        rollout_seconds_per_step=made.seconds_per_step,
+        rollout_seconds_per_step=record.seconds_per_step,
         seconds_total=round(time.monotonic() - run.started, 1),
         command=command.words,
         **run.facts,

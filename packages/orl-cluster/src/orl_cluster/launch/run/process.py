@@ -70,7 +70,7 @@ def failure_of(log: Path, *, start: int = 0) -> Failure:
     named = [line for line in lines if _EXCEPTION.search(line)]
     last = (named or lines or ["it said nothing"])[-1]
     gpu = [line for line in lines if GPU_MEMORY.search(line)]
-    lost = [found["address"] or "a node" for line in lines if (found := LOST_NODE.search(line))]
+    lost = [match["address"] or "a node" for line in lines if (match := LOST_NODE.search(line))]
     return Failure(
         error=" ".join(last.split())[:LINE_CHARACTERS],
         lacks_memory=bool(gpu) or any(sign in line for line in lines for sign in MEMORY),

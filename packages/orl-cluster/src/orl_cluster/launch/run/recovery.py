@@ -1,4 +1,4 @@
-"""Recovery from a lack of GPU memory: the next change of the command line, and the run that goes on.
+"""Recovery from a lack of GPU memory: the next change of the command line, and the run that continues.
 
 No trainer is named here. Training needs the larger of two: the tokens of a GPU, and the longest rollout. The larger
 one is lowered first, twice; then the engines' share. If an engine ran out of memory, its share comes first. An option
@@ -36,19 +36,19 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def next_change(
-    argv: Sequence[str], given: Collection[str], made: Sequence[Change], *, in_engine: bool
+    argv: Sequence[str], own: Collection[str], changes: Sequence[Change], *, in_engine: bool
 ) -> Change | None:
     """Return the change of `argv` that lowers memory next; None if nothing is left to lower.
 
-    `given` are the options that the user gave by the trainer's own names, `made` the changes up to now.
+    `own` are the options that the user gave by the trainer's own names, `changes` the changes up to now.
     """
     context, tokens, parallel = (int(value_of(argv, name) or 1) for name in (CONTEXT, PER_GPU, CONTEXT_PARALLEL))
     training = (CONTEXT, PER_GPU) if context > tokens * parallel else (PER_GPU, CONTEXT)
-    engines = sum(change.option == ENGINES for change in made)
-    rounds = {ENGINES: engines, **dict.fromkeys(training, (len(made) - engines) // 2)}
+    engines = sum(change.option == ENGINES for change in changes)
+    rounds = {ENGINES: engines, **dict.fromkeys(training, (len(changes) - engines) // 2)}
     for option in sorted((ENGINES, *training) if in_engine else (*training, ENGINES), key=rounds.__getitem__):
         before = value_of(argv, option)
-        after = _lowered(option, before) if before and option not in given else None
+        after = _lowered(option, before) if before and option not in own else None
         if before and after:
             return Change(option=option, before=before, after=after)
     return None
@@ -85,7 +85,7 @@ def saved_step(folder: Path) -> SavedStep | None:
 
 
 def going_on(run: Run, save: Path) -> Run:
-    """Return `run` as it goes on from its own checkpoint in `save`, whatever checkpoint it began with."""
+    """Return `run` as it continues from its own checkpoint in `save`, whatever checkpoint it began with."""
     trainer = run.config.trainer
     names = {*names_in(run.extra), *map(option_name, trainer.own_flags)}
     gone = {*BEGINNING, *(() if UNSAVED_OPTIMIZER in names else (NO_OPTIMIZER,))}

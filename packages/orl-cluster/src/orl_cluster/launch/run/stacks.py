@@ -18,7 +18,7 @@ SCRUB = "orl_rollout.run_folder.scrub"  # our own, which copies the log
 
 
 def write_stacks(path: Path) -> str:
-    """Write the stacks of all Python processes below this one to `path`. Return where they are, or why there are none.
+    """Write the stacks of all Python processes below this one to `path`. Return a sentence about them.
 
     The processes of Ray on other nodes, or of a cluster that was not started here, are not below this one.
     """

@@ -11,83 +11,56 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
 from orl_core.errors import OrlError
 from orl_rollout.run_folder import metrics_log, turn_count
 
+from orl_cluster.launch.run.process import LOG
 from orl_cluster.launch.run.stacks import write_stacks
 
 LOOK_SECONDS = 30.0  # between two looks at the files
 STACKS = "stacks.txt"  # in the run's folder
 
 
-class Files(Struct, frozen=True, kw_only=True):
-    """The files that show progress: the run's `folder`, the trainer's `log` in it, the checkpoints `saved`."""
-
-    folder: Path
-    log: Path
-    saved: Sequence[Path]
-
-    @property
-    def metrics(self) -> Path:
-        """The steps of the run."""
-        return self.folder / "metrics.jsonl"
-
-
 class StallWatch:
-    """Watches one attempt of `trainer`, from the time `now` on, of a monotonic clock."""
+    """Watches one attempt of `trainer` in its run's `folder`, from the time `now` on, of a monotonic clock.
 
-    def __init__(self, trainer: str, files: Files, seconds: float, now: float) -> None:
-        self._trainer, self._files, self._seconds = trainer, files, seconds
-        self._read = _size(files.metrics)
-        self._step = 0
-        turn_count.clear(files.folder)
+    `saved` are the folders of its checkpoints.
+    """
+
+    def __init__(self, trainer: str, folder: Path, saved: Sequence[Path], seconds: float, now: float) -> None:
+        self._trainer, self._folder, self._saved, self._seconds = trainer, folder, saved, seconds
+        turn_count.clear(folder)
+        self._before = len(self._steps())
         self._seen = self._progress()
         self._moved = self._looked = now
 
     def check(self, now: float) -> None:
-        """Look at the files, if it is time again.
-
-        Raises:
-            OrlError: nothing moved for too long; says what was last, and where the stacks of the processes are.
-        """
+        """Look at the files, if it is time again. Raise an OrlError if nothing moved for too long."""
         if now - self._looked < min(LOOK_SECONDS, self._seconds / 20):
             return
         self._looked = now
         if (seen := self._progress()) != self._seen:
             self._seen, self._moved = seen, now
         elif now - self._moved > self._seconds:
-            raise OrlError(self._told())
+            raise OrlError(self._message())
+
+    def _steps(self) -> list[int]:
+        rows = metrics_log.read(self._folder / "metrics.jsonl")
+        return [row.step for row in rows if row.kind != "eval"]
 
     def _progress(self) -> tuple[int, int, int, int]:
         """Return numbers of which one changes with every progress."""
-        self._read_steps()
-        saved = sum(map(_bytes_in, self._files.saved))
-        answered = turn_count.read(self._files.folder).answered
-        return self._step, answered, saved, 0 if self._step else _size(self._files.log)
+        steps = len(self._steps()) - self._before
+        answered = turn_count.read(self._folder).answered
+        return steps, answered, sum(map(_bytes_in, self._saved)), 0 if steps else _size(self._folder / LOG)
 
-    def _read_steps(self) -> None:
-        """Take the last step from the lines of metrics.jsonl that came since the look before."""
-        if not self._files.metrics.is_file():
-            return
-        with self._files.metrics.open("rb") as file:
-            file.seek(self._read)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._read += len(line)
-                row = metrics_log.parse_row(line)
-                if row is not None and row.kind != "eval":
-                    self._step = row.step
-
-    def _told(self) -> str:
-        turns = turn_count.read(self._files.folder)
+    def _message(self) -> str:
+        turns, steps = turn_count.read(self._folder), self._steps()[self._before :]
         names = f" (the oldest: {', '.join(turns.oldest)})" if turns.open else ""
         return (
             f"{self._trainer} hangs: no step, no answered turn and no growing checkpoint in {self._seconds:g} s. "
-            f"Last step: {self._step or 'none'}. Open rollouts: {turns.open}{names}. "
-            f"{write_stacks(self._files.folder / STACKS)}. If its steps take longer, raise "
-            "`trainer.cluster.stall_timeout`"
+            f"Last step: {steps[-1] if steps else 'none'}. Open rollouts: {turns.open}{names}. "
+            f"{write_stacks(self._folder / STACKS)}. If its steps take longer, raise `trainer.cluster.stall_timeout`"
         )
 
 

@@ -28,7 +28,7 @@ NAMES = {
     "train/kl_loss": "kl",
     "train/ppo_kl": "policy_kl",
     "train/entropy_loss": "entropy",
-    "rollout/entropy": "entropy",  # of miles, which logs 0 as train/entropy_loss where no loss needs it
+    "rollout/entropy": "entropy",  # of miles, which logs 0 as train/entropy_loss if no loss needs it
     "train/grad_norm": "grad_norm",
     "train/lr-pg_0": "learning_rate",
     "train/pg_clipfrac": "clip_fraction",
@@ -53,10 +53,10 @@ class Updates:
 
     def read(self, line: str) -> Iterator[tuple[int, dict[str, float]]]:
         """Take one line. Yield the step and the metrics of a batch that it completes."""
-        found = _LINE.search(line)
-        if found is None:
+        match = _LINE.search(line)
+        if match is None:
             return
-        kind, number, numbers = found[1], int(found[2]), numbers_of(found[3])
+        kind, number, numbers = match[1], int(match[2]), numbers_of(match[3])
         if kind == "rollout" and "rollout/response_lengths" in numbers:
             yield from self.end()
             self._batch = number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from orl_core.errors import OrlError
 from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
@@ -11,19 +10,19 @@ from orl_rollout.run_folder.logprob_drift import DIFFERENCE, LogprobDrift
 from orl_cluster.launch.command.command import Command
 from orl_cluster.launch.command.critic import critic_folder
 from orl_cluster.launch.command.engine_weights import samples_fresh
-from orl_cluster.launch.run.stall import Files, StallWatch
+from orl_cluster.launch.run.stall import StallWatch
 
 
 class Watch:
     """The judges of one attempt. `judge` may be called on another thread than `check`."""
 
-    def __init__(self, command: Command, log: Path) -> None:
+    def __init__(self, command: Command) -> None:
         request = command.request
         self._command = command
         self._drift = LogprobDrift(request.trainer.max_logprob_difference)
         saved = (request.save, critic_folder(str(request.save)))
-        files = Files(folder=request.run.folder, log=log, saved=saved)
-        self._stall = StallWatch(request.installation.trainer, files, request.cluster.stall_timeout, time.monotonic())
+        seconds = request.cluster.stall_timeout
+        self._stall = StallWatch(request.installation.trainer, request.run.folder, saved, seconds, time.monotonic())
 
     def judge(self, numbers: dict[str, float]) -> None:
         """Take the numbers of a step."""
@@ -32,19 +31,11 @@ class Watch:
             self._drift.add(numbers[DIFFERENCE])
 
     def check(self) -> None:
-        """Raise if the run must not go on.
-
-        Raises:
-            OrlError: engines do not sample from the weights that train, or the trainer hangs.
-        """
+        """Raise an OrlError if engines do not sample from the weights that train, or the trainer hangs."""
         self.check_weights()
         self._stall.check(time.monotonic())
 
     def check_weights(self) -> None:
-        """Raise if the engines do not sample from the weights that train.
-
-        Raises:
-            OrlError: they do not; says by how much, and the cause that fits.
-        """
+        """Raise an OrlError if the engines do not sample from the weights that train."""
         if self._drift.fault:
             raise OrlError(self._drift.fault)

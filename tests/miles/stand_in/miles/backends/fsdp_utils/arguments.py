@@ -1,4 +1,4 @@
-"""FSDP's own options beside those of everybody."""
+"""FSDP's own options, added to those of everybody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Megatron's own options beside those of everybody, by name alone."""
+"""Megatron's own options, added to those of everybody, by name alone."""
 
 from __future__ import annotations
 

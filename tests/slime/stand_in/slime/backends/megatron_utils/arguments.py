@@ -1,4 +1,4 @@
-"""Options by name alone, all but those that the parser beside it adds."""
+"""Options by name alone, all but those that the other parser adds."""
 
 from __future__ import annotations
 
