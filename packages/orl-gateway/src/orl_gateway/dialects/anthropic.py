@@ -81,8 +81,9 @@ def request(asked: _Body, history: History) -> ModelRequest:
     """Return the request with these fields, also one that asks for a count."""
     system = [block.text for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
     parts = (msgspec.json.encode(system), *asked.messages)
+    conversation, _ = history.read("anthropic", asked.tools, _tools, parts, _add)
     return ModelRequest(
-        **history.read("anthropic", asked.tools, _tools, parts, _add),
+        **conversation,
         model=asked.model,
         max_tokens=asked.max_tokens,
         stop=tuple(asked.stop_sequences),

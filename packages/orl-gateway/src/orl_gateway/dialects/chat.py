@@ -92,8 +92,9 @@ _MESSAGE = Decoder(_Message)
 
 def request(asked: _Body, history: History) -> ModelRequest:
     """Return the request with these fields."""
+    conversation, _ = history.read("chat", asked.tools, _tools, asked.messages, _add)
     return ModelRequest(
-        **history.read("chat", asked.tools, _tools, asked.messages, _add),
+        **conversation,
         model=asked.model,
         max_tokens=asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens,
         stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),

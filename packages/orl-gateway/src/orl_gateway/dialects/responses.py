@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -70,22 +70,22 @@ _TEXT_OR_ITEM: Decoder[str | dict[str, Any]] = Decoder(str | dict[str, Any])
 
 def request(asked: _Body, history: History) -> ModelRequest:
     """Return the request with these fields."""
-    new = [msgspec.json.encode(asked.input)] if isinstance(asked.input, str) else map(bytes, asked.input)
-    items = (*_before(history, asked.previous_response_id), *new)
-    parts = (msgspec.json.encode(asked.instructions), *items)
+    new = [msgspec.json.encode(asked.input)] if isinstance(asked.input, str) else asked.input
+    parts = (msgspec.json.encode(asked.instructions), *_before(history, asked.previous_response_id), *new)
+    conversation, point = history.read("responses", asked.tools, _tools, parts, partial(_add, history))
     return ModelRequest(
-        **history.read("responses", asked.tools, _tools, parts, partial(_add, history)),
+        **conversation,
         model=asked.model,
         max_tokens=asked.max_output_tokens,
         **structs.asdict(asked.choice()),
-        items=items,
+        point=point,
         allows_parallel=asked.parallel_tool_calls,
         stream=asked.stream,
         stream_usage=True,
     )
 
 
-def _before(history: History, id_: str) -> tuple[bytes, ...]:
+def _before(history: History, id_: str) -> Sequence[bytes]:
     """Return the items of an earlier request and of the answer to it, which a client names by the answer's id."""
     if not id_:
         return ()
@@ -95,7 +95,8 @@ def _before(history: History, id_: str) -> tuple[bytes, ...]:
             f"`previous_response_id`: `{id_}`, no answer of this session,", "send the conversation as `input`"
         )
     request, reply = known
-    return (*request.items, *map(msgspec.json.encode, _output(reply, request)))
+    parts = request.point.parts() if request.point else []
+    return (*parts, *map(msgspec.json.encode, _output(reply, request)))
 
 
 def _tools(text: Raw) -> dict[str, Any]:

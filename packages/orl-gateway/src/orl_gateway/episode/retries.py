@@ -42,7 +42,7 @@ class Retries:
 
         `retried` tells that the client says so.
         """
-        others = structs.replace(request, messages=(), tools=(), items=(), last=None)
+        others = structs.replace(request, messages=(), tools=(), point=None, last=None)
         key = request.last, msgspec.json.encode(others, order="deterministic")
         asked = self._asked.get(key)
         if asked is None or not (retried or (not asked.waiting and not asked.delivered)) or _failed(asked.task):
