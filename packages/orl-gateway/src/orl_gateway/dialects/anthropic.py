@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw, Struct, field, structs
+from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 from orl_core.messages import TextBlock, ToolSpec
 
@@ -19,7 +19,6 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     Fields,
-    ToolChoice,
     arguments_of,
     read_field,
     text_blocks,
@@ -56,12 +55,12 @@ class _Body(Fields, kw_only=True):
     context_management: dict[str, Any] = field(default_factory=dict[str, Any])
     output_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def choice(self) -> ToolChoice:
+    def choice(self) -> dict[str, Any]:
         kind = self.tool_choice.type
         if kind not in ("auto", "none", "any", "tool"):
             raise unsupported(f"`tool_choice` of type `{kind}`", "send `auto`")
         demand = {"any": "", "tool": self.tool_choice.name or ""}.get(kind)
-        return ToolChoice(allows_calls=kind != "none", demand=demand)
+        return {"allows_calls": kind != "none", "demand": demand}
 
     def faults(self) -> Iterator[RequestRefused]:
         """Yield changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
@@ -77,19 +76,19 @@ class _Body(Fields, kw_only=True):
 _MESSAGE = Decoder(_Message)
 
 
-def request(asked: _Body, history: History) -> ModelRequest:
+def request(fields: _Body, history: History) -> ModelRequest:
     """Return the request with these fields, also one that asks for a count."""
-    system = [block.text for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
-    parts = (msgspec.json.encode(system), *asked.messages)
-    conversation, _ = history.read("anthropic", asked.tools, _tools, parts, _add)
+    system = [block.text for block in text_blocks(fields.system, "system") if not block.text.startswith(_BILLING)]
+    parts = (msgspec.json.encode(system), *fields.messages)
+    conversation, _ = history.read("anthropic", fields.tools, _tools, parts, _add)
     return ModelRequest(
         **conversation,
-        model=asked.model,
-        max_tokens=asked.max_tokens,
-        stop=tuple(asked.stop_sequences),
-        **structs.asdict(asked.choice()),
-        allows_parallel=not asked.tool_choice.disable_parallel_tool_use,
-        stream=asked.stream,
+        model=fields.model,
+        max_tokens=fields.max_tokens,
+        stop=tuple(fields.stop_sequences),
+        **fields.choice(),
+        allows_parallel=not fields.tool_choice.disable_parallel_tool_use,
+        stream=fields.stream,
         stream_usage=True,
     )
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Raw, Struct, field, structs
+from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
 from orl_gateway.dialects.client_api import ClientApi, Event, data_of
@@ -20,7 +20,6 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     Fields,
-    ToolChoice,
     arguments_of,
     read_field,
     text_blocks,
@@ -73,7 +72,7 @@ class _Body(Fields, kw_only=True):
     response_format: dict[str, Any] = field(default_factory=dict[str, Any])
     modalities: list[str] = field(default_factory=list[str])
 
-    def choice(self) -> ToolChoice:
+    def choice(self) -> dict[str, Any]:
         return tool_choice(self.tool_choice)
 
     def faults(self) -> Iterator[RequestRefused]:
@@ -90,18 +89,18 @@ class _Body(Fields, kw_only=True):
 _MESSAGE = Decoder(_Message)
 
 
-def request(asked: _Body, history: History) -> ModelRequest:
+def request(fields: _Body, history: History) -> ModelRequest:
     """Return the request with these fields."""
-    conversation, _ = history.read("chat", asked.tools, _tools, asked.messages, _add)
+    conversation, _ = history.read("chat", fields.tools, _tools, fields.messages, _add)
     return ModelRequest(
         **conversation,
-        model=asked.model,
-        max_tokens=asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens,
-        stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
-        **structs.asdict(asked.choice()),
-        allows_parallel=asked.parallel_tool_calls,
-        stream=asked.stream,
-        stream_usage=asked.stream_options.include_usage is True,
+        model=fields.model,
+        max_tokens=fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens,
+        stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop),
+        **fields.choice(),
+        allows_parallel=fields.parallel_tool_calls,
+        stream=fields.stream,
+        stream_usage=fields.stream_options.include_usage is True,
     )
 
 
