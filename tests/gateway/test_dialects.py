@@ -16,18 +16,13 @@ from msgspec import structs
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from orl_core.messages import ToolCall
-from orl_gateway.dialects import (
-    ANTHROPIC,
-    CHAT,
-    RESPONSES,
-    ClientApi,
-    History,
-    ModelRequest,
-    Reply,
-    RequestRefused,
-    SentCall,
-    conversation,
-)
+from orl_gateway.dialects import conversation
+from orl_gateway.dialects.anthropic import ANTHROPIC
+from orl_gateway.dialects.chat import CHAT
+from orl_gateway.dialects.client_api import ClientApi
+from orl_gateway.dialects.conversation import History
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused, SentCall
+from orl_gateway.dialects.responses import RESPONSES
 from pydantic import TypeAdapter
 
 from tests.gateway.agents import LOOK

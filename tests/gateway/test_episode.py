@@ -15,7 +15,8 @@ from orl_core.errors import EngineError, RenderError, SessionError
 from orl_core.messages import FailureKind, TextBlock, ToolCall, ToolResult, ToolSpec, text_message
 from orl_core.trajectory import BranchCause, Generation, RolloutSpec, StopDetail, StopReason
 from orl_gateway import Episode
-from orl_gateway.dialects import CHAT, ModelRequest, RequestRefused
+from orl_gateway.dialects.chat import CHAT
+from orl_gateway.dialects.exchange import ModelRequest, RequestRefused
 from orl_rollout.edge.secrets import Scrubber
 from orl_testing import ScriptedEngine, ScriptedSession
 from orl_testing.scripted import Hang

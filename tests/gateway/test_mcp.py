@@ -16,7 +16,7 @@ from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, ToolSpec
 from orl_core.trajectory import StopReason
 from orl_gateway import Episode, Gateway
-from orl_gateway.dialects import RequestRefused
+from orl_gateway.dialects.exchange import RequestRefused
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import ChatAgent, Model, episode_of, turn

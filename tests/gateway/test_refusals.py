@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from orl_gateway.dialects import ClientApi, RequestRefused
+from orl_gateway.dialects.client_api import ClientApi
+from orl_gateway.dialects.exchange import RequestRefused
 
 from tests.gateway.agents import Model
 from tests.gateway.test_dialects import APIS, golden, wire

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct
 from orl_core.messages import Block, TextBlock, ToolCall
 
-from orl_gateway.dialects import RequestRefused
+from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.episode.episode import Episode
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first

@@ -8,7 +8,6 @@ is on disk then. There is no environment: a session's reward is what its end say
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import secrets
 from collections.abc import AsyncGenerator, Callable
@@ -41,7 +40,7 @@ from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 
 from orl_gateway.api.gateway import Gateway, key_of, read_whole
-from orl_gateway.dialects import RequestRefused
+from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.episode.episode import Episode
 
 ENDED = 1024  # sessions whose outcome a repeated DELETE gets again
@@ -75,10 +74,6 @@ class _End(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of the request that ends a session."""
 
     reward: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise ValueError("`reward` is no finite number")
 
 
 class _Recorded(Struct, frozen=True, kw_only=True):
@@ -200,7 +195,7 @@ class Recorder:
             self._scorer, outcome_of, episode.trajectory(), environment, self._reward, self._scrubber
         )
         try:
-            if episode.asked:
+            if episode.began:
                 await self.journal.record(outcome)
             session.summary.set_result(_summary(outcome))  # without the trajectory, which may be large
         except OrlError as exc:

@@ -60,8 +60,8 @@ class Conversation:
         for index, id_ in enumerate(ids):
             if id_ in ids[:index] or self._call(id_):
                 raise RequestRefused(f"two calls of the conversation have the id `{id_}`")
-        made = tuple(ToolCall(name=name, arguments=arguments) for _, name, arguments in calls)
-        self._join(Message(role="assistant", content=tuple(blocks), reasoning=reasoning, calls=made), "\n", ids)
+        actions = tuple(ToolCall(name=name, arguments=arguments) for _, name, arguments in calls)
+        self._join(Message(role="assistant", content=tuple(blocks), reasoning=reasoning, calls=actions), "\n", ids)
 
     def result(self, id_: str, blocks: Sequence[TextBlock]) -> None:
         """Add the result of the call `id_`, among the results before it in the order of the calls."""
