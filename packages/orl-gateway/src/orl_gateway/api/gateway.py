@@ -1,7 +1,7 @@
 """The gateway's HTTP server: one URL for each episode, `/s/{token}/v1/...` and `/s/{token}/mcp`.
 
-It is on loopback unless `host` says otherwise. The token is unguessable and opens one episode. It is the API key too, for
-clients that keep no path. An answer is generated whole and streamed afterwards. Until it is there, a stream gets
+It is on loopback unless `host` says otherwise. The token is unguessable and opens one episode. It is the API key too,
+for clients that keep no path. An answer is generated whole and streamed afterwards. Until it is there, a stream gets
 keepalives. Tokens are in no log: there is none. A request to a path that is not served is noted in its episode.
 """
 

@@ -37,29 +37,23 @@ class _Message(Struct, kw_only=True):
     content: Any
 
 
-class _ToolChoice(Struct, kw_only=True):
-    type: str = "auto"
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
 class _Body(Fields, kw_only=True):
     messages: list[Raw]
     model: str = ""
     max_tokens: int | None = None
     system: Any = ""
     tools: Raw = NO_TOOLS
-    tool_choice: _ToolChoice = field(default_factory=_ToolChoice)
+    tool_choice: dict[str, Any] = field(default_factory=dict[str, Any])
     stop_sequences: list[str] = field(default_factory=list[str])
     stream: bool = False
     context_management: dict[str, Any] = field(default_factory=dict[str, Any])
     output_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def choice(self) -> dict[str, Any]:
-        kind = self.tool_choice.type
+        kind = self.tool_choice.get("type", "auto")
         if kind not in ("auto", "none", "any", "tool"):
             raise unsupported(f"`tool_choice` of type `{kind}`", "send `auto`")
-        demand = {"any": "", "tool": self.tool_choice.name or ""}.get(kind)
+        demand = {"any": "", "tool": str(self.tool_choice.get("name") or "")}.get(kind)
         return {"allows_calls": kind != "none", "demand": demand}
 
     def faults(self) -> Iterator[RequestRefused]:
@@ -87,7 +81,7 @@ def request(fields: _Body, history: History) -> ModelRequest:
         max_tokens=fields.max_tokens,
         stop=tuple(fields.stop_sequences),
         **fields.choice(),
-        allows_parallel=not fields.tool_choice.disable_parallel_tool_use,
+        allows_parallel=not fields.tool_choice.get("disable_parallel_tool_use"),
         stream=fields.stream,
         stream_usage=True,
     )

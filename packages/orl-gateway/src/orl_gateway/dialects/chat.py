@@ -52,10 +52,6 @@ class _Message(Struct, kw_only=True):
     audio: Any = None
 
 
-class _StreamOptions(Struct, kw_only=True):
-    include_usage: bool | None = None
-
-
 class _Body(Fields, kw_only=True):
     messages: list[Raw]
     model: str = ""
@@ -66,7 +62,7 @@ class _Body(Fields, kw_only=True):
     max_completion_tokens: int | None = None
     stop: str | list[str] = field(default_factory=list[str])
     stream: bool = False
-    stream_options: _StreamOptions = field(default_factory=_StreamOptions)
+    stream_options: dict[str, Any] = field(default_factory=dict[str, Any])
     n: int = 1
     logprobs: bool = False
     response_format: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -100,7 +96,7 @@ def request(fields: _Body, history: History) -> ModelRequest:
         **fields.choice(),
         allows_parallel=fields.parallel_tool_calls,
         stream=fields.stream,
-        stream_usage=fields.stream_options.include_usage is True,
+        stream_usage=fields.stream_options.get("include_usage") is True,
     )
 
 

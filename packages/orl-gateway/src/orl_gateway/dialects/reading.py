@@ -7,7 +7,7 @@ trainer's, because a sampled id's logprob must be that of the policy that is tra
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -55,6 +55,7 @@ _NEUTRAL: dict[str, tuple[bytes, ...]] = {  # values of other fields that change
     "mcp_servers": (b"[]",),
     "betas": (b"[]",),
 }
+LEAVE_OUT = "leave it out"
 _REMEDIES = {"functions": "send `tools`", "function_call": "send `tool_choice`"}
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text"})
 _IMAGE_PARTS = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
@@ -84,7 +85,9 @@ def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
         readers = _readers(form)
         fields = form(**{name: read_field(name, texts[name], readers[name]) for name in texts.keys() & readers.keys()})
         unknown = texts.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS
-        faults = [*_unknown(name for name in unknown if not _is_neutral(name, texts[name])), *fields.faults()]
+        refused = [name for name in sorted(unknown) if not _is_neutral(name, texts[name])]
+        faults = [unsupported(f"the field `{name}`", _REMEDIES.get(name, LEAVE_OUT)) for name in refused]
+        faults += fields.faults()
         demand = fields.choice().get("demand")
     if demand is not None and not samples:  # enforced decoding samples from another policy than that which is trained
         which = f" of `{demand}`" if demand else ""
@@ -97,18 +100,6 @@ def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
 
 def _is_neutral(name: str, value: Raw) -> bool:
     return name in _NEUTRAL and msgspec.json.encode(msgspec.json.decode(value)) in _NEUTRAL[name]
-
-
-def _unknown(names: Iterable[str]) -> Iterator[RequestRefused]:
-    """Yield the refusals of fields: those with a remedy of their own, and all others in one."""
-    others: list[str] = []
-    for name in sorted(names):
-        if name in _REMEDIES:
-            yield unsupported(f"the field `{name}`", _REMEDIES[name])
-        else:
-            others.append(f"`{name}`")
-    if others:
-        yield unsupported(f"the field {', '.join(others)}")
 
 
 @lru_cache
@@ -125,7 +116,7 @@ def read_field(name: str, text: bytes | Raw, reader: Decoder[T]) -> T:
         raise RequestRefused(f"reading `{name}`: {exc}") from exc
 
 
-def unsupported(what: str, remedy: str = "leave it out") -> RequestRefused:
+def unsupported(what: str, remedy: str = LEAVE_OUT) -> RequestRefused:
     """Return the refusal of a part of a request that the gateway cannot obey."""
     return RequestRefused(f"{what} is not supported by this gateway: {remedy}", code="unsupported")
 
