@@ -202,11 +202,6 @@ def test_reasoning_that_claude_code_asks_for_is_the_trainers() -> None:
     assert said(ANTHROPIC.read(wire({"messages": [USER], **asked}))) == plain
 
 
-def test_choice_of_no_tool_is_read() -> None:
-    assert CHAT.read(wire({"messages": [USER]})).allows_calls
-    assert not CHAT.read(wire({"messages": [USER], "tool_choice": "none"})).allows_calls
-
-
 def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
     group = {"type": "namespace", "name": "mcp__home", "description": "", "tools": [{"type": "function", **LOOK}]}
     call = {"type": "function_call", "call_id": "call_a", "namespace": "mcp__home", "name": "look", "arguments": "{}"}

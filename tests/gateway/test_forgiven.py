@@ -1,4 +1,4 @@
-"""What the gateway forgives or samples freely: text dropped beside calls, answers named by id, demanded calls."""
+"""What the gateway forgives or samples freely: dropped text of calls, answers named by id, demanded calls."""
 
 from __future__ import annotations
 

@@ -119,21 +119,6 @@ async def test_fault_of_the_environment_ends_the_episode_and_is_not_told() -> No
         assert episode.trajectory().stop_reason is StopReason.ERROR
 
 
-async def test_token_opens_its_own_episode_alone() -> None:
-    session = ScriptedSession([says("A wall.")], tools=(LOOK,))
-    async with Gateway() as gateway, episode_of(Model(), session) as one, episode_of(Model()) as other:
-        urls = [gateway.mcp_url(gateway.add(episode)) for episode in (one, other)]
-        names = [
-            [tool["name"] for tool in json.loads((await send(url, request("tools/list")))[1])["result"]["tools"]]
-            for url in urls
-        ]
-        assert names == [["look"], ["look", "wait"]]
-        assert (await send(urls[0][:-5] + "x/mcp", request("tools/list")))[0] == 401
-        assert (await send(f"{gateway.url}/mcp", request("tools/list")))[0] == 401
-        bearer = {"Authorization": f"Bearer {urls[0].split('/')[-2]}"}
-        assert (await send(f"{gateway.url}/mcp", request("tools/list"), **bearer))[0] == 200
-
-
 @pytest.mark.parametrize(
     ("message", "code"),
     [

@@ -86,7 +86,7 @@ async def test_openai_sdk_is_recorded_exactly(model: str, tmp_path: Path) -> Non
         assert (await chats(recorder.gateway.url, KEY)).startswith("I saw")
         summary = await recorder.end(KEY, reward=0.75, id_="session-1")
         assert (summary["reward"], summary["ending"]) == (0.75, "finished")
-        (entry,) = read_journal(tmp_path)  # on disk while the gateway goes on
+        (entry,) = read_journal(tmp_path)  # on disk while the gateway runs
     (datum,) = to_data(entry.trajectory, reward=entry.reward)
     shown, said, sampling = policy.said[1]
     assert (*datum.prompt, *datum.response) == (*shown, *said)
