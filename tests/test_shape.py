@@ -85,9 +85,6 @@ PUBLIC = {
         "Mark Marked TOOL_FORMATS ToolFormat delimiters parse parse_marked thinking tool_format wire_format"
     ),
     "orl_gateway": "AgentEpisode Episode Gateway",
-    "orl_gateway.dialects": (
-        "ANTHROPIC CHAT ClientApi History Link ModelRequest RESPONSES Reply RequestRefused SentCall"
-    ),
     "orl_miles": "generate hooks launch",
     "orl_playground": "server warm_start",
     "orl_rollout": (

@@ -16,7 +16,10 @@ from orl_core.messages import ToolSpec
 from orl_core.task import Task
 from orl_core.trajectory import Generation, RolloutSpec
 from orl_gateway import Episode
-from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi
+from orl_gateway.dialects.anthropic import ANTHROPIC
+from orl_gateway.dialects.chat import CHAT
+from orl_gateway.dialects.client_api import ClientApi
+from orl_gateway.dialects.responses import RESPONSES
 from orl_rollout.loop.clock import never
 from orl_testing import ScriptedSession
 

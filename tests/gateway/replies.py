@@ -3,7 +3,7 @@
 from typing import Any
 
 from orl_core.messages import ToolCall
-from orl_gateway.dialects import Reply, SentCall
+from orl_gateway.dialects.exchange import Reply, SentCall
 
 COUNTS: dict[str, Any] = {
     "prompt_tokens": 20,

@@ -6,7 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, RequestRefused
+from orl_gateway.dialects.anthropic import ANTHROPIC
+from orl_gateway.dialects.chat import CHAT
+from orl_gateway.dialects.client_api import ClientApi
+from orl_gateway.dialects.exchange import ModelRequest, RequestRefused
+from orl_gateway.dialects.responses import RESPONSES
 
 from tests.gateway.agents import ChatAgent, Model, ResponsesAgent, episode_of, turn
 from tests.gateway.replies import REPLIES

@@ -16,18 +16,13 @@ from msgspec import structs
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from orl_core.messages import ToolCall
-from orl_gateway.dialects import (
-    ANTHROPIC,
-    CHAT,
-    RESPONSES,
-    ClientApi,
-    History,
-    ModelRequest,
-    Reply,
-    RequestRefused,
-    SentCall,
-    conversation,
-)
+from orl_gateway.dialects import conversation
+from orl_gateway.dialects.anthropic import ANTHROPIC
+from orl_gateway.dialects.chat import CHAT
+from orl_gateway.dialects.client_api import ClientApi
+from orl_gateway.dialects.conversation import History
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused, SentCall
+from orl_gateway.dialects.responses import RESPONSES
 from pydantic import TypeAdapter
 
 from tests.gateway.agents import LOOK
@@ -56,7 +51,7 @@ def wire(tree: object) -> bytes:
 
 def said(request: ModelRequest) -> ModelRequest:
     """The request without what belongs to one memory."""
-    return structs.replace(request, items=(), last=None)
+    return structs.replace(request, point=None, last=None)
 
 
 @pytest.mark.parametrize("name", APIS)
@@ -207,11 +202,6 @@ def test_reasoning_that_claude_code_asks_for_is_the_trainers() -> None:
     assert said(ANTHROPIC.read(wire({"messages": [USER], **asked}))) == plain
 
 
-def test_choice_of_no_tool_is_read() -> None:
-    assert CHAT.read(wire({"messages": [USER]})).allows_calls
-    assert not CHAT.read(wire({"messages": [USER], "tool_choice": "none"})).allows_calls
-
-
 def test_namespace_of_a_tool_comes_back_with_its_call() -> None:
     group = {"type": "namespace", "name": "mcp__home", "description": "", "tools": [{"type": "function", **LOOK}]}
     call = {"type": "function_call", "call_id": "call_a", "namespace": "mcp__home", "name": "look", "arguments": "{}"}
@@ -233,21 +223,38 @@ def test_prompt_too_long_is_said_as_clients_of_anthropic_read_it() -> None:
 
 
 WORDS = st.sampled_from([{"role": role, "content": text} for role in ("user", "assistant", "system") for text in "ab"])
+BODIES = st.tuples(
+    st.lists(WORDS, max_size=5),
+    st.sampled_from(["", "a"]),  # the system prompt
+    st.booleans(),  # it is written before the messages
+    st.sampled_from([(", ", ": "), (",", ":"), (" ,\n", ":")]),
+)
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=APIS)
-@given(
-    conversations=st.lists(st.lists(WORDS, max_size=5), min_size=1, max_size=8),
-    remembered=st.sampled_from([0, 1 << 25]),
-)
-def test_memory_of_requests_changes_nothing(api: ClientApi, conversations: list[Any], remembered: int) -> None:
+@given(bodies=st.lists(BODIES, min_size=1, max_size=8), remembered=st.sampled_from([0, 1 << 25]))
+def test_memory_of_requests_changes_nothing(api: ClientApi, bodies: list[Any], remembered: int) -> None:
     """Each request is read as if it were the only one, also after the memory was cleared."""
     history = History()
+    names = {"responses": ("input", "instructions"), "anthropic": ("messages", "system")}
+    messages, system = names.get(api.name, ("messages", "user"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conversation, "REMEMBERED", remembered)
-        for messages in (*conversations, *conversations):
-            body = wire({"input" if api is RESPONSES else "messages": messages})
+        for conversed, text, first, separators in (*bodies, *bodies):
+            fields = {system: text, messages: conversed, "model": "m"}
+            fields = fields if first else dict(reversed(fields.items()))
+            body = json.dumps(fields, separators=separators).encode()
             assert found(api, body, history) == found(api, body, History())
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"input":["a"],"model":"a"}', b'{"instructions":"a","input":["a","a"]}', b'{"input":["a"']
+)
+def test_body_that_begins_like_another_is_read_alike(body: bytes) -> None:
+    history = History()
+    for earlier in (b'{"input":["a","model"]}', b'{"instructions":"b","input":["a"]}', body):
+        found(RESPONSES, earlier, history)
+    assert found(RESPONSES, body, history) == found(RESPONSES, body, History())
 
 
 def found(api: ClientApi, body: bytes, history: History) -> ModelRequest | str:

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from msgspec import structs
 from orl_core.datum import to_data
 from orl_core.messages import Message
-from orl_core.trajectory import BranchCause, StopReason, Trajectory
+from orl_core.trajectory import BranchCause, Trajectory
 from orl_gateway.episode import matching, tree
 
-from tests.gateway.agents import AGENTS, LOOK, RENDERER, TOKENIZER, WAIT, Agent, Model, episode_of, turn
+from tests.gateway.agents import AGENTS, LOOK, TOKENIZER, WAIT, Agent, Model, episode_of, turn
 from tests.laws.checks import check_tree, shown_before
 
 STEPS = (
-    "go on",
-    "go on",
-    "go on",
+    "continue",
+    "continue",
+    "continue",
     "rewrite",
     "fork",
     "repeat",
@@ -137,7 +137,7 @@ def test_each_sampled_id_trains_once(api: str, rounds: list[list[str]], seed: in
     check_exact(play, asyncio.run(play.play(rounds, strip_reasoning=strips)))
 
 
-@given(api=apis, steps=st.lists(st.sampled_from(["go on", "rewrite", "drop reasoning"]), min_size=1, max_size=12))
+@given(api=apis, steps=st.lists(st.sampled_from(["continue", "rewrite", "drop reasoning"]), min_size=1, max_size=12))
 def test_linear_conversation_is_one_row(api: str, steps: list[str]) -> None:
     check_one_row(api, steps)
 
@@ -156,7 +156,7 @@ def test_model_reads_all_that_agents_say(api: str, rounds: list[list[str]], seed
 
 
 def check_read(api: str, rounds: list[list[str]], seed: int) -> None:
-    """Each message of a request stands in the prompt, in order: also one that was edited."""
+    """Each message of a request is in the prompt, in order: also one that was edited."""
     play = Play(api, seed)
     asked: list[tuple[Message, ...]] = []
     place = tree.Tree.place
@@ -195,19 +195,19 @@ def test_negative_control_matcher_blind_to_edits_is_found(monkeypatch: pytest.Mo
     for module in (tree, matching):
         monkeypatch.setattr(module, "next_key", blind)
     with pytest.raises(AssertionError):
-        check_read("chat", [["go on"], ["edit"]], 0)
+        check_read("chat", [["continue"], ["edit"]], 0)
 
 
 @pytest.mark.parametrize("api", AGENTS)
 def test_negative_control_matcher_of_bytes_is_found(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "canonical", json.dumps)
     with pytest.raises(AssertionError):
-        check_one_row(api, ["go on", "go on", "rewrite", "go on"])
+        check_one_row(api, ["continue", "continue", "rewrite", "continue"])
 
 
 def test_negative_control_lost_turn_is_found() -> None:
     play = Play("chat", 0)
-    trajectory = asyncio.run(play.play([["go on"], ["fork"], ["go on"]]))
+    trajectory = asyncio.run(play.play([["continue"], ["fork"], ["continue"]]))
     lost = structs.replace(trajectory, turns=trajectory.turns[:-1])
     with pytest.raises(AssertionError):
         check_exact(play, lost)
@@ -225,7 +225,7 @@ CAUSES = {
 @pytest.mark.parametrize("step", CAUSES)
 def test_cause_of_a_branch_is_named(api: str, step: str) -> None:
     play = Play(api, 0)
-    trajectory = asyncio.run(play.play([["go on"], [step]]))
+    trajectory = asyncio.run(play.play([["continue"], [step]]))
     assert [turn.branch for turn in trajectory.turns] == [None, CAUSES[step]]
 
 
@@ -274,20 +274,3 @@ def test_dropped_reasoning_stays_unless_it_is_stripped() -> None:
         check_exact(play, trajectory)
         assert len(to_data(trajectory, reward=1.0)) == rows
         assert ("Thought 0" in TOKENIZER.decode(play.model.requests[-1][0])) is not strips
-
-
-def test_history_is_not_rendered_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    rendered: list[int] = []
-    extend = RENDERER.extend
-
-    def counted(ids: Any, messages: Any, *, calls_before: int) -> tuple[int, ...]:
-        rendered.append(len(messages))
-        return extend(ids, messages, calls_before=calls_before)
-
-    monkeypatch.setattr(RENDERER, "extend", counted)
-    play = Play("chat", 0)
-    play.model.kinds = ("call",)
-    trajectory = asyncio.run(play.play([["rewrite"]] * 40))
-    assert trajectory.stop_reason is StopReason.MAX_TURNS
-    assert rendered == [1] * 39
-    assert len({len(turn.observation) for turn in trajectory.turns[10:]}) == 1

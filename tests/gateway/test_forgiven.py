@@ -1,4 +1,4 @@
-"""What the gateway forgives or samples freely: text dropped beside calls, answers named by id, demanded calls."""
+"""What the gateway forgives or samples freely: dropped text of calls, answers named by id, demanded calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from orl_core.errors import ConfigError
 from orl_core.messages import ToolSpec
 from orl_core.trajectory import BranchCause, RolloutSpec
 from orl_gateway.agent.agent_player import player_of
-from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, RequestRefused
+from orl_gateway.dialects.anthropic import ANTHROPIC
+from orl_gateway.dialects.chat import CHAT
+from orl_gateway.dialects.client_api import ClientApi
+from orl_gateway.dialects.exchange import RequestRefused
+from orl_gateway.dialects.responses import RESPONSES
 from orl_launcher.view.notices import notices_of
 from orl_rollout import metrics_of, stats_of
 from orl_rollout.results.outcome import outcome_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -97,35 +97,19 @@ async def test_turn_costs_the_same_at_every_length(api: str, turns: int, counts:
 
 
 class CachingAgent(AnthropicAgent):
-    """An agent that marks its last messages of the user for the prompt cache, as Claude Code does with one."""
-
-    marks = 1
+    """An agent that marks its last message of the user for the prompt cache, as Claude Code does."""
 
     def request(self) -> bytes:
         wire = copy.deepcopy(self.wire)
-        for message in [one for one in wire["messages"] if one["role"] == "user"][-self.marks :]:
+        for message in [one for one in wire["messages"] if one["role"] == "user"][-1:]:
             if isinstance(message["content"], str):
                 message["content"] = [{"type": "text", "text": message["content"]}]
             message["content"][-1]["cache_control"] = {"type": "ephemeral"}
         return json.dumps(wire).encode()
 
 
-class TwiceCachingAgent(CachingAgent):
-    marks = 2
-
-
-class FixedCachingAgent(AnthropicAgent):
-    """An agent that marks its third message of the user, and leaves the mark there."""
-
-    def add_results(self, results: Sequence[tuple[str, str]]) -> None:
-        super().add_results(results)
-        if len(self.said) == 5:
-            self.said[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
-
-
-@pytest.mark.parametrize("agent", [CachingAgent, TwiceCachingAgent, FixedCachingAgent])
-async def test_marks_for_the_prompt_cache_cost_no_history(agent: type[Agent], counts: Counter[str]) -> None:
-    costs, cached = await grow(agent(tools=(LOOK,)), 20, counts)
+async def test_marks_for_the_prompt_cache_cost_no_history(counts: Counter[str]) -> None:
+    costs, cached = await grow(CachingAgent(tools=(LOOK,)), 20, counts)
     assert {tuple(sorted(cost.items())) for cost in costs[7:]} == {tuple(sorted(costs[6].items()))}
     assert 0 < costs[6]["read"] < 9
     assert cached >= 0.95

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from orl_core.messages import Message, TextBlock, ToolCall, text_message
 from orl_gateway.episode.matching import canonical, next_key, root_key
 
+from tests.gateway.agents import rewritten
+
 values = st.recursive(
     st.none()
     | st.booleans()
@@ -21,15 +23,6 @@ values = st.recursive(
     max_leaves=8,
 )
 arguments = st.dictionaries(st.text(max_size=3), values, max_size=3)
-
-
-def rewritten(tree: Any) -> Any:
-    """The same JSON as JavaScript writes it: whole floats without a point; and keys in another order."""
-    if isinstance(tree, dict):
-        return {name: rewritten(tree[name]) for name in reversed(tree)}
-    if isinstance(tree, list):
-        return [rewritten(one) for one in tree]
-    return int(tree) if isinstance(tree, float) and tree.is_integer() else tree
 
 
 @given(given_arguments=arguments)

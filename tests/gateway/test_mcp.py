@@ -16,7 +16,7 @@ from orl_core.errors import SessionError
 from orl_core.messages import FailureKind, ImageBlock, TextBlock, ToolCall, ToolResult, ToolSpec
 from orl_core.trajectory import StopReason
 from orl_gateway import Episode, Gateway
-from orl_gateway.dialects import RequestRefused
+from orl_gateway.dialects.exchange import RequestRefused
 from orl_testing import ScriptedSession
 
 from tests.gateway.agents import ChatAgent, Model, episode_of, turn
@@ -117,21 +117,6 @@ async def test_fault_of_the_environment_ends_the_episode_and_is_not_told() -> No
                 await session.call_tool("look", {})
         assert "planted" not in str(failed.value)
         assert episode.trajectory().stop_reason is StopReason.ERROR
-
-
-async def test_token_opens_its_own_episode_alone() -> None:
-    session = ScriptedSession([says("A wall.")], tools=(LOOK,))
-    async with Gateway() as gateway, episode_of(Model(), session) as one, episode_of(Model()) as other:
-        urls = [gateway.mcp_url(gateway.add(episode)) for episode in (one, other)]
-        names = [
-            [tool["name"] for tool in json.loads((await send(url, request("tools/list")))[1])["result"]["tools"]]
-            for url in urls
-        ]
-        assert names == [["look"], ["look", "wait"]]
-        assert (await send(urls[0][:-5] + "x/mcp", request("tools/list")))[0] == 401
-        assert (await send(f"{gateway.url}/mcp", request("tools/list")))[0] == 401
-        bearer = {"Authorization": f"Bearer {urls[0].split('/')[-2]}"}
-        assert (await send(f"{gateway.url}/mcp", request("tools/list"), **bearer))[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The use in orl-gateway's README runs as it stands, with a small checkpoint for a real one."""
+"""The use in orl-gateway's README runs as it is written, with a small checkpoint for a real one."""
 
 import re
 from pathlib import Path

@@ -84,9 +84,9 @@ async def test_openai_sdk_is_recorded_exactly(model: str, tmp_path: Path) -> Non
     policy = Policy()
     async with recorded(model, tmp_path, policy) as recorder:
         assert (await chats(recorder.gateway.url, KEY)).startswith("I saw")
-        outcome = await recorder.end(KEY, reward=0.75, id_="session-1")
-        assert (outcome.reward, outcome.trajectory.stop_reason) == (0.75, StopReason.FINISHED)
-        (entry,) = read_journal(tmp_path)  # on disk while the gateway goes on
+        summary = await recorder.end(KEY, reward=0.75, id_="session-1")
+        assert (summary["reward"], summary["ending"]) == (0.75, "finished")
+        (entry,) = read_journal(tmp_path)  # on disk while the gateway runs
     (datum,) = to_data(entry.trajectory, reward=entry.reward)
     shown, said, sampling = policy.said[1]
     assert (*datum.prompt, *datum.response) == (*shown, *said)
@@ -153,7 +153,7 @@ async def test_slow_reward_function_stops_no_session(model: str, tmp_path: Path)
         await chats(recorder.gateway.url, await recorder.begin())
         assert not ending.done()
         MAY_SCORE.set()
-        assert (await ending).reward == 0.25
+        assert (await ending)["reward"] == 0.25
 
 
 async def test_reward_function_that_exits_is_an_error(model: str, tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ async def test_reward_function_that_exits_is_an_error(model: str, tmp_path: Path
         for _ in range(2):
             token = await recorder.begin()
             await chats(recorder.gateway.url, token)
-            outcome = await recorder.end(token)
-            assert outcome.trajectory.stop_reason is StopReason.ERROR
-            assert "sys.exit" in outcome.trajectory.error
+            summary = await recorder.end(token)
+            assert summary["ending"] == "error"
+            assert "sys.exit" in summary["error"]
 
 
 async def test_open_sessions_are_recorded_at_the_end(model: str, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ async def test_token_opens_no_other_episode_by_any_path() -> None:
             body = {"model": "m", "messages": [{"role": "user", "content": "Hi."}]}
             answer = await http.post(f"{gateway.base_url(token)}/v1/chat/completions", json=body, headers=keys)
             assert answer.status == 200
-        assert [len(turns(one)) for one in (mine, other)] == [1, 0]  # the address chooses, not a key beside it
+        assert [len(turns(one)) for one in (mine, other)] == [1, 0]  # the address chooses, not a key
 
 
 def turns(episode: Episode) -> tuple[object, ...]:

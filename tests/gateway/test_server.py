@@ -20,7 +20,8 @@ from orl_core.errors import EngineError
 from orl_core.trajectory import Generation
 from orl_gateway import Episode, Gateway
 from orl_gateway.api import gateway
-from orl_gateway.dialects import CHAT, Reply
+from orl_gateway.dialects.chat import CHAT
+from orl_gateway.dialects.exchange import Reply
 from orl_gateway.episode.retries import Retries
 from orl_testing import ScriptedEngine
 

@@ -115,16 +115,6 @@ async def test_text_of_an_agent_that_was_refused_is_no_answer() -> None:
     assert session.answers == []
 
 
-async def test_refusal_is_in_the_error_of_an_agent_that_fails() -> None:
-    async def fails(episode: AgentEpisode) -> None:
-        await function_of([(CHAT, REFUSED)])(episode)
-        raise RuntimeError("no answer")
-
-    error = (await play(fails, session_of(1.0))).error
-    assert "no answer" in error
-    assert "response_format" in error
-
-
 # A program that repeats its last request again and again, whatever it is told.
 STUBBORN = """
 import json, os, pathlib, sys, time, urllib.error, urllib.request
@@ -165,14 +155,6 @@ async def test_agent_without_an_answer_in_time_is_an_error(monkeypatch: pytest.M
     trajectory = await play(function_of([(CHAT, HELLO)]), session_of(1.0), engine)
     assert (trajectory.stop_reason, trajectory.turns) == (StopReason.ERROR, ())
     assert "no request to the model" not in trajectory.error
-
-
-async def test_agent_that_wins_without_the_model_is_an_error() -> None:
-    async def calls(episode: AgentEpisode) -> None:
-        await episode.call("look", at=1)
-
-    trajectory = await play(calls, session_of(1.0))
-    assert trajectory.stop_reason is StopReason.ERROR
 
 
 async def test_win_after_a_refusal_is_a_win() -> None:

@@ -59,11 +59,15 @@ class CountingEngine:
 
 
 class Client:
-    """The HTTP client of one agent, with its conversation. `strays` are its tasks that may outlive the episode."""
+    """The HTTP client of one agent, with its conversation.
+
+    `strays` are its tasks that may outlive the episode, `writers` its connections, which a cancelled agent leaves open.
+    """
 
     def __init__(self, episode: AgentEpisode, http: aiohttp.ClientSession, number: int) -> None:
         self.episode = episode
         self.strays: list[asyncio.Task[Any]] = [task for task in (asyncio.current_task(),) if task]
+        self.writers: list[asyncio.StreamWriter] = []
         self.chance = random.Random(number)
         self.http = http
         self.said: list[dict[str, Any]] = [{"role": "user", "content": episode.prompt}]
@@ -104,6 +108,7 @@ class Client:
         url = urlsplit(self.url)
         head = f"POST {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Length: {promised}\r\n\r\n"
         reader, writer = await asyncio.open_connection(url.hostname, url.port, limit=256)
+        self.writers.append(writer)
         writer.write(head.encode() + sent)
         return reader, writer
 
@@ -255,4 +260,6 @@ async def play_crowd(agents: int, *, seconds: float = 0.02) -> list[Played]:
         played = await asyncio.gather(*map(one, range(agents)))
         for client in clients:
             await asyncio.wait(client.strays)
+            for writer in client.writers:
+                writer.close()
     return played

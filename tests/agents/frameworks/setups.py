@@ -1,4 +1,4 @@
-"""Frameworks that play through the gateway: what each needs, what it did before, and what it must do now.
+"""Frameworks that play through the gateway: what each needs, and its rows, branches and counts.
 
 Each has an environment of its own in .frameworks/, with the versions of one day, because their packages exclude each
 other. `row_of` makes the table of docs/evidence/agents.md.
@@ -35,8 +35,7 @@ FIELDS = (
 class Setup(Struct, frozen=True, kw_only=True):
     """A framework as it plays. The first of `packages` is the framework, pinned; `form` is how its model calls in text.
 
-    `before` are calls, rows and reward before the gateway forgave dropped text, served ids of answers and sampled
-    demanded calls: these programs at commit b34840c. `branches` and `counts` are what it must come to now.
+    `branches` and `counts` are those that its episode must have.
     """
 
     title: str
@@ -46,7 +45,6 @@ class Setup(Struct, frozen=True, kw_only=True):
     api: str = CHAT
     form: str = ""
     forced_calls: Literal["refuse", "sample"] = "refuse"
-    before: tuple[int, int, str] = (GUESSES, 1, WON)
     branches: dict[str, int] = {}
     counts: dict[str, int] = {}
 
@@ -97,20 +95,15 @@ SMOLAGENTS = {
     "branches": {"edit": 3},
 }
 PYDANTIC_AI = {"program": "pydantic_ai_agent.py", "packages": ("pydantic-ai-slim[mcp,openai]==2.68.0",)}
-REFUSED = (0, 0, "ERROR")
-EDITED = (GUESSES, 4, WON)
 
 SETUPS = [
-    Setup(title='smolagents, `tool_choice="auto"`', argument="auto", before=EDITED, **SMOLAGENTS),
-    Setup(
-        title="smolagents, its defaults (1)", argument="required", forced_calls="sample", before=REFUSED, **SMOLAGENTS
-    ),
-    Setup(title="smolagents CodeAgent", argument="code", form=CODE, before=EDITED, **SMOLAGENTS),
+    Setup(title='smolagents, `tool_choice="auto"`', argument="auto", **SMOLAGENTS),
+    Setup(title="smolagents, its defaults (1)", argument="required", forced_calls="sample", **SMOLAGENTS),
+    Setup(title="smolagents CodeAgent", argument="code", form=CODE, **SMOLAGENTS),
     Setup(
         title="CrewAI",
         program="crewai_agent.py",
         packages=("crewai==1.15.30",),
-        before=EDITED,
         counts={"dropped_text": 3},
     ),
     Setup(title="pydantic-ai", argument="str", **PYDANTIC_AI),
@@ -118,7 +111,6 @@ SETUPS = [
         title="pydantic-ai, `output_type=dict` (1)",
         argument="dict",
         forced_calls="sample",
-        before=REFUSED,
         **PYDANTIC_AI,
     ),
     Setup(
@@ -130,7 +122,6 @@ SETUPS = [
             "llama-index-tools-mcp",
         ),
         form=REACT,
-        before=EDITED,
         branches={"edit": 3},
     ),
     Setup(
@@ -138,21 +129,18 @@ SETUPS = [
         program="dspy_agent.py",
         packages=("dspy==3.4.1",),
         form=FIELDS,
-        before=EDITED,
         branches={"edit": 3},
     ),
     Setup(
         title="Mastra",
         program="mastra_agent.mjs",
         packages=("@mastra/core@1.71.0", "@mastra/mcp@2.0.0", "node@22.23.3", "zod@4.1.12"),
-        before=(GUESSES, 3, WON),
         counts={"dropped_text": 2},
     ),
     Setup(
         title="Semantic Kernel",
         program="semantic_kernel_agent.py",
         packages=("semantic-kernel[mcp]==1.45.0",),
-        before=EDITED,
         counts={"dropped_text": 3},
     ),
     Setup(
@@ -160,14 +148,12 @@ SETUPS = [
         program="instructor_agent.py",
         packages=("instructor==1.17.0",),
         forced_calls="sample",
-        before=REFUSED,
     ),
     Setup(
         title="Microsoft Agent Framework",
         program="agent_framework_agent.py",
         packages=("agent-framework-core==1.23.0", "agent-framework-openai==1.17.0", "mcp", "tenacity"),
         api=RESPONSES,
-        before=(1, 1, "ERROR"),
     ),
     Setup(
         title="AutoGen",
@@ -184,12 +170,10 @@ SETUPS = [
 
 
 def row_of(setup: Setup) -> str:
-    """Return the row of the table. An arrow leads from what was to what is."""
+    """Return the row of the table."""
     version = setup.packages[0].rpartition("@" if setup.runs_on_node else "==")[2]
-    now = (GUESSES, setup.rows, WON)
-    changes = (str(new) if new == old else f"{old} → {new}" for old, new in zip(setup.before, now, strict=True))
-    found = (
+    counts = (
         ", ".join(f"{count} {name}" for name, count in each.items()) or "none"
         for each in (setup.branches, setup.counts)
     )
-    return f"| {' | '.join((setup.title, version, setup.api, *changes, *found))} |"
+    return f"| {' | '.join((setup.title, version, setup.api, str(GUESSES), str(setup.rows), WON, *counts))} |"

@@ -2,7 +2,7 @@
 
 A process that it started in another session ends too: all have a variable that no other episode has.
 
-It gets the variables that it is told of, and no others of this process: no secret that it does not need.
+It gets the variables that the configuration names, a few like PATH, and no secret that it does not need.
 """
 
 from __future__ import annotations
@@ -81,29 +81,24 @@ async def _start(
 
 def check_command(agent: AgentConfig) -> None:
     """Refuse a command that cannot be started here."""
-    given, program = environment_of(agent, {}), agent.command[0]
+    environment, program = environment_of(agent, {}), agent.command[0]
     folder = Path(agent.folder) if agent.folder else None
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"`agent.folder`: {folder} is no folder. Make it, or name another one")
-    if os.sep not in program:
-        found = shutil.which(program, path=given.get("PATH"))
-    elif Path(program).is_absolute():
-        found = shutil.which(program)
-    else:
-        found = folder and shutil.which(str(folder / program))
-    if not found:
+    file = program if os.sep not in program else str((folder or Path(os.devnull)) / program)  # a new folder is empty
+    if not shutil.which(file, path=environment.get("PATH")):
         where = f"in {folder}" if folder else "on PATH. Give its whole path, or set `agent.folder`"
         raise ConfigError(f"`agent.command`: {program} is no program {where}")
 
 
 def environment_of(agent: AgentConfig, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of the program. `variables` win over those of the configuration."""
-    given = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     for name, value in agent.env.items():
         if value is None and name not in os.environ:
             raise ConfigError(f"`agent.env.{name}` is null, and the variable is not set. Set it")
-        given[name] = os.environ[name] if value is None else value
-    return {**given, **variables}
+        environment[name] = os.environ[name] if value is None else value
+    return {**environment, **variables}
 
 
 @asynccontextmanager

@@ -1,8 +1,8 @@
 """The gateway's HTTP server: one URL for each episode, `/s/{token}/v1/...` and `/s/{token}/mcp`.
 
-It is on loopback unless told otherwise. The token is unguessable and opens one episode; it serves as the API key too,
-for clients that keep no path. An answer is generated whole and streamed afterwards, with keepalives while it is made.
-Tokens are in no log: there is none. A request to a path that is not served is noted in its episode.
+It is on loopback unless `host` says otherwise. The token is unguessable and opens one episode. It is the API key too,
+for clients that keep no path. An answer is generated whole and streamed afterwards. Until it is there, a stream gets
+keepalives. Tokens are in no log: there is none. A request to a path that is not served is noted in its episode.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from aiohttp.typedefs import Handler
 from orl_core.errors import OrlError, boundary
 
 from orl_gateway.api import mcp
-from orl_gateway.dialects import ANTHROPIC, CHAT, RESPONSES, ClientApi, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.anthropic import ANTHROPIC
+from orl_gateway.dialects.chat import CHAT
+from orl_gateway.dialects.client_api import ClientApi
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
 from orl_gateway.dialects.models import models_body
+from orl_gateway.dialects.responses import RESPONSES
 from orl_gateway.episode.episode import Episode
 
 LARGEST_REQUEST = 64 << 20  # bytes
@@ -142,41 +146,36 @@ class Gateway:
             episode = self._episode(http)
             retried = http.headers.get(_RETRIES, "0") != "0"
             try:
-                asked = await read(http, episode, api)
-                async with episode.retries.answer(asked, partial(episode.ask, asked), retried=retried) as answer:
-                    return await self._deliver(http, api, asked, answer)
+                request = await read(http, episode, api)
+                async with episode.retries.answer(request, partial(episode.ask, request), retried=retried) as answer:
+                    return await self._deliver(http, api, request, answer)
             except ConnectionResetError:  # the client has left: aiohttp would log it as an error
                 return web.Response()
 
         return handler
 
     async def _deliver(
-        self, http: web.Request, api: ClientApi, asked: ModelRequest, answer: asyncio.Future[Reply]
+        self, http: web.Request, api: ClientApi, request: ModelRequest, answer: asyncio.Future[Reply]
     ) -> web.StreamResponse:
         """Send the answer: in one piece, or as a stream that begins when there is something to send."""
-        if not asked.stream:
-            response = web.json_response(api.body(await answer, asked))
+        if not request.stream:
+            response = web.json_response(api.body(await answer, request))
             await response.prepare(http)
             await response.write_eof()
             return response
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         while not (await asyncio.wait((answer,), timeout=self._keepalive))[0]:
-            if not stream.prepared:
-                await stream.prepare(http)
+            await stream.prepare(http)
             await stream.write(api.keepalive)
         try:
-            reply = answer.result()
+            parts = [*map(api.encode, api.events(answer.result(), request)), api.end]
         except RequestRefused as refusal:
             if not stream.prepared:
                 raise
-            await stream.write(api.encode(api.error_event(refusal)))
-            await stream.write_eof()
-            return stream
-        if not stream.prepared:
-            await stream.prepare(http)
-        for event in api.events(reply, asked):
-            await stream.write(api.encode(event))
-        await stream.write(api.end)
+            parts = [api.encode(api.error_event(refusal))]
+        await stream.prepare(http)
+        for part in parts:
+            await stream.write(part)
         await stream.write_eof()
         return stream
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-from orl_core.messages import Block, TextBlock, ToolCall, ToolResult
+from msgspec import Raw, Struct
+from orl_core.messages import Block, TextBlock, ToolCall
 
-from orl_gateway.dialects import RequestRefused
+from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.episode.episode import Episode
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
 PARSE_ERROR, INVALID_REQUEST, UNKNOWN_METHOD, INVALID_PARAMETERS, REFUSED = -32700, -32600, -32601, -32602, -32000
+T = TypeVar("T")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-Fields = Mapping[str, Any]
 
 
 class _Wrong(Exception):
@@ -44,18 +44,37 @@ def refuse_foreign_page(origin: str | None, url: str) -> None:
         raise RequestRefused(f"a page of {origin} may not use the tools", status=403)
 
 
+class _Message(Struct, kw_only=True):
+    """One JSON-RPC message. A notification has no `id`, an answer to a request of the server no `method`."""
+
+    jsonrpc: Literal["2.0"]
+    id: str | int | None = None
+    method: str | None = None
+    params: Raw = Raw(b"{}")
+
+
+class _Initialize(Struct, rename="camel"):
+    protocol_version: str = VERSIONS[0]
+
+
+class _Call(Struct):
+    name: str
+    arguments: dict[str, Any] | None = None
+
+
 async def answer(episode: Episode, body: bytes) -> dict[str, Any] | None:
     """Return the answer to one JSON-RPC message, or None if it asks for none."""
-    id_: object = None
+    id_: str | int | None = None
     try:
-        message = _message(body)
-        if "method" not in message or "id" not in message:
-            return None  # a notification, or an answer to what we never ask
-        id_ = message["id"]
-        if isinstance(id_, bool) or not isinstance(id_, str | int):
-            id_ = None
-            raise _Wrong(INVALID_REQUEST, "`id` is no string and no integer")
-        result = await _result(episode, message["method"], message.get("params", {}))
+        message = _decode(body, _Message, INVALID_REQUEST)
+        if message.method is None or message.id is None:
+            return None
+        id_ = message.id
+        if message.method not in _METHODS:
+            served = ", ".join(_METHODS)
+            raise _Wrong(UNKNOWN_METHOD, f"the method `{message.method}` is not served. There are {served}")
+        form, method = _METHODS[message.method]
+        result = await method(episode, _decode(message.params, form, INVALID_PARAMETERS))
     except _Wrong as wrong:
         return {"jsonrpc": "2.0", "id": id_, "error": {"code": wrong.code, "message": str(wrong)}}
     except RequestRefused as refusal:
@@ -64,30 +83,17 @@ async def answer(episode: Episode, body: bytes) -> dict[str, Any] | None:
     return {"jsonrpc": "2.0", "id": id_, "result": result}
 
 
-def _message(body: bytes) -> Fields:
+def _decode(text: bytes | Raw, form: type[T], code: int) -> T:
     try:
-        tree: object = msgspec.json.decode(body)
+        return msgspec.json.decode(text, type=form)
+    except msgspec.ValidationError as exc:
+        raise _Wrong(code, f"the message is wrong: {exc}. Send one message at a time") from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise _Wrong(PARSE_ERROR, f"the message is no JSON: {exc}") from exc
-    if not isinstance(tree, dict):
-        raise _Wrong(INVALID_REQUEST, "the message is no JSON object. Send one message at a time")
-    message = cast("dict[str, Any]", tree)
-    if message.get("jsonrpc") != "2.0":
-        raise _Wrong(INVALID_REQUEST, '`jsonrpc` is not "2.0"')
-    return message
 
 
-async def _result(episode: Episode, method: object, parameters: object) -> dict[str, Any]:
-    do = _METHODS.get(method) if isinstance(method, str) else None
-    if do is None:
-        raise _Wrong(UNKNOWN_METHOD, f"the method `{method}` is not served. There are {', '.join(_METHODS)}")
-    if not isinstance(parameters, dict):
-        raise _Wrong(INVALID_PARAMETERS, "`params` is no JSON object")
-    return await do(episode, cast("dict[str, Any]", parameters))
-
-
-async def _initialize(_: Episode, parameters: Fields) -> dict[str, Any]:
-    wished = parameters.get("protocolVersion")
+async def _initialize(_: Episode, parameters: _Initialize) -> dict[str, Any]:
+    wished = parameters.protocol_version
     return {
         "protocolVersion": wished if wished in VERSIONS else VERSIONS[0],
         "capabilities": {"tools": {}},
@@ -95,11 +101,11 @@ async def _initialize(_: Episode, parameters: Fields) -> dict[str, Any]:
     }
 
 
-async def _ping(_: Episode, __: Fields) -> dict[str, Any]:
+async def _ping(_: Episode, __: object) -> dict[str, Any]:
     return {}
 
 
-async def _list(episode: Episode, _: Fields) -> dict[str, Any]:
+async def _list(episode: Episode, _: object) -> dict[str, Any]:
     tools = [
         {"name": tool.name, "description": tool.description, "inputSchema": _schema(tool.parameters)}
         for tool in episode.opening.tools
@@ -112,18 +118,9 @@ def _schema(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters if "type" in parameters else {"type": "object", **parameters}
 
 
-async def _call(episode: Episode, parameters: Fields) -> dict[str, Any]:
-    name, arguments = parameters.get("name"), parameters.get("arguments")
-    if not isinstance(name, str):
-        raise _Wrong(INVALID_PARAMETERS, "`name` is no string")
-    if arguments is not None and not isinstance(arguments, dict):
-        raise _Wrong(INVALID_PARAMETERS, "`arguments` is no JSON object")
-    result = await episode.call(ToolCall(name=name, arguments=cast("dict[str, Any]", arguments or {})))
-    return shown(result)
-
-
-def shown(result: ToolResult) -> dict[str, Any]:
-    """Return the part of a result that a client may see: its content, and whether the call was refused."""
+async def _call(episode: Episode, parameters: _Call) -> dict[str, Any]:
+    """Call a tool, and return what a client may see: the content, and whether the call was refused."""
+    result = await episode.call(ToolCall(name=parameters.name, arguments=parameters.arguments or {}))
     return {"content": [_block(block) for block in result.content], "isError": result.failure is not None}
 
 
@@ -133,9 +130,9 @@ def _block(block: Block) -> dict[str, str]:
     return {"type": "image", "data": block.data, "mimeType": block.mime_type}
 
 
-_METHODS: dict[str, Callable[[Episode, Fields], Awaitable[dict[str, Any]]]] = {
-    "initialize": _initialize,
-    "ping": _ping,
-    "tools/list": _list,
-    "tools/call": _call,
+_METHODS: dict[str, tuple[type, Callable[[Episode, Any], Awaitable[dict[str, Any]]]]] = {
+    "initialize": (_Initialize, _initialize),
+    "ping": (dict, _ping),
+    "tools/list": (dict, _list),
+    "tools/call": (_Call, _call),
 }

@@ -8,7 +8,6 @@ is on disk then. There is no environment: a session's reward is what its end say
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import secrets
 from collections.abc import AsyncGenerator, Callable
@@ -41,7 +40,7 @@ from orl_rollout.runtime.stack import SharedState
 from orl_rollout.sglang.client import SglangEngine, Timeouts
 
 from orl_gateway.api.gateway import Gateway, key_of, read_whole
-from orl_gateway.dialects import RequestRefused
+from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.episode.episode import Episode
 
 ENDED = 1024  # sessions whose outcome a repeated DELETE gets again
@@ -76,18 +75,14 @@ class _End(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     reward: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise ValueError("`reward` is no finite number")
-
 
 class _Recorded(Struct, frozen=True, kw_only=True):
-    """One session. `outcome` is there when it is on disk."""
+    """One session. `summary` of its outcome is there when it is on disk."""
 
     episode: Episode
     own: OwnTools
     ended: asyncio.Event
-    outcome: asyncio.Future[Outcome]
+    summary: asyncio.Future[dict[str, Any]]
 
 
 class Recorder:
@@ -134,7 +129,7 @@ class Recorder:
             await self.gateway.__aexit__(*exc)
 
     async def begin(self, token: str | None = None) -> str:
-        """Begin a session and return its token: the given one, or a new one."""
+        """Begin a session and return its token: `token`, or a new one."""
         self._begun += 1
         task = Task(env_name=self._name, deployment_name=self._name, index=self._begun)
         job = RolloutSpec(
@@ -147,8 +142,8 @@ class Recorder:
         episode = Episode(job, session=own, renderer=self._renderer, engine=self._engine)
         agents = self._config.agent_config
         episode.history.samples_forced_calls = agents is not None and agents.forced_calls == "sample"
-        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        session = _Recorded(episode=episode, own=own, ended=asyncio.Event(), outcome=outcome)
+        summary: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        session = _Recorded(episode=episode, own=own, ended=asyncio.Event(), summary=summary)
         token = self.gateway.add(episode, token)
         self._sessions[token] = session
         held = asyncio.ensure_future(self._hold(token, session))
@@ -156,8 +151,8 @@ class Recorder:
         held.add_done_callback(self._tasks.discard)
         return token
 
-    async def end(self, token: str, reward: float | None = None, id_: str = "") -> Outcome:
-        """End a session, and return its outcome when it is on disk.
+    async def end(self, token: str, reward: float | None = None, id_: str = "") -> dict[str, Any]:
+        """End a session, and return a summary of its outcome when it is on disk.
 
         `id_` names the session. The key needs it: the next session has the same key.
         """
@@ -168,7 +163,7 @@ class Recorder:
             raise RequestRefused(f"this token has no session `{id_:.80}`")
         session.own.reward = reward
         session.ended.set()
-        return await asyncio.shield(session.outcome)
+        return await asyncio.shield(session.summary)
 
     def _open(self, token: str) -> _Recorded:
         """Return an open session."""
@@ -188,7 +183,7 @@ class Recorder:
                 episode.state.end(StopReason.TIMEOUT)
             self.gateway.remove(token)
             del self._sessions[token]
-            self._ended[token, episode.job.rollout_id] = told = asyncio.get_running_loop().create_future()
+            self._ended[token, episode.job.rollout_id] = session.summary
             for oldest in [*self._ended][:-ENDED]:
                 del self._ended[oldest]
             if token == self._key and not self._closing:
@@ -200,14 +195,12 @@ class Recorder:
             self._scorer, outcome_of, episode.trajectory(), environment, self._reward, self._scrubber
         )
         try:
-            if episode.asked:
+            if episode.began:
                 await self.journal.record(outcome)
-            session.outcome.set_result(outcome)
-            told.set_result(_told(outcome))  # without the trajectory, which may be large
+            session.summary.set_result(_summary(outcome))  # without the trajectory, which may be large
         except OrlError as exc:
-            for waited in (session.outcome, told):
-                waited.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
-                waited.exception()  # read, if nobody waits
+            session.summary.set_exception(RequestRefused(f"the session cannot be recorded: {exc}", status=500))
+            session.summary.exception()  # read, if nobody waits
             if not self.failed.done():
                 self.failed.set_exception(RunAborted(f"nothing can be recorded any more: {exc}"))
 
@@ -220,8 +213,8 @@ class Recorder:
         token = await self.begin()
         url = self.gateway.base_url(token)
         id_ = self._sessions[token].episode.job.rollout_id
-        told = {"id": id_, "base_url": f"{url}/v1", "anthropic_base_url": url, "api_key": token}
-        return web.json_response(told, status=201)
+        session = {"id": id_, "base_url": f"{url}/v1", "anthropic_base_url": url, "api_key": token}
+        return web.json_response(session, status=201)
 
     async def _get(self, http: web.Request) -> web.Response:
         """Return the id of the session that a token has now."""
@@ -230,17 +223,17 @@ class Recorder:
     async def _delete(self, http: web.Request) -> web.Response:
         """End a session, with its reward if the body has one. A repeated request gets the same answer."""
         token, id_ = http.match_info["token"], http.query.get("session", "")
-        ended = {name: told for (of, name), told in self._ended.items() if of == token}
+        ended = {name: summary for (of, name), summary in self._ended.items() if of == token}
         if id_ in ended or (ended and token not in self._sessions):
             return web.json_response(await asyncio.shield(ended.get(id_) or [*ended.values()][-1]))
         self._open(token)
         body = await read_whole(http)
         with boundary(RequestRefused, "reading the body"):
-            given = msgspec.json.decode(body or b"{}", type=_End)
-        return web.json_response(_told(await self.end(token, given.reward, id_)))
+            reward = msgspec.json.decode(body or b"{}", type=_End).reward
+        return web.json_response(await self.end(token, reward, id_))
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _summary(outcome: Outcome) -> dict[str, Any]:
     trajectory = outcome.trajectory
     return {
         "id": trajectory.job.rollout_id,
@@ -253,10 +246,10 @@ def _told(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-async def serve(config: RunConfig, folder: Path, address: GatewayAddress, told: Callable[[str], None]) -> None:
+async def serve(config: RunConfig, folder: Path, address: GatewayAddress, announce: Callable[[str], None]) -> None:
     """Serve sessions until this is cancelled: the entry point `orl.gateways`. See `GatewayServer`."""
     async with recording(config, folder, address) as recorder:
-        told(recorder.gateway.url)
+        announce(recorder.gateway.url)
         await recorder.failed
 
 

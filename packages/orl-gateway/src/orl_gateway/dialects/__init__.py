@@ -10,23 +10,3 @@ responses     Responses
 anthropic     Messages
 models        the list of models, for clients of both
 """
-
-from orl_gateway.dialects.anthropic import ANTHROPIC
-from orl_gateway.dialects.chat import CHAT
-from orl_gateway.dialects.client_api import ClientApi
-from orl_gateway.dialects.conversation import History
-from orl_gateway.dialects.exchange import Link, ModelRequest, Reply, RequestRefused, SentCall
-from orl_gateway.dialects.responses import RESPONSES
-
-__all__ = [
-    "ANTHROPIC",
-    "CHAT",
-    "RESPONSES",
-    "ClientApi",
-    "History",
-    "Link",
-    "ModelRequest",
-    "Reply",
-    "RequestRefused",
-    "SentCall",
-]

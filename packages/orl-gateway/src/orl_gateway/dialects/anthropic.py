@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import msgspec
-from msgspec import Raw, Struct, field, structs
+from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 from orl_core.messages import TextBlock, ToolSpec
 
@@ -19,7 +19,6 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     Fields,
-    ToolChoice,
     arguments_of,
     read_field,
     text_blocks,
@@ -38,30 +37,24 @@ class _Message(Struct, kw_only=True):
     content: Any
 
 
-class _ToolChoice(Struct, kw_only=True):
-    type: str = "auto"
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
-
-
 class _Body(Fields, kw_only=True):
     messages: list[Raw]
     model: str = ""
     max_tokens: int | None = None
     system: Any = ""
     tools: Raw = NO_TOOLS
-    tool_choice: _ToolChoice = field(default_factory=_ToolChoice)
+    tool_choice: dict[str, Any] = field(default_factory=dict[str, Any])
     stop_sequences: list[str] = field(default_factory=list[str])
     stream: bool = False
     context_management: dict[str, Any] = field(default_factory=dict[str, Any])
     output_config: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def choice(self) -> ToolChoice:
-        kind = self.tool_choice.type
+    def choice(self) -> dict[str, Any]:
+        kind = self.tool_choice.get("type", "auto")
         if kind not in ("auto", "none", "any", "tool"):
             raise unsupported(f"`tool_choice` of type `{kind}`", "send `auto`")
-        demand = {"any": "", "tool": self.tool_choice.name or ""}.get(kind)
-        return ToolChoice(allows_calls=kind != "none", demand=demand)
+        demand = {"any": "", "tool": str(self.tool_choice.get("name") or "")}.get(kind)
+        return {"allows_calls": kind != "none", "demand": demand}
 
     def faults(self) -> Iterator[RequestRefused]:
         """Yield changes of the context and forms of the answer. Reasoning and effort are the trainer's."""
@@ -77,18 +70,19 @@ class _Body(Fields, kw_only=True):
 _MESSAGE = Decoder(_Message)
 
 
-def request(asked: _Body, history: History) -> ModelRequest:
+def request(fields: _Body, history: History) -> ModelRequest:
     """Return the request with these fields, also one that asks for a count."""
-    system = [block.text for block in text_blocks(asked.system, "system") if not block.text.startswith(_BILLING)]
-    parts = (msgspec.json.encode(system), *asked.messages)
+    system = [block.text for block in text_blocks(fields.system, "system") if not block.text.startswith(_BILLING)]
+    parts = (msgspec.json.encode(system), *fields.messages)
+    conversation, _ = history.read("anthropic", fields.tools, _tools, parts, _add)
     return ModelRequest(
-        **history.read("anthropic", asked.tools, _tools, parts, _add),
-        model=asked.model,
-        max_tokens=asked.max_tokens,
-        stop=tuple(asked.stop_sequences),
-        **structs.asdict(asked.choice()),
-        allows_parallel=not asked.tool_choice.disable_parallel_tool_use,
-        stream=asked.stream,
+        **conversation,
+        model=fields.model,
+        max_tokens=fields.max_tokens,
+        stop=tuple(fields.stop_sequences),
+        **fields.choice(),
+        allows_parallel=not fields.tool_choice.get("disable_parallel_tool_use"),
+        stream=fields.stream,
         stream_usage=True,
     )
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Raw, Struct, field, structs
+from msgspec import Raw, Struct, field
 from msgspec.json import Decoder
 
 from orl_gateway.dialects.client_api import ClientApi, Event, data_of
@@ -20,7 +20,6 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     Fields,
-    ToolChoice,
     arguments_of,
     read_field,
     text_blocks,
@@ -53,10 +52,6 @@ class _Message(Struct, kw_only=True):
     audio: Any = None
 
 
-class _StreamOptions(Struct, kw_only=True):
-    include_usage: bool | None = None
-
-
 class _Body(Fields, kw_only=True):
     messages: list[Raw]
     model: str = ""
@@ -67,13 +62,13 @@ class _Body(Fields, kw_only=True):
     max_completion_tokens: int | None = None
     stop: str | list[str] = field(default_factory=list[str])
     stream: bool = False
-    stream_options: _StreamOptions = field(default_factory=_StreamOptions)
+    stream_options: dict[str, Any] = field(default_factory=dict[str, Any])
     n: int = 1
     logprobs: bool = False
     response_format: dict[str, Any] = field(default_factory=dict[str, Any])
     modalities: list[str] = field(default_factory=list[str])
 
-    def choice(self) -> ToolChoice:
+    def choice(self) -> dict[str, Any]:
         return tool_choice(self.tool_choice)
 
     def faults(self) -> Iterator[RequestRefused]:
@@ -90,17 +85,18 @@ class _Body(Fields, kw_only=True):
 _MESSAGE = Decoder(_Message)
 
 
-def request(asked: _Body, history: History) -> ModelRequest:
+def request(fields: _Body, history: History) -> ModelRequest:
     """Return the request with these fields."""
+    conversation, _ = history.read("chat", fields.tools, _tools, fields.messages, _add)
     return ModelRequest(
-        **history.read("chat", asked.tools, _tools, asked.messages, _add),
-        model=asked.model,
-        max_tokens=asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens,
-        stop=(asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop),
-        **structs.asdict(asked.choice()),
-        allows_parallel=asked.parallel_tool_calls,
-        stream=asked.stream,
-        stream_usage=asked.stream_options.include_usage is True,
+        **conversation,
+        model=fields.model,
+        max_tokens=fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens,
+        stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop),
+        **fields.choice(),
+        allows_parallel=fields.parallel_tool_calls,
+        stream=fields.stream,
+        stream_usage=fields.stream_options.get("include_usage") is True,
     )
 
 

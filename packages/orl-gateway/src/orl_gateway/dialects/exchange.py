@@ -55,6 +55,23 @@ class Link(Struct, frozen=True, kw_only=True, eq=False, weakref=True):
             link = link.before
 
 
+class Point(Struct, eq=False):
+    """A request up to `part`, as the client wrote it: what was read, and the points after it by their parts."""
+
+    part: bytes = b""
+    before: Point | None = None
+    last: Link | None = None
+    after: dict[bytes, Point] = field(default_factory=dict[bytes, "Point"])
+
+    def parts(self) -> list[bytes]:
+        """Return the parts up to this one, without the first of the request."""
+        point, parts = self, list[bytes]()
+        while point.before is not None:
+            parts.append(point.part)
+            point = point.before
+        return parts[-2::-1]
+
+
 class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One call of the model by an agent.
 
@@ -63,7 +80,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     them. `allows_calls` is false if the agent wants no call now; `allows_parallel` if it wants one at most. `demand`
     names the tool that must be called, "" is any, None demands nothing. `allowed` are the tools that may be called,
     None is all. `last` is the conversation as `History` keeps it: two requests that begin with the same bytes share its
-    beginning. `items` is the input as the client wrote it, of an API whose later requests may refer to it.
+    beginning. `point` is its end as the client wrote it, of an API whose later requests may refer to it.
     """
 
     messages: tuple[Message, ...]
@@ -77,7 +94,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     allows_parallel: bool = True
     demand: str | None = None
     allowed: frozenset[str] | None = None
-    items: tuple[bytes, ...] = ()
+    point: Point | None = None
     stream: bool = False
     stream_usage: bool = False
 

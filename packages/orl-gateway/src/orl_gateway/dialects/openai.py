@@ -8,7 +8,7 @@ from orl_core.errors import boundary
 from orl_core.messages import ToolSpec
 
 from orl_gateway.dialects.exchange import RequestRefused
-from orl_gateway.dialects.reading import ToolChoice, unsupported
+from orl_gateway.dialects.reading import unsupported
 
 KEEPALIVE = b": keepalive\n\n"
 
@@ -39,25 +39,25 @@ def tool_spec(fields: dict[str, Any], schema: str) -> ToolSpec:
     )
 
 
-def tool_choice(choice: object) -> ToolChoice:
+def tool_choice(choice: object) -> dict[str, Any]:
     """Read `tool_choice`: a word, a function that must be called, or a list of the tools that may be called."""
     fields = cast("dict[str, Any]", choice) if isinstance(choice, dict) else {"type": choice}
     match fields:
         case {"type": "auto" | "none" | "required" as word}:
-            return ToolChoice(allows_calls=word != "none", demand="" if word == "required" else None)
+            return {"allows_calls": word != "none", "demand": "" if word == "required" else None}
         case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
-            return ToolChoice(demand=name)
+            return {"demand": name}
         case {"type": "allowed_tools"}:
             return _allowed(fields.get("allowed_tools", fields))
         case _:
             raise unsupported(f"`tool_choice`: {choice!r:.80}", "send `auto`")
 
 
-def _allowed(fields: Any) -> ToolChoice:
+def _allowed(fields: Any) -> dict[str, Any]:
     """Return the choice of a list of tools, each a function with its name, and `mode`."""
     with boundary(RequestRefused, "reading `tool_choice`"):
         names = frozenset(tool.get("function", tool)["name"] for tool in fields["tools"])
-    return ToolChoice(demand="" if fields.get("mode") == "required" else None, allowed=names)
+    return {"demand": "" if fields.get("mode") == "required" else None, "allowed": names}
 
 
 def error(refusal: RequestRefused) -> dict[str, Any]:

@@ -7,7 +7,7 @@ trainer's, because a sampled id's logprob must be that of the policy that is tra
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -55,27 +55,17 @@ _NEUTRAL: dict[str, tuple[bytes, ...]] = {  # values of other fields that change
     "mcp_servers": (b"[]",),
     "betas": (b"[]",),
 }
-_REMEDIES = {
-    "functions": "send `tools`",
-    "function_call": "send `tool_choice`",
-}
+LEAVE_OUT = "leave it out"
+_REMEDIES = {"functions": "send `tools`", "function_call": "send `tool_choice`"}
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text"})
 _IMAGE_PARTS = frozenset({"image", "image_url", "input_image", "computer_screenshot"})
-
-
-class ToolChoice(Struct, frozen=True, kw_only=True):
-    """What `tool_choice` allows and demands; the fields are those of ModelRequest."""
-
-    allows_calls: bool = True
-    demand: str | None = None
-    allowed: frozenset[str] | None = None
 
 
 class Fields(Struct, kw_only=True):
     """Fields of a request in one API. One of the type `Raw` is not read: it may hold the whole history."""
 
-    def choice(self) -> ToolChoice:
-        """Return what the choice of tools says."""
+    def choice(self) -> dict[str, Any]:
+        """Return what `tool_choice` allows and demands, as fields of ModelRequest."""
         raise NotImplementedError
 
     def faults(self) -> Iterator[RequestRefused]:
@@ -91,28 +81,25 @@ def read_body(body: bytes, form: type[F], *, samples: bool) -> F:
     """
     with boundary(RequestRefused, "reading the request"):
         tree = msgspec.json.decode(body, type=dict[str, Raw])
-        given = {name: text for name, text in tree.items() if bytes(text) != b"null"}
+        texts = {name: text for name, text in tree.items() if bytes(text) != b"null"}
         readers = _readers(form)
-        asked = form(**{name: read_field(name, given[name], readers[name]) for name in given.keys() & readers.keys()})
-        unknown = sorted(given.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS)
-        refused = [name for name in unknown if not _is_neutral(name, given[name])]
-        found = [*_refused(refused), *asked.faults(), *_choice_faults(asked, samples=samples)]
-    if found:
-        raise RequestRefused("; ".join(map(str, found)), code="unsupported")
-    return asked
+        fields = form(**{name: read_field(name, texts[name], readers[name]) for name in texts.keys() & readers.keys()})
+        unknown = texts.keys() - readers.keys() - TRAINERS_FIELDS - BOOKKEEPING_FIELDS
+        refused = [name for name in sorted(unknown) if not _is_neutral(name, texts[name])]
+        faults = [unsupported(f"the field `{name}`", _REMEDIES.get(name, LEAVE_OUT)) for name in refused]
+        faults += fields.faults()
+        demand = fields.choice().get("demand")
+    if demand is not None and not samples:  # enforced decoding samples from another policy than that which is trained
+        which = f" of `{demand}`" if demand else ""
+        remedy = "send `auto`, or set `agent.forced_calls: sample`"
+        faults.append(unsupported(f"`tool_choice`: a call{which} that the model must make", remedy))
+    if faults:
+        raise RequestRefused("; ".join(map(str, faults)), code="unsupported")
+    return fields
 
 
 def _is_neutral(name: str, value: Raw) -> bool:
     return name in _NEUTRAL and msgspec.json.encode(msgspec.json.decode(value)) in _NEUTRAL[name]
-
-
-def _refused(fields: Sequence[str]) -> Iterator[RequestRefused]:
-    """Yield the refusals of fields: those with a remedy of their own, and all others in one."""
-    for name in fields:
-        if name in _REMEDIES:
-            yield unsupported(f"the field `{name}`", _REMEDIES[name])
-    if others := [f"`{name}`" for name in fields if name not in _REMEDIES]:
-        yield unsupported(f"the field {', '.join(others)}")
 
 
 @lru_cache
@@ -129,25 +116,9 @@ def read_field(name: str, text: bytes | Raw, reader: Decoder[T]) -> T:
         raise RequestRefused(f"reading `{name}`: {exc}") from exc
 
 
-def unsupported(what: str, remedy: str = "leave it out") -> RequestRefused:
+def unsupported(what: str, remedy: str = LEAVE_OUT) -> RequestRefused:
     """Return the refusal of a part of a request that the gateway cannot obey."""
     return RequestRefused(f"{what} is not supported by this gateway: {remedy}", code="unsupported")
-
-
-def _choice_faults(asked: Fields, *, samples: bool) -> Iterator[RequestRefused]:
-    """Yield the refusal of a choice that cannot be obeyed, or of a call that is demanded, unless `samples`.
-
-    Decoding that enforces a call would sample from another policy than the one that is trained (law L1).
-    """
-    try:
-        demand = asked.choice().demand
-    except RequestRefused as refusal:
-        yield refusal
-        return
-    if demand is not None and not samples:
-        which = f" of `{demand}`" if demand else ""
-        remedy = "send `auto`, or set `agent.forced_calls: sample`"
-        yield unsupported(f"`tool_choice`: a call{which} that the model must make", remedy)
 
 
 def text_blocks(content: object, where: str) -> tuple[TextBlock, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -20,7 +20,6 @@ from orl_gateway.dialects.reading import (
     NO_TOOLS,
     TOOLS,
     Fields,
-    ToolChoice,
     arguments_of,
     read_field,
     text_blocks,
@@ -51,7 +50,7 @@ class _Body(Fields, kw_only=True):
     truncation: str = "disabled"
     background: bool = False
 
-    def choice(self) -> ToolChoice:
+    def choice(self) -> dict[str, Any]:
         return tool_choice(self.tool_choice)
 
     def faults(self) -> Iterator[RequestRefused]:
@@ -68,24 +67,24 @@ class _Body(Fields, kw_only=True):
 _TEXT_OR_ITEM: Decoder[str | dict[str, Any]] = Decoder(str | dict[str, Any])
 
 
-def request(asked: _Body, history: History) -> ModelRequest:
+def request(fields: _Body, history: History) -> ModelRequest:
     """Return the request with these fields."""
-    new = [msgspec.json.encode(asked.input)] if isinstance(asked.input, str) else map(bytes, asked.input)
-    items = (*_before(history, asked.previous_response_id), *new)
-    parts = (msgspec.json.encode(asked.instructions), *items)
+    new = [msgspec.json.encode(fields.input)] if isinstance(fields.input, str) else fields.input
+    parts = (msgspec.json.encode(fields.instructions), *_before(history, fields.previous_response_id), *new)
+    conversation, point = history.read("responses", fields.tools, _tools, parts, partial(_add, history))
     return ModelRequest(
-        **history.read("responses", asked.tools, _tools, parts, partial(_add, history)),
-        model=asked.model,
-        max_tokens=asked.max_output_tokens,
-        **structs.asdict(asked.choice()),
-        items=items,
-        allows_parallel=asked.parallel_tool_calls,
-        stream=asked.stream,
+        **conversation,
+        model=fields.model,
+        max_tokens=fields.max_output_tokens,
+        **fields.choice(),
+        point=point,
+        allows_parallel=fields.parallel_tool_calls,
+        stream=fields.stream,
         stream_usage=True,
     )
 
 
-def _before(history: History, id_: str) -> tuple[bytes, ...]:
+def _before(history: History, id_: str) -> Sequence[bytes]:
     """Return the items of an earlier request and of the answer to it, which a client names by the answer's id."""
     if not id_:
         return ()
@@ -95,7 +94,8 @@ def _before(history: History, id_: str) -> tuple[bytes, ...]:
             f"`previous_response_id`: `{id_}`, no answer of this session,", "send the conversation as `input`"
         )
     request, reply = known
-    return (*request.items, *map(msgspec.json.encode, _output(reply, request)))
+    parts = request.point.parts() if request.point else []
+    return (*parts, *map(msgspec.json.encode, _output(reply, request)))
 
 
 def _tools(text: Raw) -> dict[str, Any]:
@@ -223,8 +223,8 @@ def _output(reply: Reply, request: ModelRequest) -> list[dict[str, Any]]:
         thought = [{"type": "reasoning_text", "text": reply.reasoning}]
         items.append({"type": "reasoning", "id": f"rs_{reply.name}", "summary": [], "content": thought})
     if reply.text or not reply.calls:
-        said: dict[str, Any] = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
-        items.append({"type": "message", "id": f"msg_{reply.name}", "role": "assistant", "content": [said]})
+        text: dict[str, Any] = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        items.append({"type": "message", "id": f"msg_{reply.name}", "role": "assistant", "content": [text]})
     for index, sent in enumerate(reply.calls):
         arguments = json.dumps(sent.call.arguments, ensure_ascii=False)
         call = {"type": "function_call", "id": f"fc_{reply.name}_{index}", "call_id": sent.id}
@@ -241,13 +241,13 @@ def _named(name: str, request: ModelRequest) -> dict[str, str]:
 def events(reply: Reply, request: ModelRequest) -> Iterator[Event]:
     """Yield the events of a stream, numbered."""
     frame, answer = _frame(reply, request), body(reply, request)
-    made = [
+    unnumbered = [
         {"type": "response.created", "response": frame},
         {"type": "response.in_progress", "response": frame},
         *(event for index, item in enumerate(answer["output"]) for event in _item_events(index, item)),
         {"type": f"response.{answer['status']}", "response": answer},
     ]
-    for number, event in enumerate(made):
+    for number, event in enumerate(unnumbered):
         yield {**event, "sequence_number": number}
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from orl_core.limits import Limits
 from orl_core.trajectory import StopReason
 
-from orl_gateway.dialects import RequestRefused
+from orl_gateway.dialects.exchange import RequestRefused
 from orl_gateway.episode.state import EpisodeState
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from orl_core.messages import Message, ToolSpec
 from orl_core.trajectory import BranchCause
 
-from orl_gateway.dialects import ModelRequest, Reply
+from orl_gateway.dialects.exchange import ModelRequest, Reply
 from orl_gateway.episode.matching import next_key
 
 RECENT = 64  # turns that are compared: the cost of a request does not grow with the episode
@@ -37,8 +37,8 @@ def cause_of_root(request: ModelRequest, turns: Sequence[Said]) -> BranchCause |
         return BranchCause.TOOLS
     if any(_rewritten(turn.opening, request.messages) for turn in roots):
         return BranchCause.EDIT
-    goes_on = any(message.role == "assistant" for message in request.messages)
-    if goes_on and any(_spoken(turn.opening) == _spoken(request.messages) for turn in roots):
+    continues = any(message.role == "assistant" for message in request.messages)
+    if continues and any(_spoken(turn.opening) == _spoken(request.messages) for turn in roots):
         return BranchCause.EDIT
     return BranchCause.COMPACTION if _quotes(request, turns) else BranchCause.SUB_AGENT
 
@@ -73,8 +73,8 @@ def _spoken(messages: Sequence[Message]) -> list[Message]:
 def _quotes(request: ModelRequest, turns: Sequence[Said]) -> bool:
     """Return whether the request holds what the model said in one of the turns."""
     texts = [message.text for message in request.messages]
-    said = [turn.reply.text.strip() for turn in turns]
-    if any(one in text for one in said if len(one) >= TELLING for text in texts):
+    replies = [turn.reply.text.strip() for turn in turns]
+    if any(reply in text for reply in replies if len(reply) >= TELLING for text in texts):
         return True
     actions = {next_key(b"", message) for message in request.messages if message.role == "assistant"}
     return any(next_key(b"", turn.reply.message) in actions for turn in turns if turn.reply.calls)

@@ -28,7 +28,8 @@ from orl_rollout.loop.loop import INLINE_CHARACTERS
 from orl_rollout.loop.session import Opening, Session
 from orl_rollout.loop.token_buffer import TokenBuffer
 
-from orl_gateway.dialects import History, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.conversation import History
+from orl_gateway.dialects.exchange import ModelRequest, Reply, RequestRefused
 from orl_gateway.episode.allowance import Allowance
 from orl_gateway.episode.replies import reasoning_tokens, reply_to
 from orl_gateway.episode.retries import Retries
@@ -145,7 +146,7 @@ class Episode:
         return structs.replace(result, content=(TextBlock(text=shown),))
 
     @property
-    def asked(self) -> bool:
+    def began(self) -> bool:
         """Return whether the agent has sent a request of the model."""
         return bool(self._requests) or self.state.refusal is not None
 
@@ -178,8 +179,8 @@ class Episode:
             why = f"the agent failed: {fault}"
         elif not any(node.reply.name for node in self.tree.nodes):
             why = "no request of the agent was answered"
-            if not self.asked:
-                return "the agent sent no request to the model: send one to the address that it is given"
+            if not self.began:
+                return "the agent sent no request to the model: send one to the address in its variables"
         elif code in NOT_OBEYED and ending in (None, StopReason.TIMEOUT):
             why = "the agent ended on a refusal"
         else:
@@ -298,7 +299,7 @@ class Episode:
         reply = reply_to(place.request, action, counted, cut=cut, most=most)
         turn = structs.replace(turn, action=action, spans=spans, results=reply.results)
         self.tree.commit(place, turn, reply, context)
-        if place.request.items:  # a later request may name the reply
+        if place.request.point:  # a later request may name the reply
             self.history.replies[reply.name] = place.request, reply
         self._unmet += not reply.meets(place.request.demand)
         return reply

@@ -53,9 +53,9 @@ def _number(text: str) -> float:
 
 def _hash(before: bytes, *parts: str) -> bytes:
     """Hash `parts`, each with its length, so that no two lists of parts look alike."""
-    made = blake2b(before, digest_size=16)
+    chain = blake2b(before, digest_size=16)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
-        made.update(b"%d:" % len(data))
-        made.update(data)
-    return made.digest()
+        chain.update(b"%d:" % len(data))
+        chain.update(data)
+    return chain.digest()

@@ -14,7 +14,7 @@ from msgspec import structs
 from orl_core.messages import Action, FailureKind, ParseFailure, Span, ToolCall, ToolResult
 from orl_rollout.loop.own_results import refused
 
-from orl_gateway.dialects import ModelRequest, Reply, SentCall
+from orl_gateway.dialects.exchange import ModelRequest, Reply, SentCall
 
 
 def reply_to(request: ModelRequest, action: Action, counted: Reply, *, cut: bool, most: int | None) -> Reply:
@@ -83,5 +83,5 @@ def _not_allowed(call: ToolCall) -> ParseFailure:
 
 def _first(stops: Sequence[str], text: str) -> str:
     """Return the stop sequence that `text` holds first; empty if it holds none."""
-    found = [(text.index(stop), stop) for stop in stops if stop and stop in text]
-    return min(found)[1] if found else ""
+    matches = [(text.index(stop), stop) for stop in stops if stop and stop in text]
+    return min(matches)[1] if matches else ""

@@ -14,12 +14,12 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from orl_gateway.dialects import Link, ModelRequest, Reply, RequestRefused
+from orl_gateway.dialects.exchange import Link, ModelRequest, Reply, RequestRefused
 
 T = TypeVar("T")
 
 
-class _Asked(Struct):
+class _Pending(Struct):
     """One request: its task, how many clients wait for the answer, and whether one of them got it."""
 
     task: asyncio.Task[Reply]
@@ -31,7 +31,7 @@ class Retries:
     """The requests of one episode. The tasks belong to it: an answer outlives its client."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[Link | None, bytes], _Asked] = {}  # by the conversation, and the other fields
+        self._requests: dict[tuple[Link | None, bytes], _Pending] = {}  # by the conversation, and the other fields
         self._tasks: set[asyncio.Task[Reply]] = set()
 
     @asynccontextmanager
@@ -42,20 +42,20 @@ class Retries:
 
         `retried` tells that the client says so.
         """
-        others = structs.replace(request, messages=(), tools=(), items=(), last=None)
+        others = structs.replace(request, messages=(), tools=(), point=None, last=None)
         key = request.last, msgspec.json.encode(others, order="deterministic")
-        asked = self._asked.get(key)
-        if asked is None or not (retried or (not asked.waiting and not asked.delivered)) or _failed(asked.task):
-            asked = self._asked[key] = _Asked(asyncio.ensure_future(until_closed(ask)))
-            self._tasks.add(asked.task)
-            asked.task.add_done_callback(self._done)
-        asked.waiting += 1
-        answer = asyncio.shield(asked.task)
+        pending = self._requests.get(key)
+        if pending is None or not (retried or (not pending.waiting and not pending.delivered)) or _failed(pending.task):
+            pending = self._requests[key] = _Pending(asyncio.ensure_future(until_closed(ask)))
+            self._tasks.add(pending.task)
+            pending.task.add_done_callback(self._done)
+        pending.waiting += 1
+        answer = asyncio.shield(pending.task)
         try:
             yield answer
-            asked.delivered = True
+            pending.delivered = True
         finally:
-            asked.waiting -= 1
+            pending.waiting -= 1
             if not answer.cancel():
                 _look_at(answer)
 

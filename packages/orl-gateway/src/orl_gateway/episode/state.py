@@ -8,7 +8,7 @@ from orl_core.errors import OrlError
 from orl_core.trajectory import StopReason
 from orl_rollout.loop.mistakes import Ending
 
-from orl_gateway.dialects import RequestRefused
+from orl_gateway.dialects.exchange import RequestRefused
 
 
 class EpisodeState:

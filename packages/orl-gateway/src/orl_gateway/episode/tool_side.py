@@ -129,6 +129,6 @@ class ToolSide:
 
     def _made(self, node: Node, call: ToolCall) -> bool:
         """Return whether the turn made this call and has results for fewer than it made. Agents may prefix names."""
-        made = [sent.call for sent in node.reply.calls]
-        same = (one for one in made if canonical(one.arguments) == canonical(call.arguments))
-        return self._answered.get(node.index, 0) < len(made) and any(one.name.endswith(call.name) for one in same)
+        calls = [sent.call for sent in node.reply.calls]
+        same = (one for one in calls if canonical(one.arguments) == canonical(call.arguments))
+        return self._answered.get(node.index, 0) < len(calls) and any(one.name.endswith(call.name) for one in same)

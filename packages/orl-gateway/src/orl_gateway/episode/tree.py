@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct, structs
 from orl_core.errors import RenderError, boundary
-from orl_core.messages import Message, Role, TextBlock, ToolSpec
+from orl_core.messages import Message, Role, ToolSpec
 from orl_core.render import Renderer
 from orl_core.trajectory import ROOT, BranchCause, Turn
 from orl_rollout.loop.token_buffer import TokenBuffer
 
-from orl_gateway.dialects import Link, ModelRequest, Reply
+from orl_gateway.dialects.exchange import Link, ModelRequest, Reply
 from orl_gateway.episode.causes import cause_of_root
 from orl_gateway.episode.matching import next_key, root_key
 
@@ -133,9 +133,9 @@ class Tree:
         message, key = link.message, next_key(walk.key, self._as_sent(link))
         if message.role != "assistant":
             return structs.replace(walk, key=key)
-        said = [node for node in self._by_key.get(key, ()) if node.parent is None or node.parent in walk.alive]
-        alive = [node for node in said if _reasons_alike(node, message, messages)]
-        changed = walk.changed or bool(said and not alive)
+        matches = [node for node in self._by_key.get(key, ()) if node.parent is None or node.parent in walk.alive]
+        alive = [node for node in matches if _reasons_alike(node, message, messages)]
+        changed = walk.changed or bool(matches and not alive)
         alive = [node for node in alive if node.reply.call_ids == link.call_ids] or alive
         if not alive:
             return structs.replace(walk, key=key, alive=(), changed=changed)
@@ -157,9 +157,9 @@ class Tree:
         if last is not None and _same_place(last[0], place):
             return last[1:]
         with boundary(RenderError, "rendering"):
-            found, ids = self._extended(place) or self._opened(place)
-        self._rendered = place, found, ids
-        return found, ids
+            now, ids = self._extended(place) or self._opened(place)
+        self._rendered = place, now, ids
+        return now, ids
 
     def _extended(self, place: Place) -> tuple[Place, tuple[int, ...]] | None:
         if place.node is None:
@@ -182,8 +182,7 @@ class Tree:
 
     def size(self, place: Place) -> int:
         """Return about how many characters are rendered at `place`."""
-        blocks = (block for message in place.messages for block in message.content)
-        return sum(len(block.text) for block in blocks if isinstance(block, TextBlock))
+        return sum(len(message.text) for message in place.messages)
 
     def shown(self, place: Place) -> int:
         """Return how many ids the engine is shown at `place` before the new messages."""
@@ -268,10 +267,10 @@ def _same_or_dropped(now: str, then: str) -> bool:
 
 def _with_refused(node: Node, new: tuple[Message, ...]) -> tuple[Message, ...]:
     """Return the new messages with our own results of the calls that were not sent, in the order of the calls."""
-    given = [message for message in new if message.role == "tool"]
-    if not given:
+    results = [message for message in new if message.role == "tool"]
+    if not results:
         return new
     others = [message for message in new if message.role != "tool"]
     for position, result in node.reply.refused:
-        given.insert(position, Message(role="tool", name=result.name, content=result.content))
-    return (*given, *others)
+        results.insert(position, Message(role="tool", name=result.name, content=result.content))
+    return (*results, *others)
