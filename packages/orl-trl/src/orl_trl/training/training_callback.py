@@ -73,15 +73,15 @@ class Training(TrainerCallback):
                     self._conclude(ending)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Save as often as this run says, where the state is that of the run before."""
+        """Save as often as this run says: the state may be that of the run before."""
         state.compute_steps(args, state.max_steps)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Stop before an update where a signal came."""
+        """Stop before an update if a signal came."""
         interrupt.check()
 
     def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Stop between two passes of an update where a signal came: the weights are those of the last update."""
+        """Stop between two passes of an update if a signal came: the weights are those of the last update."""
         interrupt.check()
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
@@ -118,7 +118,7 @@ class Training(TrainerCallback):
         self._trainer.note_random_state()
 
     def _measure(self, step: int) -> None:
-        """Play the held-out tasks, where there are any, once for the same weights."""
+        """Collect rollouts of the held-out tasks, if there are any, once for the same weights."""
         if not self._rollouts.plan.held_out or step == self._measured:
             return
         started = time.monotonic()
