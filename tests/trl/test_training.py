@@ -108,14 +108,6 @@ def test_tensorboard_has_the_metrics(checkpoint: Path, tmp_path: Path):  # shows
     assert "sesame" not in file.read_text("utf-8", "replace")
 
 
-@pytest.mark.slow
-def test_the_same_groups_of_equal_rewards_change_nothing(checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint, num_rollout=1)
-    train(run, Player(run.config, lambda _: 1.0).open)
-    before, after = weights_of(checkpoint), weights_of(run.folder / "checkpoint")
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 def test_metrics_tell_the_use_of_the_gpus(checkpoint: Path, tmp_path: Path):  # shows F18
     run = make_run(tmp_path / "run", checkpoint, held_out=3, num_rollout=1)
     with driver(Gpu("GPU-a", 75, 30.0)):
@@ -198,7 +190,7 @@ def test_ctrl_c_closes_the_sessions_and_writes_what_there_is(checkpoint: Path, t
     [
         (None, {}, "trainer.model is not set"),
         ("", {"load": "runs/x/checkpoint"}, "runs/x/checkpoint"),
-        ("no/such/folder", {}, "loading the model `no/such/folder`"),
+        ("no/such/folder", {}, "the model `no/such/folder`"),
         ("", {"rollout_batch_size": 5}, "4 tasks, and a step takes 5"),
     ],
 )
