@@ -10,14 +10,13 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, EngineError
+from orl_core.errors import ConfigError
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
@@ -181,21 +180,3 @@ class Before(Player):
     async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
         self._work(request.rollout_id)
         return await super().play(request, engine)
-
-
-def kill_and_serve(engine: ServedEngine) -> None:
-    os.killpg(pid_of_child(engine), signal.SIGKILL)
-    engine.serve(until=Future[None]())
-
-
-@pytest.mark.slow
-def test_deaths_without_a_batch_between_stop_the_run(model: Qwen3ForCausalLM, checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint)
-    with started(run, STAND_IN) as engine_for:
-        engine = engine_for(model)
-        for version in ("0", "1"):  # each death follows a batch that was served
-            with engine.batch(version):
-                pass
-            os.killpg(pid_of_child(engine), signal.SIGKILL)
-        with engine.batch("2"), pytest.raises(EngineError, match="twice"):
-            kill_and_serve(engine)

@@ -115,16 +115,6 @@ def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_login")
-def test_wandb_is_used_with_a_key_or_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert settings(tmp_path, wandb_mode="offline").report_to == ["wandb"]
-    assert settings(tmp_path, wandb_project="mine").report_to == ["wandb"]
-    assert settings(tmp_path).report_to == []
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert settings(tmp_path).report_to == ["wandb"]
-    assert settings(tmp_path, wandb_mode="disabled").report_to == []
-
-
-@pytest.mark.usefixtures("no_login")
 def test_tracker_that_is_not_installed_is_refused_if_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(orl_trl.run_plan.trackers, "find_spec", lambda _module: None)
     asked: dict[str, Any]

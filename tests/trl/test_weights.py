@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -65,17 +64,6 @@ def test_weights_go_by_handle_if_checkpoints_name_them_so(model: Qwen3ForCausalL
     experts = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, num_key_value_heads=1, num_experts=2))
     assert named_as_saved(model)
     assert not named_as_saved(experts)
-
-
-def test_memory_is_released_and_taken_back():
-    with served() as (server, control):
-        control.release("weights")
-        control.release("kv_cache")
-        assert server.released == {"weights", "kv_cache"}
-        with pytest.raises(HTTPError):
-            generate(server.url, 1)
-        control.resume("weights")
-        assert server.released == {"kv_cache"}
 
 
 def test_a_bucket_reaches_the_engine_with_its_version():
