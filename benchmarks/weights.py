@@ -210,7 +210,7 @@ def _stopped(
     """Send once. Return `name` if no check stopped it."""
     control = engine._control  # pyright: ignore[reportPrivateUsage]
     if not checksums:
-        control.checksums = lambda: ()
+        control.checksums = lambda: {}
     fault, difference = "", None
     try:
         bench.send(engine)
