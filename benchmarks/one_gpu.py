@@ -34,7 +34,7 @@ from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import SglangEngine
 from orl_testing import SglangServer
 from orl_trl.engine.in_process_engine import InProcessEngine
-from orl_trl.engine.local_model import load_model
+from orl_trl.engine.local_model import load_model, on_device
 from orl_trl.engine.loop_thread import LoopThread
 from orl_trl.engine.sglang_control import SglangControl
 from orl_trl.engine.sglang_process import Launch, SglangProcess
@@ -168,6 +168,7 @@ def sglang(folder: Path) -> Generator[str]:
     extra = ("--mem-fraction-static", "0.4", *os.environ.get("SGLANG_OPTIONS", "").split())
     launch = Launch(model=str(folder), context_tokens=32_768, memory_saver=False, extra=extra)
     with SglangProcess(launch, folder, os.environ) as process:
+        process.wait()
         yield process.url
 
 
@@ -260,7 +261,7 @@ def run(console: Console, *, quick: bool) -> list[str]:
 
 
 def measure(console: Console, work: Work, folder: Path, url: str, *, small: bool) -> list[str]:
-    model = load_model(str(folder))
+    model = on_device(load_model(str(folder)))
     asyncio.run(bare(work_of(4, 1, 1024, 16), url))
     _, plain = timed(lambda: asyncio.run(bare(work, url)))
     played, mine = timed(lambda: asyncio.run(by_sglang(work, url)))

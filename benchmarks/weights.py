@@ -29,7 +29,7 @@ from orl_core.config.trainer import MAX_LOGPROB_DIFFERENCE
 from orl_core.errors import EngineError
 from orl_rollout.edge import interrupt
 from orl_rollout.run_folder.contract import Run
-from orl_trl.engine.local_model import load_model
+from orl_trl.engine.local_model import load_model, on_device
 from orl_trl.engine.lora import base_of, lora_config
 from orl_trl.engine.open_engine import started
 from orl_trl.engine.served_engine import ServedEngine
@@ -210,7 +210,7 @@ def _stopped(
     """Send once. Return `name` if no check stopped it."""
     control = engine._control  # pyright: ignore[reportPrivateUsage]
     if not checksums:
-        control.checksums = lambda: ()
+        control.checksums = lambda: {}
     fault, difference = "", None
     try:
         bench.send(engine)
@@ -248,7 +248,9 @@ def main() -> int:
             for sink in (sys.stdout, file):
                 print(json.dumps(row), file=sink, flush=True)
 
-        with interrupt.listening(), started(run, model, launch) as engine:
+        with interrupt.listening(), started(run, launch) as engine_for:
+            engine = engine_for(model)
+            on_device(model)
             bench = Bench(engine, engine._server.url, model, texts)  # pyright: ignore[reportPrivateUsage]
             first = copy.deepcopy(model)
             stops = healthy(bench, prompts, options.syncs, say)

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 from orl_launcher import trainers
 from orl_launcher.main import main
-from orl_launcher.playground import cache_folder
 from orl_playground.warm_start import checkpoint_folder
+from orl_rollout.edge.files import cache_folder
 from orl_testing import Fault, FaultKind, SglangServer
 from orl_testing.environments import Served, serve
 

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 from orl_launcher.view.progress import BAR, QUIET, Course, counting, following, rollouts_counted
+from orl_rollout.logs import Wait
 from orl_rollout.run_folder import metrics_log
 from orl_rollout.run_folder.metrics_log import MetricsRow
 from rich.console import Console
@@ -92,3 +93,10 @@ def test_counted_work_is_told_at_each_tenth() -> None:
     lines = out.getvalue().splitlines()
     assert lines[:2] == ["making the model", "  10\u00a0%  36.0 s left"]
     assert len(lines) == 11
+
+
+def test_wait_is_shown_in_the_bar_of_a_terminal(tmp_path: Path) -> None:
+    output = io.StringIO()
+    with following(tmp_path / "metrics.jsonl", 3, Console(file=output, force_terminal=True, width=120)):
+        Wait().say(lambda: "SGLang starts: imports, 40 s")
+    assert "SGLang starts: imports, 40 s" in output.getvalue()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from orl_launcher.cli import agent
 from orl_launcher.main import main
-from orl_launcher.playground import cache_folder
+from orl_rollout.edge.files import cache_folder
 from orl_rollout.episodes.journal import read_journal
 from orl_rollout.run_folder.record import read_record
 from transformers import PreTrainedTokenizerFast

@@ -36,31 +36,17 @@ def logprobs_under(model: PreTrainedModel, ids: Sequence[int]) -> list[float]:
 
 
 class Loaded(SglangServer):
-    """The stand-in with the weights that it was sent. `tamper` is what goes wrong with them on the way.
-
-    With `ranks` above 1, each has a share of every matrix; `stale` is a rank that takes no weights.
-    """
+    """The stand-in with the weights that it was sent. `tamper` is what goes wrong with them on the way."""
 
     tamper: Tamper = staticmethod(untouched)
     shows = True  # its checksums
-    ranks = 1
-    stale: int | None = None
 
     def load(self, folder: str) -> None:
         self.weights.append(folder)
         self.state = self.tamper(load_file(Path(folder) / "model.safetensors"))
-        known = self.checksums
         if self.shows:
-            self.checksums = tuple(
-                known[rank] if rank == self.stale and known else fused_checksums(self._shard(rank))
-                for rank in range(self.ranks)
-            )
-
-    def _shard(self, rank: int) -> dict[str, bytes]:
-        shards = {
-            name: weight.chunk(self.ranks)[rank] if weight.ndim > 1 else weight for name, weight in self.state.items()
-        }
-        return {name: weight.contiguous().view(torch.uint8).numpy().tobytes() for name, weight in shards.items()}
+            weights = {name: weight.contiguous().view(torch.uint8).numpy() for name, weight in self.state.items()}
+            self.checksums = (fused_checksums({name: weight.tobytes() for name, weight in weights.items()}),)
 
 
 @contextmanager

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 from orl_core.errors import ConfigError
+from orl_rollout.gpus import Gpu
 from orl_rollout.run_folder.contract import Run
 from orl_trl import plan
-from orl_trl.engine.engine_plan import OWNED, EngineChoice, choose_engine, engine_of, split_options
+from orl_trl.engine import engine_plan
+from orl_trl.engine.engine_plan import OWNED, EngineChoice, choose_engine, engine_of, graph_options, split_options
 from orl_trl.engine.local_model import TINY
 from orl_trl.engine.open_engine import launch_of
 from orl_trl.engine.sglang_process import SHARE, command_of
@@ -51,7 +53,13 @@ def test_plan_names_the_engine(checkpoint: Path, tmp_path: Path):
 
 
 def test_options_of_sglang_are_split_from_those_of_trl():
-    flags = {"beta": 0.1, "sglang_mem_fraction_static": 0.4, "--sglang-disable-cuda-graph": True, "sglang-x": None}
+    flags = {
+        "beta": 0.1,
+        "sglang_mem_fraction_static": 0.4,
+        "--sglang-disable-cuda-graph": True,
+        "sglang-x": None,
+        "sglang-y": False,
+    }
     extra = ["--sglang-cuda-graph-bs", "1", "2", "--max-grad-norm", "2", "--sglang-stream-interval=1"]
     sglang, trl = split_options({**flags, "sglang-max-total-tokens": 2.0}, extra)
     assert " ".join(sglang) == (
@@ -67,11 +75,6 @@ def test_option_that_orl_sets_is_refused(name: str):
             split_options(flags, extra)
 
 
-def test_switch_of_sglang_that_is_false_is_refused():
-    with pytest.raises(ConfigError, match="sglang-disable-cuda-graph"):
-        split_options({"sglang-disable-cuda-graph": False}, [])
-
-
 @pytest.mark.parametrize("engine", ["transformers", URL])
 def test_option_of_an_sglang_that_is_not_started_is_refused(checkpoint: Path, tmp_path: Path, engine: str):
     run = make_run(tmp_path / "run", checkpoint, engine=engine, flags={"sglang-stream-interval": 1})
@@ -81,11 +84,34 @@ def test_option_of_an_sglang_that_is_not_started_is_refused(checkpoint: Path, tm
 
 def test_sglang_starts_as_the_run_says(checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM):
     run = with_context(make_run(tmp_path / "run", checkpoint, seed=7), context_tokens=100)
-    words = command_of(launch_of(run, model, ("--stream-interval=1",)), 1)
+    words = command_of(launch_of(run, model.config, ("--stream-interval=1",)), 1)
     assert {"--model-path", str(checkpoint), "--random-seed", "7", "--stream-interval=1"} <= set(words)
     assert words[words.index("--context-length") + 1] == "100"
     most = model.config.max_position_embeddings
-    assert launch_of(with_context(run, context_tokens=most + 1), model, ()).context_tokens == most
+    assert launch_of(with_context(run, context_tokens=most + 1), model.config, ()).context_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("gib", "samples", "option", "source", "graphs"),
+    [
+        (80, 4, "", "cuda_graph_max_bs_decode: int", ("--cuda-graph-max-bs-decode", "8")),
+        (80, 4, "--disable-cuda-graph", "cuda_graph_max_bs_decode: int", ()),
+        (80, 4, "", "cuda_graph_max_bs: int", ()),
+        (80, 200, "", "cuda_graph_max_bs_decode: int", ()),
+        (24, 4, "", "cuda_graph_max_bs_decode: int", ()),
+    ],
+)
+def test_graphs_are_captured_for_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int, samples: int, option: str, source: str, graphs: Any
+):
+    file = tmp_path / "sglang" / "srt" / "server_args.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(source)
+    (tmp_path / "sglang" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(engine_plan, "gpu_memory", lambda: (Gpu(total=gib << 30),))
+    run = make_run(tmp_path / "run", "m", n_samples=samples)
+    assert graph_options(run, (option,)) == graphs
 
 
 @pytest.mark.parametrize(

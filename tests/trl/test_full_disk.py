@@ -63,24 +63,6 @@ def test_full_disk_in_a_checkpoint_keeps_the_last_whole(checkpoint: Path, tmp_pa
         assert [row["step"] for row in rows(run)] == [1, 2]
 
 
-def test_failed_writer_in_a_checkpoint_keeps_the_last_whole(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The same without a disk of its own."""
-    run = make_run(tmp_path / "run", checkpoint, save_interval=1, num_rollout=3)
-
-    def breaks() -> None:
-        def full(self: WholeCheckpoints, folder: str) -> None:
-            Path(folder, "optimizer.pt").write_bytes(b"torn")
-            raise OSError(errno.ENOSPC, "No space left on device", folder)
-
-        monkeypatch.setattr(WholeCheckpoints, "_save_optimizer_and_scheduler", full)
-
-    told = stopped(run, at_step_two(breaks))
-    assert "No space left" in told
-    holds_only_the_first_checkpoint(run, told)
-
-
 def test_disk_that_fills_for_a_moment_costs_no_step(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The last save finds room again."""
     run = make_run(tmp_path / "run", checkpoint, save_interval=1, num_rollout=3)

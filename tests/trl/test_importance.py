@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from msgspec import structs
 from orl_core.errors import ConfigError
 from orl_trl.engine.in_process_engine import InProcessEngine
 from orl_trl.run_plan.settings import MODES, grpo_config
@@ -76,15 +75,6 @@ def test_gradient_is_that_of_trl_with_vllm(checkpoint: Path, tmp_path: Path, mod
     assert 0.1 < log_of(ours)[f"{DIFFERENCE}/mean"] < log_of(ours)[f"{DIFFERENCE}/max"] <= 0.301
 
 
-@pytest.mark.slow
-def test_negative_control_correction_changes_the_gradient(checkpoint: Path, tmp_path: Path) -> None:
-    flags: dict[str, Any] = {"vllm_importance_sampling_mode": "token_truncate"}
-    _, corrected = trained(checkpoint, tmp_path / "on", NOISY, **flags)
-    off, plain = trained(checkpoint, tmp_path / "off", NOISY, **flags, vllm_importance_sampling_correction=False)
-    assert distance(corrected, plain) > 100 * ROUNDING
-    assert f"{DIFFERENCE}/mean" not in log_of(off)
-
-
 @pytest.mark.usefixtures("_vllm")
 def test_ratios_of_rows_are_trls_formula(checkpoint: Path, tmp_path: Path) -> None:
     """TRL's own code path, once for each mode, over one batch."""
@@ -131,9 +121,3 @@ def test_rows_of_a_rollout_share_the_ratio_of_their_sequence(tmp_path: Path) -> 
 def test_flag_that_has_no_effect_is_refused(tmp_path: Path, flags: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         settings_of(tmp_path / "run", "m", **flags)
-
-
-def test_vespo_takes_ratios_of_tokens(tmp_path: Path) -> None:
-    run, _ = settings_of(tmp_path / "run", "m")
-    words = ("--loss-type", "vespo", "--vllm-importance-sampling-mode", "token_mask")
-    assert grpo_config(structs.replace(run, extra=words), parameters=1).loss_type == "vespo"

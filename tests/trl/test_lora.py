@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 from orl_core.errors import ConfigError
-from orl_trl.engine.lora import ADAPTER, base_of, check_rank, lora_config, policy_weights
+from orl_trl.engine.lora import ADAPTER, base_of, lora_config, policy_weights
 from orl_trl.engine.weights import WeightSender
 from orl_trl.training.training_run import quiet_trl, train
 from peft import LoraConfig, get_peft_model
@@ -95,14 +95,7 @@ def test_run_continues_its_adapters(checkpoint: Path, tmp_path: Path, whole: Pat
 
 
 @pytest.mark.parametrize("rank", [None, RANK + 1])
-def test_other_rank_is_refused(whole: Path, rank: int | None):
-    check_rank(str(whole / "checkpoint"), RANK)
-    with pytest.raises(ConfigError, match=f"--lora-rank {RANK}"):
-        check_rank(str(whole / "checkpoint"), rank)
-
-
-def test_adapters_above_a_run_of_all_weights_are_refused(checkpoint: Path):
-    check_rank(str(checkpoint), None)
-    check_rank(None, RANK)
-    with pytest.raises(ConfigError, match="--model"):
-        check_rank(str(checkpoint), RANK)
+def test_other_rank_is_refused(checkpoint: Path, tmp_path: Path, whole: Path, rank: int | None):
+    run = make_run(tmp_path / "run", checkpoint, lora_rank=rank, num_rollout=9, load=str(whole / "checkpoint"), lr=1e-3)
+    with pytest.raises(ConfigError, match="lora_rank"):
+        train(run)

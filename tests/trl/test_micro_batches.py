@@ -177,18 +177,6 @@ def test_gradient_is_that_of_the_undivided_pass(
         assert ours[name] == pytest.approx(told[name], abs=1e-4), name
 
 
-def test_negative_control_rows_that_count_alike_change_the_gradient(
-    trainer: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(trainer, "loss_type", "bnpo")
-    expected, *_ = of_trl(trainer, batch)
-    monkeypatch.setattr("orl_trl.training.micro_batches.BY_IDS", ())
-    trainer.micro_batch_tokens = 60
-    trainer.training_step(trainer.model, batch)
-    off = distance(gradients(trainer), expected)
-    assert off > 100 * ROUNDING
-
-
 def test_rows_that_train_nothing_are_a_step_of_zeros(trainer: Any, batch: dict[str, Any]):
     batch["tool_mask"] = torch.zeros_like(batch["tool_mask"])
     batch["num_items_in_batch"] = torch.tensor(0)

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from orl_core.config import TrainerConfig
 from orl_core.errors import ConfigError
-from orl_trl.options import TrlOptions
 from orl_trl.run_plan.owned_flags import NAMES, OWNED
 from orl_trl.run_plan.settings import grpo_config
 
@@ -35,23 +33,6 @@ FIELDS: dict[str, tuple[Any, str, Any]] = {
     "flags": ({"beta": 0.5}, "beta", 0.5),
     "optimizer": ("sgd", "optim", "sgd"),
 }
-ELSEWHERE = {
-    "backend": "who reads this",
-    "model": "tests/trl/test_training.py",
-    "engine": "tests/trl/test_engine_plan.py",
-    "load": "tests/trl/test_resume.py",
-    "task_data": "tests/launcher",
-    "wandb_project": "tests/trl/test_settings.py",
-    "tensorboard": "tests/trl/test_training.py",
-    "max_tokens_per_gpu": "tests/trl/test_micro_batches.py",
-    "max_logprob_difference": "tests/trl/test_weight_check.py",
-    "lora_rank": "tests/trl/test_lora.py",
-}
-
-
-def test_every_option_has_its_place():
-    names = {field.encode_name for kind in (TrainerConfig, TrlOptions) for field in structs.fields(kind)}
-    assert names - {"sections"} == {*FIELDS, *ELSEWHERE}
 
 
 @pytest.mark.parametrize("option", FIELDS)

@@ -2,8 +2,7 @@
 
 The batch is drawn by a seed. Its rollouts fail, time out, are aborted or never begin, so that the baselines are made of
 uneven numbers. The cluster trainers' adapters play it through `generate` and `post_process`, TRL through its own
-trainer, which makes the advantages. The batch with stripped reasoning, and groups of uneven size, are the others'
-alone: TRL's rollouts of several data are in test_several_rows.py.
+trainer, which makes the advantages.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from transformers import AutoModelForCausalLM
 
 from tests.miles.miniature import ClassApi
 from tests.miles.miniature import Sample as MilesSample
-from tests.slime import episode
 from tests.slime.miniature import Sample as SlimeSample
 from tests.slime.miniature import arguments
 from tests.trl.fakes import ENVIRONMENT, make_run, tasks
@@ -51,32 +49,32 @@ Batch = list[list[Trajectory]]  # by group
 
 
 class Row(NamedTuple):
-    """Return what a trainer makes of one sample."""
+    """One row of a trainer."""
 
     tokens: list[int]
     mask: list[int]
     logprobs: list[float]
-    reward: float | None  # None where it does not train
+    reward: float | None  # None if it does not train
     advantage: float
 
 
-def record(seed: int, sizes: list[int], *, stripped: bool = False) -> Batch:
+def record(seed: int, sizes: list[int]) -> Batch:
     draw = random.Random(seed)
-    return [[_trajectory(draw, group, stripped=stripped) for _ in range(size)] for group, size in enumerate(sizes)]
+    return [[_trajectory(draw, group) for _ in range(size)] for group, size in enumerate(sizes)]
 
 
-def _trajectory(draw: random.Random, group: int, *, stripped: bool) -> Trajectory:
+def _trajectory(draw: random.Random, group: int) -> Trajectory:
     end = draw.choice(ENDS)
     count = draw.choice((0, 2)) if end is StopReason.ERROR else draw.randint(1, 3)
     return Trajectory(
         job=RolloutSpec(task=tasks(GROUPS)[group], rollout_id=""),
-        turns=tuple(_turn(draw, strips=stripped and place < count - 1) for place in range(count)),
+        turns=tuple(_turn(draw) for _ in range(count)),
         stop_reason=end,
         error="gone" if end is StopReason.ERROR else "",
     )
 
 
-def _turn(draw: random.Random, *, strips: bool) -> Turn:
+def _turn(draw: random.Random) -> Turn:
     shown, *said = (tuple(draw.randrange(1, 500) for _ in range(draw.randint(2, 7))) for _ in range(draw.randint(2, 3)))
     generations = (
         Generation(
@@ -91,7 +89,6 @@ def _turn(draw: random.Random, *, strips: bool) -> Turn:
         observation=shown,
         generations=tuple(generations),
         action=Action(),
-        stripped_spans=((len(shown), len(shown) + 1),) if strips else (),
         results=(ToolResult(name="act", reward=draw.choice((None, 0.0, 0.25, 1.0))),),
     )
 
@@ -107,7 +104,7 @@ def play_what_is_recorded(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(worker, "_runs", {})
 
 
-async def by_cluster(adapter: str, batch: Batch, checkpoint: Path, thinking: Any = False) -> list[Row]:
+async def by_cluster(adapter: str, batch: Batch, checkpoint: Path) -> list[Row]:
     """The rows of slime or miles, in the batch's order."""
     sample_type, generate, post_process = {
         "slime": (SlimeSample, orl_slime.generate.generate, orl_slime.hooks.post_process),
@@ -118,7 +115,7 @@ async def by_cluster(adapter: str, batch: Batch, checkpoint: Path, thinking: Any
         n_samples_per_prompt=MEMBERS,
         sglang_router_ip="127.0.0.1",
         sglang_router_port=9,
-        orl_config={"environments": {ENVIRONMENT: {"base_url": "http://127.0.0.1:9"}}, "thinking": thinking},
+        orl_config={"environments": {ENVIRONMENT: {"base_url": "http://127.0.0.1:9"}}},
     )
     samples: list[Any] = []
     for group, members in enumerate(batch):
@@ -195,16 +192,3 @@ def test_three_trainers_train_on_the_same(seed: int, checkpoint: Path, tmp_path:
     assert [row.advantage for row in slime] == pytest.approx([row.advantage for row in trl], abs=2e-3)
     assert {row.reward is None for row in trl} == {True, False}
     assert sum(row.advantage != 0.0 for row in trl) >= GROUPS
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_trainers_agree_on_split_rollouts_and_uneven_groups(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    checkpoint = episode.make_checkpoint(tmp_path)
-    batch = record(seed, [2, 5, 1, 6], stripped=True)
-    play_what_is_recorded(batch, monkeypatch)
-    slime, miles = (asyncio.run(by_cluster(adapter, batch, checkpoint, "strip")) for adapter in ("slime", "miles"))
-    assert slime == miles
-    assert len(slime) > sum(map(len, batch))
-    expected = [len(outcome_of(one, EnvironmentConfig()).datums) or 1 for group in batch for one in group]
-    assert len(slime) == sum(expected)
-    assert any(row.advantage for row in slime)

@@ -6,24 +6,23 @@ The stand-in serves on a thread with the weights that it gets; as a process, whe
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import psutil
 import pytest
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, EngineError
+from orl_core.errors import ConfigError
 from orl_rollout.loop.engine import Engine
 from orl_rollout.results.outcome import Outcome
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import RolloutRequest
 from orl_testing import SglangServer
-from orl_trl.engine.batch_engine import BatchEngine
-from orl_trl.engine.engine_plan import EngineChoice
-from orl_trl.engine.open_engine import started
+from orl_trl.engine.open_engine import EngineFor, started
 from orl_trl.engine.served_engine import RESTARTS, SYNC_SECONDS, ServedEngine, Server
 from orl_trl.engine.sglang_control import SglangControl
 from orl_trl.engine.sglang_process import LOG, Launch
@@ -31,7 +30,7 @@ from orl_trl.engine.weights import WeightSender
 from orl_trl.run_plan.settings import grpo_config
 from orl_trl.run_plan.training_plan import plan_of
 from orl_trl.training.rollouts import Rollouts
-from orl_trl.training.training_run import train
+from orl_trl.training.training_run import OpenEngine, train
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from tests.trl.fakes import Player, by_row, make_run, rows, summary
@@ -41,19 +40,15 @@ from tests.trl.test_sglang_process import gone, pid_of
 STAND_IN = Launch(
     model="m", context_tokens=4096, program=(sys.executable, "-m", "orl_testing.sglang"), memory_saver=True
 )
-Opened = Callable[[Run, PreTrainedModel, EngineChoice], AbstractContextManager[BatchEngine]]
 
 
-@contextmanager
-def engine_over(
-    model: PreTrainedModel, server: SglangServer, control: SglangControl, folder: Path
-) -> Generator[ServedEngine]:
+def engine_over(model: PreTrainedModel, server: SglangServer, control: SglangControl, folder: Path) -> ServedEngine:
     sender = WeightSender(control, folder / "weights")
-    yield ServedEngine(model, Server(url=server.url, context_tokens=4096, releases=True), sender)
+    return ServedEngine(model, Server(url=server.url, context_tokens=4096, releases=True), sender)
 
 
-def opening(server: SglangServer, control: SglangControl, folder: Path) -> Opened:
-    return lambda _run, model, _choice: engine_over(model, server, control, folder)
+def opening(server: SglangServer, control: SglangControl, folder: Path) -> OpenEngine:
+    return lambda *_: nullcontext(lambda model: engine_over(model, server, control, folder))
 
 
 def test_training_goes_on_with_the_weights_of_each_step(checkpoint: Path, tmp_path: Path):
@@ -77,7 +72,8 @@ def test_training_goes_on_with_the_weights_of_each_step(checkpoint: Path, tmp_pa
 def test_generations_name_the_step_of_their_weights(checkpoint: Path, tmp_path: Path, model: Qwen3ForCausalLM):
     run = make_run(tmp_path / "run", checkpoint, held_out=1)
     player = Player(run.config, lambda _: 1.0)
-    with served() as (server, control), engine_over(model, server, control, tmp_path) as engine:
+    with served() as (server, control):
+        engine = engine_over(model, server, control, tmp_path)
         plan = plan_of(run, grpo_config(run, parameters=1))
         with Rollouts(plan, engine, lambda: player.open(run, "")) as rollouts:
             rollouts(list(plan.tasks), None)
@@ -117,11 +113,6 @@ def test_training_with_an_sglang_at_an_address(checkpoint: Path, tmp_path: Path,
     assert [row["step"] for row in rows(run)] == [1]
 
 
-def child_of(run: Run, model: PreTrainedModel, launch: Launch = STAND_IN) -> AbstractContextManager[ServedEngine]:
-    """Start the stand-in as the run's child. Its logprobs are not those of the model."""
-    return started(run, model, launch)
-
-
 def pid_of_child(engine: ServedEngine) -> int:
     assert engine._process is not None
     return pid_of(engine._process)
@@ -134,10 +125,14 @@ def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path
     killed: list[int] = []
 
     @contextmanager
-    def open_engine(run: Run, model: PreTrainedModel, choice: EngineChoice) -> Generator[BatchEngine]:
-        with child_of(run, model) as engine:
-            engines.append(engine)
-            yield engine
+    def open_engine(run: Run, *_: object) -> Generator[Callable[[PreTrainedModel], ServedEngine]]:
+        with started(run, STAND_IN) as engine_for:
+
+            def noted(model: PreTrainedModel) -> ServedEngine:
+                engines.append(engine_for(model))
+                return engines[0]
+
+            yield noted
 
     def kill(key: str) -> None:
         if key == "train/2/3":
@@ -155,6 +150,26 @@ def test_an_engine_killed_in_mid_rollout_is_restarted(checkpoint: Path, tmp_path
     assert gone(pid_of_child(engines[0]))
 
 
+def test_engine_ends_if_the_model_cannot_be_loaded(checkpoint: Path, tmp_path: Path):
+    """It starts before the model is loaded."""
+    torn = tmp_path / "torn"
+    shutil.copytree(checkpoint, torn)
+    (torn / "model.safetensors").write_bytes(b"torn")
+    run, before = make_run(tmp_path / "run", torn), {*psutil.Process().children(recursive=True)}
+    begun: list[psutil.Process] = []
+
+    @contextmanager
+    def open_engine(run: Run, *_: object) -> Generator[EngineFor]:
+        with started(run, STAND_IN) as engine_for:
+            begun.extend({*psutil.Process().children(recursive=True)} - before)
+            yield engine_for
+
+    with pytest.raises(ConfigError, match="torn"):
+        train(run, Player(run.config, by_row).open, open_engine)
+    assert begun
+    assert all(gone(process.pid) for process in begun)
+
+
 class Before(Player):
     """Calls `work` with each rollout's key before its first turn."""
 
@@ -165,20 +180,3 @@ class Before(Player):
     async def play(self, request: RolloutRequest, engine: Engine) -> Outcome:
         self._work(request.rollout_id)
         return await super().play(request, engine)
-
-
-def kill_and_serve(engine: ServedEngine) -> None:
-    os.killpg(pid_of_child(engine), signal.SIGKILL)
-    engine.serve(until=Future[None]())
-
-
-@pytest.mark.slow
-def test_deaths_without_a_batch_between_stop_the_run(model: Qwen3ForCausalLM, checkpoint: Path, tmp_path: Path):
-    run = make_run(tmp_path / "run", checkpoint)
-    with child_of(run, model) as engine:
-        for version in ("0", "1"):  # each death follows a batch that was served
-            with engine.batch(version):
-                pass
-            os.killpg(pid_of_child(engine), signal.SIGKILL)
-        with engine.batch("2"), pytest.raises(EngineError, match="twice"):
-            kill_and_serve(engine)

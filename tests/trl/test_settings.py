@@ -40,11 +40,6 @@ def test_save_interval_counts_steps(tmp_path: Path, rows: dict[str, Any]):
     assert (made.save_steps, made.max_steps) == (3 * updates_per_step(made), 9 * updates_per_step(made))
 
 
-def test_two_checkpoints_are_kept_by_default(tmp_path: Path):
-    made = settings(tmp_path)
-    assert (made.save_steps, made.save_total_limit) == (10 * updates_per_step(made), 2)
-
-
 def test_one_of_several_gpus_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     made = settings(tmp_path, flags={"use_cpu": False})
@@ -120,16 +115,6 @@ def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_login")
-def test_wandb_is_used_with_a_key_or_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert settings(tmp_path, wandb_mode="offline").report_to == ["wandb"]
-    assert settings(tmp_path, wandb_project="mine").report_to == ["wandb"]
-    assert settings(tmp_path).report_to == []
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    assert settings(tmp_path).report_to == ["wandb"]
-    assert settings(tmp_path, wandb_mode="disabled").report_to == []
-
-
-@pytest.mark.usefixtures("no_login")
 def test_tracker_that_is_not_installed_is_refused_if_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(orl_trl.run_plan.trackers, "find_spec", lambda _module: None)
     asked: dict[str, Any]
@@ -153,13 +138,3 @@ def test_asked_without_a_key_is_offline_in_the_folder(  # shows A15
         assert (wandb.run.settings.mode, wandb.run.project, wandb.run.name) == ("offline", "mine", tmp_path.name)
     assert "WANDB_API_KEY" in caplog.text
     assert list(tmp_path.glob("wandb/offline-run-*"))
-
-
-@pytest.mark.slow
-def test_wandb_mode_falls_back_to_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    with tracking(make_run(tmp_path, "m")):
-        assert wandb.run is not None
-        assert wandb.run.settings.mode == "offline"

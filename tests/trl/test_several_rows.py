@@ -20,7 +20,6 @@ from orl_rollout.runtime.runtime import RolloutRequest
 from orl_trl.engine.in_process_engine import InProcessEngine
 from orl_trl.run_plan.settings import MODES, grpo_config
 from orl_trl.run_plan.training_plan import plan_of
-from orl_trl.training import several_rows
 from orl_trl.training.rollouts import Rollouts
 from orl_trl.training.training_run import quiet_trl, trainer_of
 from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
@@ -74,7 +73,7 @@ def turn_of(number: int, at: int) -> Turn:
 
 
 def rows_of(outcome: Outcome) -> tuple[Datum, ...]:
-    """A row for each turn of the one row: what came before stands in its prompt."""
+    """A row for each turn of the one row: its prompt is what came before."""
     (whole,) = outcome.datums
     shown: list[int] = []
     rows: list[Datum] = []
@@ -139,24 +138,6 @@ def test_gradient_is_that_of_one_row(checkpoint: Path, tmp_path: Path, mode: str
     for name in ("loss", *SAMPLING):
         assert logs[0][name] == pytest.approx(logs[1][name], abs=2e-5)
     assert logs[0][SAMPLING[0]] > 0.01
-
-
-@pytest.mark.slow
-def test_negative_control_lost_rows_change_the_gradient(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, expected = trained(checkpoint, tmp_path / "one", ONE)
-    monkeypatch.setattr(several_rows, "more_rows", lambda _: [])
-    _, found = trained(checkpoint, tmp_path / "several", SEVERAL)
-    assert distance(found, expected) > 100 * ROUNDING
-
-
-@pytest.mark.slow
-def test_vespo_counts_rows_and_is_rightly_refused(checkpoint: Path, tmp_path: Path) -> None:
-    flags: dict[str, Any] = {"loss_type": "vespo", "vllm_importance_sampling_mode": "token_truncate"}
-    _, expected = trained(checkpoint, tmp_path / "one", ONE, **flags)
-    _, found = trained(checkpoint, tmp_path / "several", SEVERAL, **flags)
-    assert distance(found, expected) > 100 * ROUNDING
 
 
 @pytest.mark.slow

@@ -1,8 +1,10 @@
-"""The life of the engine's process; a small server stands in for SGLang where its answers do not matter."""
+"""The life of the engine's process; a small server replaces SGLang if its answers do not matter."""
 
 from __future__ import annotations
 
 import os
+import py_compile
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 from msgspec import structs
 from orl_core.config import decode_config
 from orl_core.errors import EngineError
+from orl_rollout import logs
 from orl_rollout.run_folder.process import guarded
 from orl_trl.engine.sglang_control import SglangControl
 from orl_trl.engine.sglang_process import LOG, PROGRAM, Launch, SglangProcess, command_of, environment_for
@@ -42,7 +45,6 @@ def gone(process: int | None) -> bool:
 
 
 def pid_of(server: SglangProcess) -> int:
-    assert server.process is not None
     return server.process.pid
 
 
@@ -78,6 +80,7 @@ def test_the_engine_gets_no_secret_of_the_run(monkeypatch: pytest.MonkeyPatch):
 
 def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
     with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
+        server.wait()
         assert SglangControl(server.url).healthy()
         group = pid_of(server)
         assert members(group)
@@ -88,6 +91,7 @@ def test_it_is_healthy_inside_and_gone_after(tmp_path: Path):
 
 def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
     with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
+        server.wait()
         for last in (False, True):
             assert not server.ended
             os.killpg(pid_of(server), signal.SIGKILL)
@@ -102,10 +106,62 @@ def test_it_is_started_again_once_with_the_weights_of_now(tmp_path: Path):
 def test_a_server_that_ends_at_once_is_an_error_with_its_last_line(tmp_path: Path):
     says = r"print('loading: 10 %\r\x1b[1;33mno GPU here\x1b[0m'); raise SystemExit(3)"
     launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", says))
-    with pytest.raises(EngineError, match="no GPU here") as found:
-        SglangProcess(launch, tmp_path, ENVIRONMENT).__enter__()
+    with SglangProcess(launch, tmp_path, ENVIRONMENT) as server, pytest.raises(EngineError, match="no GPU") as found:
+        server.wait()
     assert "loading" not in str(found.value)
     assert "[0m" not in str(found.value)
+
+
+STAGES = {
+    "imports": "print('server_args=ServerArgs()', flush=True)",
+    "compiles kernels": "subprocess.Popen([os.environ['NINJA'], '2'])",
+    "captures CUDA graphs": "print('Capture target decode CUDA graph begin.', flush=True)",
+    "Load weight begin": "print('Load weight begin', flush=True)",
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_wait_shows_what_sglang_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str):
+    monkeypatch.setattr(logs, "BAR_SECONDS", 0.0)
+    ninja = shutil.copy(shutil.which("sleep") or "", tmp_path / "ninja")
+    program = f"import os, subprocess, sys, time\n{STAGES[stage]}\ntime.sleep(1)\n{SERVER}"
+    launch = structs.replace(LAUNCH, program=(sys.executable, "-S", "-c", program))
+    texts: list[str] = []
+    with logs.waits_in(texts.append), SglangProcess(launch, tmp_path, {**ENVIRONMENT, "NINJA": str(ninja)}) as server:
+        server.wait()
+    assert any(f"SGLang starts: {stage}" in text for text in texts)
+    assert texts[-1] == ""
+
+
+def test_wait_without_a_bar_is_a_line_a_minute(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with SglangProcess(LAUNCH, tmp_path, ENVIRONMENT) as server:
+        server.wait()
+    assert capsys.readouterr().err.count("SGLang starts") == 1
+
+
+def test_engine_keeps_byte_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = decode_config({"environments": {"toy/Env": {}}}, "test")
+    monkeypatch.setenv("ORL_CACHE", str(tmp_path))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    assert environment_for(config)["PYTHONPYCACHEPREFIX"] == str(tmp_path / "bytecode")
+    assert "PYTHONDONTWRITEBYTECODE" not in environment_for(config)
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "/mine")
+    assert environment_for(config)["PYTHONPYCACHEPREFIX"] == "/mine"
+
+
+def test_byte_code_next_to_the_sources_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    package = tmp_path / "sglang"
+    package.mkdir()
+    for name in ("__init__.py", "launch_server.py"):
+        (package / name).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    py_compile.compile(str(package / "launch_server.py"))
+    config = decode_config({"environments": {"toy/Env": {}}}, "test")
+    assert "PYTHONPYCACHEPREFIX" not in environment_for(config)
 
 
 def killed(parent: str, *words: str) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -19,58 +17,11 @@ from orl_trl.training.training_run import train
 from orl_trl.training.whole_checkpoints import WholeCheckpoints
 from transformers import AutoModelForCausalLM
 
-from tests.trl.fakes import Player, by_row, make_run, rows, summary
+from tests.trl.fakes import Player, by_row, make_run, summary
 
 
 def send(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
-
-
-@contextmanager
-def in_collections(script: Callable[[], None]) -> Generator[None]:
-    """Run `script` inside each garbage collection of the main thread, where Python drops exceptions.
-
-    The threshold makes collections certain: few objects may be made between the steps of a small training.
-    """
-
-    def collected(phase: str, _: object) -> None:
-        if phase == "start" and threading.current_thread() is threading.main_thread():
-            script()
-
-    before = gc.get_threshold()
-    gc.callbacks.append(collected)
-    gc.set_threshold(100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.callbacks.remove(collected)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.slow
-def test_a_signal_inside_a_garbage_collection_ends_the_training(
-    checkpoint: Path, tmp_path: Path, number: signal.Signals
-):
-    run = make_run(tmp_path / "run", checkpoint, num_rollout=3)
-    sent: list[int] = []
-
-    def after_the_first_step() -> None:
-        if not sent and (run.folder / "metrics.jsonl").is_file():
-            sent.append(number)
-            send(number)
-            for _ in range(1000):  # the handler runs here
-                pass
-
-    with interrupt.listening() as signals, in_collections(after_the_first_step):
-        with pytest.raises(interrupt.Interrupted):
-            train(run, Player(run.config, by_row).open)
-        gc.collect()
-    assert sent == [number]
-    assert signals.exit_code(0) == 128 + number
-    assert summary(run)["interrupted"] is True
-    assert summary(run)["steps"] == len(rows(run)) < 3
-    AutoModelForCausalLM.from_pretrained(run.folder / "checkpoint")
 
 
 @pytest.mark.slow

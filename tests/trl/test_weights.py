@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -18,18 +17,12 @@ from orl_trl.engine.sglang_control import SglangControl
 from orl_trl.engine.weights import WeightSender, buckets, named_as_saved
 from safetensors.torch import load_file
 from transformers import (
-    AutoModelForCausalLM,
-    Gemma3Config,
-    PreTrainedModel,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
 
-from tests.kit.small_disk import fill, small_disk
 from tests.trl.stand_in import served, untouched
-
-VOCABULARY = 100  # of the multimodal model; the stand-in samples ids from 20 to 83
 
 
 def generate(url: str, count: int) -> dict[str, Any]:
@@ -61,18 +54,6 @@ def test_weights_arrive_in_bf16_with_their_version(model: Qwen3ForCausalLM, trai
         assert all(weight.dtype == torch.bfloat16 for weight in load_file(tmp_path / "model.safetensors").values())
 
 
-def multimodal() -> PreTrainedModel:
-    """Return a model whose vocabulary is named in a part of its configuration, with weights of 0."""
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    text = {**sizes, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": VOCABULARY}
-    config = Gemma3Config(text_config=text, vision_config={**sizes, "image_size": 28, "patch_size": 14})
-    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    with torch.no_grad():
-        for weight in made.parameters():
-            weight.zero_()
-    return made
-
-
 def test_weights_go_by_handle_if_checkpoints_name_them_so(model: Qwen3ForCausalLM):
     sizes: dict[str, Any] = {
         "hidden_size": 8,
@@ -83,18 +64,6 @@ def test_weights_go_by_handle_if_checkpoints_name_them_so(model: Qwen3ForCausalL
     experts = Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, num_key_value_heads=1, num_experts=2))
     assert named_as_saved(model)
     assert not named_as_saved(experts)
-    assert not named_as_saved(multimodal())
-
-
-def test_memory_is_released_and_taken_back():
-    with served() as (server, control):
-        control.release("weights")
-        control.release("kv_cache")
-        assert server.released == {"weights", "kv_cache"}
-        with pytest.raises(HTTPError):
-            generate(server.url, 1)
-        control.resume("weights")
-        assert server.released == {"kv_cache"}
 
 
 def test_a_bucket_reaches_the_engine_with_its_version():
@@ -174,13 +143,6 @@ def test_tied_weights_are_written_once(model: Qwen3ForCausalLM, tmp_path: Path):
     written = load_file(tmp_path / "model.safetensors")
     assert model.config.tie_word_embeddings
     assert written.keys() == model.state_dict().keys() - {"lm_head.weight"}
-
-
-def test_full_disk_is_an_error(model: Qwen3ForCausalLM, tmp_path: Path):
-    with small_disk(tmp_path / "disk") as disk:
-        fill(disk, but=4096)
-        with pytest.raises(EngineError, match=str(disk)):
-            WeightSender(SglangControl("http://127.0.0.1:9"), disk / "weights").write(model)
 
 
 @pytest.mark.parametrize("most", [1, 100, 4096, 1 << 30])

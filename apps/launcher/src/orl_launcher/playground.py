@@ -8,17 +8,16 @@ cached. The playground is imported only if a configuration asks for it.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 from orl_core.errors import ConfigError, SessionError, boundary
 from orl_core.text import did_you_mean
 from orl_rollout.edge import interrupt
+from orl_rollout.edge.files import cache_folder
 
 from orl_launcher import cli
 from orl_launcher.installation import to_install
@@ -76,14 +75,6 @@ def playground(config: RunConfig) -> Generator[RunConfig]:
         with boundary(SessionError, "starting the playground's server"):
             base_url = stack.enter_context(serving(check=interrupt.check))
         yield reachable(config, base_url)
-
-
-def cache_folder() -> Path:
-    """Return the folder of made models: $ORL_CACHE, else `orl` in $XDG_CACHE_HOME, else in ~/.cache."""
-    if own := os.environ.get("ORL_CACHE"):
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "orl"
 
 
 def warm_model(config: RunConfig) -> tuple[RunConfig, dict[str, Any]]:

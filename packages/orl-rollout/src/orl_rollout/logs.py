@@ -11,6 +11,8 @@ import math
 import sys
 import time
 import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from orl_core.text import visible
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from orl_rollout.edge.secrets import Scrubber
 
 
-QUIET_SECONDS = 60.0  # after a warning of `Sparing`
+QUIET_SECONDS = 60.0  # between two warnings of `Sparing`, and two lines of a `Wait`
+BAR_SECONDS = 1.0  # between two texts of a `Wait` in a bar
+_bars: list[Callable[[str], None]] = []
 
 
 class _Shown(logging.Filter):
@@ -74,3 +78,34 @@ def shown(text: str) -> str:
 def say(text: str) -> None:
     """Print a line about the course of a run on stderr, as it may be shown. Warnings are logged instead."""
     print(shown(text), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def waits_in(bar: Callable[[str], None]) -> Generator[None]:
+    """Let `bar` show each `Wait` in one line that is updated, while the block runs. It gets "" at the end of a wait."""
+    _bars.append(bar)
+    try:
+        yield
+    finally:
+        _bars.remove(bar)
+
+
+class Wait:
+    """A long wait, in one line: in the bar of the command's terminal, or else printed once a minute."""
+
+    def __init__(self) -> None:
+        self._next = -math.inf
+
+    def say(self, text: Callable[[], str]) -> None:
+        """Show what is waited for. `text` is called only if it is time for it."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + (BAR_SECONDS if _bars else QUIET_SECONDS)
+            for show in _bars or [say]:
+                show(shown(text()))
+
+    def end(self, text: str) -> None:
+        """Print what came of it."""
+        for show in _bars:
+            show("")
+        say(text)

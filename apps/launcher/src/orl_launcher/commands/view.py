@@ -45,8 +45,8 @@ def parser() -> cli.Parser:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     from orl_rollout.edge import interrupt
+    from orl_rollout.edge.files import cache_folder
 
-    from orl_launcher.playground import cache_folder
     from orl_launcher.view.server import Viewer
 
     viewer = Viewer(arguments.path, cache_folder() / "view")

@@ -10,10 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orl_rollout.logs import waits_in
 from orl_rollout.run_folder.follow import lines_of, meanwhile
 from orl_rollout.run_folder.metrics_log import MetricsRow, parse_row, tally_of
 from orl_rollout.run_folder.no_signal import STEPS, Cause, no_signal
@@ -105,9 +106,9 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
     """Show the rows that are written to `path` (metrics.jsonl) while the block runs, of `steps` steps."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}  {task.fields[wait]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("evaluating before training", total=steps)
+        bar = progress.add_task("evaluating before training", total=steps, wait="")
         course = Course(steps, clock)
 
         def follow(ended: threading.Event) -> None:
@@ -125,7 +126,8 @@ def following(path: Path, steps: int | None, console: Console, clock: Clock = ti
                 if silence := course.silence(row):
                     console.print(silence, style="yellow", soft_wrap=True)
 
-        with meanwhile(follow, "progress"):
+        shown = waits_in(lambda text: progress.update(bar, wait=text)) if console.is_terminal else nullcontext()
+        with shown, meanwhile(follow, "progress"):
             yield
 
 

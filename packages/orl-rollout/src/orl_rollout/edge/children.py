@@ -80,6 +80,16 @@ def exit_code(process: subprocess.Popen[bytes], check: Callable[[], None] = inte
     return code
 
 
+def programs(process: int) -> set[str]:
+    """Return the names of the programs that run below a process."""
+    names: set[str] = set()
+    with suppress(psutil.Error):
+        for child in psutil.Process(process).children(recursive=True):
+            with suppress(psutil.Error):
+                names.add(child.name())
+    return names
+
+
 @contextmanager
 def ended(
     process: subprocess.Popen[bytes], signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGKILL)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Return the folder that orl keeps between runs: $ORL_CACHE, else `orl` in $XDG_CACHE_HOME, else in ~/.cache."""
+    if own := os.environ.get("ORL_CACHE"):
+        return Path(own)
+    shared = os.environ.get("XDG_CACHE_HOME")
+    return (Path(shared) if shared else Path.home() / ".cache") / "orl"
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

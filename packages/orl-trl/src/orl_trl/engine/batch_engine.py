@@ -14,7 +14,7 @@ T = TypeVar("T")
 class BatchEngine(Protocol):
     """The engine of a training run, which samples batch by batch, each with the weights of then.
 
-    `metrics` are numbers of the latest batch; `weight_sync_seconds`, where it is, is no time of the rollouts.
+    `metrics` are numbers of the latest batch; `weight_sync_seconds`, if present, is no time of the rollouts.
     """
 
     metrics: dict[str, float]

@@ -14,11 +14,12 @@ import torch
 from msgspec import Struct
 from orl_core.config.trainer import Flag
 from orl_core.errors import ConfigError
+from orl_rollout.gpus import gpu_memory
 from orl_rollout.run_folder.contract import Run
 
 from orl_trl.engine.local_model import TINY
-from orl_trl.engine.sglang_process import MEMORY_SHARE, SHARE
-from orl_trl.options import own_options
+from orl_trl.engine.sglang_process import MEMORY_SHARE, SHARE, source_of_sglang
+from orl_trl.options import DEFAULTS, own_options
 
 PREFIX = "--sglang-"
 # Options that orl sets. One GPU trains and samples, so SGLang runs on it alone.
@@ -28,6 +29,7 @@ _OWNED = (
     "data-parallel-size"
 )
 OWNED = frozenset(_OWNED.split())
+LARGE_GPU, OWN_GRAPHS = 60 << 30, 256  # bytes from which SGLang captures decode graphs for up to so many requests
 
 
 class EngineChoice(Struct, frozen=True, kw_only=True):
@@ -50,11 +52,11 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def memory_share(self) -> float | None:
-        """The share of the GPU that the engine takes beside training; None if the model itself is the engine."""
+        """The share of the GPU that the engine takes during training; None if the model itself is the engine."""
         if self.engine != "sglang":
             return 0.0 if self.url else None
-        given = re.findall(rf"{MEMORY_SHARE}[= ](\d*\.?\d+)", " ".join(self.options))
-        return float(given[-1]) if given else SHARE
+        shares = re.findall(rf"{MEMORY_SHARE}[= ](\d*\.?\d+)", " ".join(self.options))
+        return float(shares[-1]) if shares else SHARE
 
 
 def engine_of(run: Run, parameters: int | None) -> EngineChoice:
@@ -69,6 +71,21 @@ def engine_of(run: Run, parameters: int | None) -> EngineChoice:
     if options and engine != "sglang":
         raise ConfigError(f"{options[0].replace('--', PREFIX, 1)} needs an SGLang that trl starts, but {choice}")
     return choice
+
+
+def graph_options(run: Run, options: Sequence[str]) -> tuple[str, ...]:
+    """Return the option of SGLang that captures CUDA graphs for the rollouts of a step, and no more.
+
+    Empty if `options` choose, if the GPU is so small that SGLang captures few, or if its version lacks the option.
+    """
+    trainer = run.config.trainer.with_defaults(DEFAULTS)
+    rows = (trainer.rollout_batch_size or 1) * (trainer.n_samples or 1)
+    small = not any(gpu.total >= LARGE_GPU for gpu in gpu_memory()[:1])
+    if small or rows >= OWN_GRAPHS or any("cuda-graph" in word for word in options):
+        return ()
+    source = source_of_sglang("srt/server_args.py")
+    known = source is not None and "cuda_graph_max_bs_decode" in source.read_text("utf-8")
+    return ("--cuda-graph-max-bs-decode", str(rows)) if known else ()
 
 
 def missing_for_sglang() -> str:
@@ -99,7 +116,7 @@ def split_options(flags: Mapping[str, Flag], extra: Sequence[str]) -> tuple[tupl
     """Return the words of SGLang's command and those for TRL: the `flags` of the file, then `extra`, which overrides.
 
     Raises:
-        ConfigError: an option of SGLang is orl's own, or is switched off.
+        ConfigError: an option of SGLang is orl's own.
     """
     sglang: list[str] = []
     trl: list[str] = []
@@ -108,14 +125,12 @@ def split_options(flags: Mapping[str, Flag], extra: Sequence[str]) -> tuple[tupl
         if word.startswith("--"):
             target = sglang if word.startswith(PREFIX) else trl
         target.append(word)
-    for name, _, value in (word.removeprefix(PREFIX).partition("=") for word in sglang if word.startswith(PREFIX)):
+    for name in (word.removeprefix(PREFIX).partition("=")[0] for word in sglang if word.startswith(PREFIX)):
         if name in OWNED:
             raise ConfigError(f"the option {PREFIX}{name} is refused, because orl sets it. Leave it out")
-        if value == "False":
-            raise ConfigError(
-                f"the option {PREFIX}{name} is false, and switches of SGLang are off by default: remove it"
-            )
-    return tuple(word.replace(PREFIX, "--", 1).removesuffix("=True") for word in sglang), tuple(trl)
+    return tuple(
+        word.replace(PREFIX, "--", 1).removesuffix("=True") for word in sglang if not word.endswith("=False")
+    ), tuple(trl)
 
 
 def _words(flags: Mapping[str, Flag]) -> list[str]:

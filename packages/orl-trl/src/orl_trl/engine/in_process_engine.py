@@ -32,11 +32,10 @@ _IGNORED = frozenset({"no_stop_trim", "skip_special_tokens"})
 
 
 class _Waiting(Struct, frozen=True, kw_only=True):
-    """A request on its way: the future of its answer belongs to `loop`."""
+    """A request on its way, and the future of its answer."""
 
     request: SamplingRequest
     answer: asyncio.Future[SampledTokens]
-    loop: asyncio.AbstractEventLoop
 
 
 class InProcessEngine:
@@ -68,10 +67,10 @@ class InProcessEngine:
             EngineError: a sampling parameter is unknown here, or the batch that held this request failed.
         """
         started = time.monotonic()
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(request=_request(ids, sampling), answer=loop.create_future(), loop=loop)
+        answer = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(request=_request(ids, sampling), answer=answer)
         self._inbox.put(waiting)
-        sampled = await waiting.answer
+        sampled = await answer
         return Generation(
             token_ids=sampled.token_ids,
             logprobs=sampled.logprobs,
@@ -109,34 +108,31 @@ class InProcessEngine:
         return batch
 
     def _answer(self, batch: Sequence[_Waiting]) -> None:
+        answers: Sequence[SampledTokens | EngineError]
         try:
             with boundary(EngineError, f"sampling a batch of {len(batch)}"):
                 answers = sample(self._model, [waiting.request for waiting in batch])
         except EngineError as fault:
-            for waiting in batch:
-                waiting.loop.call_soon_threadsafe(_settle, waiting.answer, EngineError(str(fault)))
-            return
+            answers = [EngineError(str(fault)) for _ in batch]
         for waiting, answer in zip(batch, answers, strict=True):
-            waiting.loop.call_soon_threadsafe(_settle, waiting.answer, answer)
+            waiting.answer.get_loop().call_soon_threadsafe(_settle, waiting.answer, answer)
 
 
-def _settle(answer: asyncio.Future[SampledTokens], outcome: SampledTokens | EngineError) -> None:
-    if answer.done():
-        return
-    if isinstance(outcome, EngineError):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
+def _settle(future: asyncio.Future[SampledTokens], answer: SampledTokens | EngineError) -> None:
+    if isinstance(answer, EngineError) and not future.done():
+        future.set_exception(answer)
+    elif isinstance(answer, SampledTokens) and not future.done():
+        future.set_result(answer)
 
 
 def _request(ids: Sequence[int], sampling: Mapping[str, Any]) -> SamplingRequest:
-    """Make a request of SGLang's sampling parameters; None stands for the default."""
-    given = {name: value for name, value in sampling.items() if name not in _IGNORED and value is not None}
-    stops = frozenset(given.pop("stop_token_ids", ()))
-    seed = given.pop("sampling_seed", None)
-    unknown = given.keys() - {"max_new_tokens", "temperature", "top_p"}
+    """Make a request of SGLang's sampling parameters; None is the default."""
+    options = {name: value for name, value in sampling.items() if name not in _IGNORED and value is not None}
+    stops = frozenset(options.pop("stop_token_ids", ()))
+    seed = options.pop("sampling_seed", None)
+    unknown = options.keys() - {"max_new_tokens", "temperature", "top_p"}
     if unknown:
         raise EngineError(f"the in-process engine has no sampling parameter {', '.join(sorted(unknown))}")
-    if not ids or given.get("max_new_tokens", 1) < 1:
+    if not ids or options.get("max_new_tokens", 1) < 1:
         raise EngineError("the in-process engine needs at least one id to continue and room for one more")
-    return SamplingRequest(token_ids=tuple(ids), stop_ids=stops, seed=seed, **{"max_new_tokens": 1, **given})
+    return SamplingRequest(token_ids=tuple(ids), stop_ids=stops, seed=seed, **{"max_new_tokens": 1, **options})

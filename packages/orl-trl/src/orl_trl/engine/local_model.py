@@ -9,7 +9,7 @@ import torch
 import transformers
 from orl_core.errors import ConfigError, boundary
 from orl_rollout.loop.engine import Engine
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from orl_trl.engine.in_process_engine import InProcessEngine
 from orl_trl.engine.loop_thread import LoopThread
@@ -19,8 +19,19 @@ T = TypeVar("T")
 TINY = 10_000_000  # parameters
 
 
+def read_config(name: str) -> tuple[PreTrainedConfig, int]:
+    """Return the configuration of the causal language model `name`, and the number of its parameters.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    with boundary(ConfigError, f"reading the model `{name}`"), torch.device("meta"):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        return config, AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
+
+
 def load_model(name: str, *, frozen: bool = False) -> PreTrainedModel:
-    """Load the causal language model `name` on the GPU where there is one: in fp32, on a GPU in bf16 if it is `frozen`.
+    """Load the causal language model `name` on the CPU: in fp32, or in bf16 if it is `frozen` and there is a GPU.
 
     Raises:
         ConfigError: there is none, or it cannot be loaded.
@@ -29,7 +40,11 @@ def load_model(name: str, *, frozen: bool = False) -> PreTrainedModel:
     transformers.logging.disable_progress_bar()
     with boundary(ConfigError, f"loading the model `{name}`"):
         dtype = "bfloat16" if frozen and torch.cuda.is_available() else "float32"
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False)
+        return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False)
+
+
+def on_device(model: PreTrainedModel) -> PreTrainedModel:
+    """Move `model` to the GPU if there is one, and return it."""
     if torch.cuda.is_available():
         return model.to("cuda")  # pyright: ignore[reportArgumentType]
     if model.num_parameters() < TINY:
@@ -39,6 +54,6 @@ def load_model(name: str, *, frozen: bool = False) -> PreTrainedModel:
 
 def play_in_process(model: str, play: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
     """See `orl_trl.play_in_process`."""
-    engine = InProcessEngine(load_model(model).eval())
+    engine = InProcessEngine(on_device(load_model(model)).eval())
     with LoopThread() as loop:
         return engine.serve(until=loop.submit(play(engine)))

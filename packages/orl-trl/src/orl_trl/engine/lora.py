@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from orl_core.errors import ConfigError, boundary
-from orl_rollout.run_folder.config_file import read_object
 from peft import LoraConfig, PeftModel, load_peft_weights, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
 from torch import Tensor
@@ -19,23 +18,22 @@ from transformers import PreTrainedModel
 
 ADAPTER = "adapter"  # folder of a checkpoint
 ALPHA = 32  # divided by the rank: so the best learning rate hardly depends on it (Schulman, "LoRA Without Regret")
-_CONFIG = "adapter_config.json"
 
 
 def lora_config(rank: int | None) -> LoraConfig | None:
-    """Return peft's configuration of adapters of this rank; None where all weights train."""
+    """Return peft's configuration of adapters of this rank; None if all weights train."""
     if rank is None:
         return None
     return LoraConfig(r=rank, lora_alpha=ALPHA, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
 def base_of(model: Any) -> PreTrainedModel:
-    """Return the transformers model below the adapters; `model` itself where it has none."""
+    """Return the transformers model below the adapters; `model` itself if it has none."""
     return cast("PreTrainedModel", model.get_base_model() if isinstance(model, PeftModel) else model)
 
 
 def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the tensor of each weight, as an engine must see it: with its adapter, where it has one.
+    """Yield the name and the tensor of each weight, as an engine must see it: with its adapter, if it has one.
 
     Names and types are those of `state_dict` before there were adapters. `model` is not changed. One merged weight is
     made at a time; weights without an adapter are the model's own.
@@ -72,20 +70,3 @@ def load_adapter(model: PeftModel, checkpoint: Path) -> None:
     """
     with boundary(ConfigError, f"reading {checkpoint / ADAPTER}"):
         set_peft_model_state_dict(model, load_peft_weights(str(checkpoint / ADAPTER), device="cpu"))
-
-
-def check_rank(load: str | None, rank: int | None) -> None:
-    """Refuse to continue adapters of another rank, adapters without any, or weights with adapters.
-
-    Raises:
-        ConfigError: the checkpoint in `load` was trained otherwise.
-    """
-    if load is None:
-        return
-    file = Path(load).expanduser() / ADAPTER / _CONFIG
-    before = read_object(file).get("r") if file.is_file() else None
-    if before != rank:
-        asked = f"--lora-rank {before}" if before else "no --lora-rank, or name it with --model to begin anew"
-        raise ConfigError(
-            f"--load {load}: its run has `lora_rank` {before or 'null'}, and this one {rank or 'null'}. Set {asked}"
-        )

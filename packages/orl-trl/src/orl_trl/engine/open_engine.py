@@ -1,26 +1,29 @@
-"""Open the engine that a run has chosen: the model itself, an SGLang beside it, or the one at an address."""
+"""Open the engine that a run has chosen: the model itself, an SGLang on the same GPU, or the one at an address."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from orl_core.config.limits import context_tokens_of
 from orl_core.errors import ConfigError
 from orl_rollout.run_folder.contract import Run
 from orl_rollout.sglang.client import Timeouts
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from orl_trl.engine.batch_engine import BatchEngine
-from orl_trl.engine.engine_plan import EngineChoice
+from orl_trl.engine.engine_plan import EngineChoice, graph_options
 from orl_trl.engine.in_process_engine import InProcessEngine
 from orl_trl.engine.served_engine import ServedEngine, Server
 from orl_trl.engine.sglang_control import SglangControl
 from orl_trl.engine.sglang_process import START_SECONDS, Launch, SglangProcess, environment_for
 from orl_trl.engine.weights import WeightSender, named_as_saved
+
+EngineFor = Callable[[PreTrainedModel], BatchEngine]
 
 
 def unready(url: str) -> str:
@@ -31,43 +34,45 @@ def unready(url: str) -> str:
 
 
 @contextmanager
-def open_engine(run: Run, model: PreTrainedModel, choice: EngineChoice) -> Generator[BatchEngine]:
-    """Open the engine `choice` of a run, which samples for `model`.
+def open_engine(run: Run, choice: EngineChoice, config: PreTrainedConfig) -> Generator[EngineFor]:
+    """Open the engine `choice` of a run, for the model with this config.json, which need not be loaded yet.
+
+    The block gets a function that waits until the engine is ready, and returns it for the loaded model. The memory of
+    the GPU that SGLang takes is a share of what is free when it starts, so load the model on the CPU before.
 
     Raises:
         ConfigError: the SGLang at the address does not answer.
         EngineError: SGLang does not start.
     """
     if choice.engine == "transformers":
-        yield InProcessEngine(model)
+        yield InProcessEngine
     elif not choice.url:
-        with started(run, model, launch_of(run, model, choice.options)) as engine:
-            yield engine
+        with started(run, launch_of(run, config, choice.options)) as engine_for:
+            yield engine_for
     elif problem := unready(choice.url):
         raise ConfigError(problem)
     else:
         patience = Timeouts(retry=run.config.rollout.patience)
-        server = Server(url=choice.url, context_tokens=_context_of(run, model), timeouts=patience)
+        server = Server(url=choice.url, context_tokens=_context_of(run, config), timeouts=patience)
         with _weights_folder(run) as folder:
-            yield ServedEngine(model, server, WeightSender(SglangControl(choice.url), folder))
+            yield lambda model: ServedEngine(model, server, WeightSender(SglangControl(choice.url), folder))
 
 
-def launch_of(run: Run, model: PreTrainedModel, options: tuple[str, ...]) -> Launch:
-    """Return the SGLang to start for a run of `model`, from the checkpoint that it was loaded from."""
+def launch_of(run: Run, config: PreTrainedConfig, options: tuple[str, ...]) -> Launch:
+    """Return the SGLang to start for a run of the model with this config.json."""
     return Launch(
-        model=str(model.name_or_path),
-        context_tokens=_context_of(run, model),
+        model=str(config.name_or_path),
+        context_tokens=_context_of(run, config),
         seed=run.config.trainer.seed,
         memory_saver=find_spec("torch_memory_saver") is not None,
-        extra=options,
+        extra=(*graph_options(run, options), *options),
     )
 
 
 @contextmanager
-def started(run: Run, model: PreTrainedModel, launch: Launch) -> Generator[ServedEngine]:
+def started(run: Run, launch: Launch) -> Generator[Callable[[PreTrainedModel], ServedEngine]]:
     """Start the SGLang `launch`, which ends with the block."""
     with SglangProcess(launch, run.folder, environment_for(run.config)) as process, _weights_folder(run) as folder:
-        handles = model.device.type == "cuda" and named_as_saved(model)
         # A first start takes longer than the absence of an engine that runs.
         timeouts = Timeouts(retry=max(run.config.rollout.patience, START_SECONDS), first=START_SECONDS)
         server = Server(
@@ -77,8 +82,14 @@ def started(run: Run, model: PreTrainedModel, launch: Launch) -> Generator[Serve
             exact=True,
             timeouts=timeouts,
         )
-        sender = WeightSender(SglangControl(process.url), folder, handles=handles)
-        yield ServedEngine(model, server, sender, process)
+
+        def engine_for(model: PreTrainedModel) -> ServedEngine:
+            process.wait()
+            handles = torch.cuda.is_available() and named_as_saved(model)
+            sender = WeightSender(SglangControl(process.url), folder, handles=handles)
+            return ServedEngine(model, server, sender, process)
+
+        yield engine_for
 
 
 @contextmanager
@@ -88,7 +99,7 @@ def _weights_folder(run: Run) -> Generator[Path]:
         yield Path(folder)
 
 
-def _context_of(run: Run, model: PreTrainedModel) -> int:
+def _context_of(run: Run, config: PreTrainedConfig) -> int:
     """Return the ids of the context. SGLang does not start with more than the model was made for."""
-    made_for: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return min(context_tokens_of(run.config), made_for or context_tokens_of(run.config))
+    most: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return min(context_tokens_of(run.config), most or context_tokens_of(run.config))

@@ -1,4 +1,4 @@
-"""Recognize that the memory of the device ran out. Rollouts and training then go on in smaller batches."""
+"""Recognize that the memory of the device ran out. Rollouts and training then continue in smaller batches."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell whether the memory of the device ran out."""
+    """Return whether the memory of the device ran out."""
     return isinstance(error, torch.OutOfMemoryError) or should_reduce_batch_size(error)

@@ -143,7 +143,7 @@ def _sample_batch(model: PreTrainedModel, batch: Sequence[SamplingRequest]) -> l
 
 
 def _cut(request: SamplingRequest, ids: list[int], logprobs: list[float]) -> SampledTokens:
-    """Return the ids of a row up to its end; a batch goes on until its last row has ended."""
+    """Return the ids of a row up to its end; a batch ends with its last row."""
     count = next((index + 1 for index, token in enumerate(ids) if token in request.stop_ids), len(ids))
     count = min(count, request.max_new_tokens)
     stopped = ids[count - 1] in request.stop_ids

@@ -1,4 +1,4 @@
-"""An SGLang as the engine of a training run: the weights of each batch, the memory beside training, restarts.
+"""An SGLang as the engine of a training run: the weights of each batch, the memory, restarts.
 
 Before a batch, SGLang takes its memory back and gets the weights, and its checksums are compared. After the batch it
 releases its memory, if it can. Rollouts ask it through `orl_rollout.sglang.client` on their own event loop, and retry

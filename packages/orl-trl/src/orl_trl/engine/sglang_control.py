@@ -94,15 +94,15 @@ class SglangControl:
         self._post("/abort_request", {"abort_all": True})
         self.flush_cache()
 
-    def checksums(self) -> tuple[dict[str, str], ...]:
-        """Return a checksum of each tensor that the server computes with, by its own names, for each rank.
+    def checksums(self) -> dict[str, str]:
+        """Return a checksum of each tensor that the first rank of the server computes with, by its own names.
 
         Empty if the server has no such request. The first one takes a real server 13 s: a kernel compiles.
         """
         try:
-            return tuple(rank.checksums for rank in self._post("/weights_checker", {"action": "checksum"}).ranks)
-        except EngineRefused:
-            return ()
+            return self._post("/weights_checker", {"action": "checksum"}).ranks[0].checksums
+        except (EngineRefused, IndexError):
+            return {}
 
     def _post(self, path: str, body: dict[str, Any]) -> _Answer:
         text = interrupt.run(self._ask("POST", path, body, CONTROL_SECONDS))

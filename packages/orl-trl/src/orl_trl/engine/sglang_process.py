@@ -1,18 +1,19 @@
 """SGLang as a child process on this machine: started, waited for, restarted, ended on every path.
 
 It knows the command and the life of the process, and neither weights nor rollouts. The process ends with this one, also
-by SIGKILL (`guard`). Its log is in the run's folder, without secrets.
+by SIGKILL (`guard`). Its log is in the run's folder, without secrets. A start takes a minute: imports, CUDA graphs and,
+once for each host, kernels to compile. So the byte code is kept, and one line shows what SGLang does.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Self
 
@@ -20,8 +21,10 @@ from msgspec import Struct, structs
 from orl_core.config import RunConfig
 from orl_core.errors import EngineError
 from orl_rollout.edge import interrupt
+from orl_rollout.edge.children import programs
+from orl_rollout.edge.files import cache_folder
 from orl_rollout.edge.secrets import PLATFORM_KEY, all_entries
-from orl_rollout.logs import logger_of, say
+from orl_rollout.logs import Wait, logger_of
 from orl_rollout.run_folder.process import free_port, guarded, running
 
 from orl_trl.engine.sglang_control import SglangControl
@@ -33,9 +36,10 @@ PROGRAM = (sys.executable, "-m", "sglang.launch_server")
 MEMORY_SHARE, SHARE = "--mem-fraction-static", 0.5
 START_SECONDS = 900.0  # a first start compiles kernels
 DEATH_SECONDS = 20.0  # from the end of its HTTP server to that of its processes
-REPORT_SECONDS = 15.0  # between two lines about the wait
 POLL_SECONDS = 0.1
 TAIL_BYTES = 4096
+COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++"})
+NO_BYTE_CODE, BYTE_CODE = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 COLOUR = re.compile("[\x1b\u241b]\\[[0-9;]*m")  # the log shows an escape character as U+241B
 # Settings of the trainer's own allocator: expandable segments clash with the engine's memory saver.
 ALLOCATOR = frozenset({"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"})
@@ -73,15 +77,30 @@ def command_of(launch: Launch, port: int) -> list[str]:
     return [*launch.program, *words, "--skip-tokenizer-init", *saver, *launch.extra]
 
 
+def source_of_sglang(path: str) -> Path | None:
+    """Return the source at `path` inside the installed SGLang, which is not imported; None if there is none."""
+    spec = find_spec("sglang")
+    file = Path(spec.origin).parent / path if spec and spec.origin else None
+    return file if file and file.is_file() else None
+
+
 def environment_for(config: RunConfig) -> dict[str, str]:
-    """Return the variables of this process without those that hold secrets of `config` or the OpenReward key."""
-    kept_out = {PLATFORM_KEY, *ALLOCATOR}
+    """Return the variables of this process without those that hold secrets of `config` or the OpenReward key.
+
+    SGLang's processes keep byte code, also if this one does not: next to the sources if it is there already, else in
+    orl's cache. Without it each of them compiles its modules for 20 s at every start.
+    """
+    kept_out = {PLATFORM_KEY, NO_BYTE_CODE, *ALLOCATOR}
     kept_out |= {name for entry in all_entries(config) for name in (entry.own_variable, *entry.variables)}
-    return {name: value for name, value in os.environ.items() if name not in kept_out}
+    environment = {name: value for name, value in os.environ.items() if name not in kept_out}
+    source = source_of_sglang("launch_server.py")
+    if source is None or not Path(cache_from_source(str(source))).is_file():
+        environment.setdefault(BYTE_CODE, str(cache_folder().absolute() / "bytecode"))
+    return environment
 
 
 class SglangProcess:
-    """A server of its own at `url`. A context manager; entering waits until the server is healthy.
+    """A server of its own at `url`. A context manager; entering starts the server, and `wait` waits until it is ready.
 
     `folder` is the run's. `process` leads the group of all its processes. Use it on the main thread.
     """
@@ -91,7 +110,6 @@ class SglangProcess:
         self._environment = environment
         self._log = folder / LOG
         self._port = free_port()
-        self.process: subprocess.Popen[bytes] | None = None
         self._life = ExitStack()
         self._restarted = False  # since the last batch that it served
         self.url = f"http://127.0.0.1:{self._port}"
@@ -106,7 +124,7 @@ class SglangProcess:
     @property
     def ended(self) -> bool:
         """Return whether the server died."""
-        return self.process is None or self.process.poll() is not None
+        return self.process.poll() is not None
 
     def ends(self) -> bool:
         """Wait DEATH_SECONDS for the end of a server that has failed. Return whether it died."""
@@ -121,7 +139,7 @@ class SglangProcess:
         self._restarted = False
 
     def restart(self, model: Path, version: str) -> None:
-        """Start the server again, with the weights in the folder `model` as `version`. Wait until it is healthy.
+        """Start the server again, with the weights in the folder `model` as `version`. Wait until it is ready.
 
         Raises:
             EngineError: it died twice without a whole batch in between, or does not start.
@@ -132,33 +150,46 @@ class SglangProcess:
         self._restarted = True
         logger.warning("SGLang died and is started again: %s", self._last_line())
         self._start(structs.replace(self._launch, model=str(model), weight_version=version))
+        self.wait()
 
-    def _start(self, launch: Launch) -> None:
-        command, began = guarded(command_of(launch, self._port)), time.monotonic()
-        with ExitStack() as starting:
-            self.process = starting.enter_context(running(command, self._environment, log=self._log, hidden=()))
-            if self._becomes_healthy(began):
-                self._life = starting.pop_all()
-                say(f"SGLang is ready at {self.url} after {time.monotonic() - began:.1f} s")
-                return
-        raise EngineError(f"SGLang is not ready after {time.monotonic() - began:.0f} s: {self._last_line()}")
+    def wait(self) -> None:
+        """Wait until the server is ready.
 
-    def _becomes_healthy(self, began: float) -> bool:
-        control, report = SglangControl(self.url), began + REPORT_SECONDS
+        Raises:
+            EngineError: it died, or needs more than START_SECONDS.
+        """
+        control, wait = SglangControl(self.url), Wait()
         while not control.healthy():
             interrupt.check()
-            now = time.monotonic()
-            if self.ended or now > began + START_SECONDS:
-                return False
-            if now > report:
-                report = now + REPORT_SECONDS
-                say(f"SGLang starts, {now - began:.0f} s: {self._last_line()}")
+            seconds = time.monotonic() - self._began
+            if self.ended or seconds > START_SECONDS:
+                fault = "died" if self.ended else "is not ready"
+                self._life.close()  # then the log is complete
+                raise EngineError(f"SGLang {fault} {seconds:.0f} s after its start: {self._last_line()}")
+            wait.say(lambda seconds=seconds: f"SGLang starts: {self._stage()}, {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
-        return True
+        wait.end(f"SGLang is ready at {self.url}, {time.monotonic() - self._began:.1f} s after its start")
 
-    def _last_line(self) -> str:
-        """Return the last line of the log, and its path. The log shows a carriage return, a line's end, as U+240D."""
+    def _start(self, launch: Launch) -> None:
+        command, self._began = guarded(command_of(launch, self._port)), time.monotonic()
+        self.process = self._life.enter_context(running(command, self._environment, log=self._log, hidden=()))
+
+    def _stage(self) -> str:
+        """Return what the starting server does: its log has no line about imports and compilers."""
+        if programs(self.process.pid) & COMPILERS:
+            return "compiles kernels (once for this host)"
+        line = self._lines()[-1:]
+        if not line or "server_args=" in line[0]:
+            return "imports"
+        return "captures CUDA graphs" if re.search("[Cc]aptur", line[0]) else line[0]
+
+    def _lines(self) -> list[str]:
+        """Return the last lines of the log. It shows a carriage return, a line's end, as U+240D."""
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
             lines = re.split("[\n\r\u240d]", COLOUR.sub("", file.read().decode("utf-8", "replace")))
-        return f"{next((line.strip() for line in reversed(lines) if line.strip()), '(no output)')}. Read {self._log}"
+        return [line.strip() for line in lines if line.strip()]
+
+    def _last_line(self) -> str:
+        """Return the last line of the log, and its path."""
+        return f"{(self._lines() or ['(no output)'])[-1]}. Read {self._log}"

@@ -9,27 +9,24 @@ found by the logprobs of what the run sampled (`importance.check_difference`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 import torch
 from msgspec import Struct
 from orl_core.errors import EngineError
-from orl_rollout.logs import logger_of
 from torch import Tensor
 
 from orl_trl.engine.sglang_control import SglangControl
 
-logger = logger_of("orl")
-
 SENT = torch.bfloat16  # the type of weights as they are sent
 METRIC = "weights_changed"  # tensors of the engine that changed in the latest sync
-Checksums = dict[str, str]  # of one rank, by the engine's name of the tensor
+Checksums = dict[str, str]  # by the engine's name of the tensor
 FUSED = {  # parts of names: what the trainer has apart is one tensor in the engine
     **dict.fromkeys((".q_proj.", ".k_proj.", ".v_proj."), ".qkv_proj."),
     **dict.fromkeys((".gate_proj.", ".up_proj."), ".gate_up_proj."),
 }
-HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"  # one tensor of the engine where they are tied
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"  # one tensor of the engine if they are tied
 _CHUNK = 1 << 20  # elements that are hashed at once
 _PRIME = 1_000_003
 
@@ -69,14 +66,11 @@ def engine_name(name: str, known: Collection[str]) -> str | None:
     return EMBEDDINGS if name == HEAD and EMBEDDINGS in known else None
 
 
-Shown = tuple[Checksums, ...]  # by rank of the engine
-
-
 class _Sync(Struct, frozen=True):
     """Fingerprints of the trainer and checksums of the engine after one sync."""
 
     sent: dict[str, int]
-    shown: Shown
+    shown: Checksums
 
 
 class WeightCheck:
@@ -90,7 +84,6 @@ class WeightCheck:
         self._control = control
         self._exact = exact
         self._before: tuple[_Sync, ...] = ()  # the first sync of this engine, and the latest
-        self._warned = False
 
     def restarted(self) -> None:
         """Forget the engine's checksums: another process begins anew."""
@@ -105,47 +98,31 @@ class WeightCheck:
             EngineError: other tensors changed in the engine than in the trainer.
         """
         now = _Sync(sent, self._control.checksums())
-        self._warn_once(now)
         if not now.shown:
             self.restarted()
             return {}
         before, self._before = self._before, (*self._before[:1], now)
-        exact = self._exact and not any("scale" in name or "qweight" in name for name in now.shown[0])
+        exact = self._exact and not any("scale" in name or "qweight" in name for name in now.shown)
         for fault in filter(None, (_difference(sync, now, exact=exact) for sync in before)):
             raise EngineError(
                 f"after a sync of weights, {fault}. SGLang does not compute with the weights of the trainer. "
                 "Continue from the last checkpoint with --load. If it happens again, set `engine: transformers`"
             )
-        return {METRIC: float(len(set[str]().union(*_changed(before[-1].shown, now.shown))))} if before else {}
-
-    def _warn_once(self, now: _Sync) -> None:
-        """Name the weights that this engine does not show."""
-        hidden = [name for name in now.sent if not now.shown or engine_name(name, now.shown[0]) is None]
-        if hidden and not self._warned:
-            logger.warning(
-                "SGLang shows no checksum of %d of %d weights, such as %s", len(hidden), len(now.sent), hidden[0]
-            )
-        self._warned = True
+        return {METRIC: float(len(_changed(before[-1].shown, now.shown)))} if before else {}
 
 
-def _changed(old: Shown, new: Shown) -> list[set[str]]:
-    """Return the engine's tensors that changed, by rank."""
-    pairs = zip(old, new, strict=False)
-    return [{name for name, value in now.items() if before.get(name) != value} for before, now in pairs]
+def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
+    """Return the names whose value has changed."""
+    return {name for name, value in now.items() if before.get(name) != value}
 
 
 def _difference(before: _Sync, now: _Sync, *, exact: bool) -> str:
     """Return how the changes of trainer and engine differ, in words; empty if they agree."""
-    fed = {name: engine_name(name, now.shown[0]) for name in now.sent}
-    expected = {fed[name] for name, value in now.sent.items() if before.sent.get(name) != value} - {None}
-    ranks = _changed(before.shown, now.shown)
-    found = set[str | None]().union(*ranks) & set(fed.values())
-    if missing := expected - found if exact or not found else None:
+    fed = {name: engine_name(name, now.shown) for name in now.sent}
+    expected = {fed[name] for name in _changed(before.sent, now.sent)} - {None}
+    changed = _changed(before.shown, now.shown) & set(fed.values())
+    if missing := expected - changed if exact or not changed else None:
         return f"{len(missing)} of {len(expected)} changed tensors did not change in SGLang, such as {missing.pop()}"
-    if extra := found - expected:
+    if extra := changed - expected:
         return f"{len(extra)} tensors changed in SGLang and not in the trainer, such as {extra.pop()}"
-    first, *others = before.shown
-    alike = {name for name, value in first.items() if all(rank.get(name) == value for rank in others)}
-    if stale := alike & set[str]().union(*ranks) - set.intersection(*ranks):
-        return f"{len(stale)} tensors changed in some ranks of SGLang only, such as {stale.pop()}"
     return ""

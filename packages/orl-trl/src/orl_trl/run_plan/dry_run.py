@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from msgspec import structs
 from orl_core.config import RunConfig
-from orl_core.errors import ConfigError, boundary
+from orl_core.errors import ConfigError
 from orl_rollout.edge.secrets import PLATFORM_KEY, api_key, unset_in
 from orl_rollout.gpus import gpu_memory
 from orl_rollout.memory.estimate import MemoryReport
@@ -16,11 +15,9 @@ from orl_rollout.results.reward_function import load_reward
 from orl_rollout.run_folder.checkpoint import is_absent
 from orl_rollout.run_folder.contract import Plan, Run
 from orl_rollout.runtime.player import load_player
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from orl_trl.engine.engine_plan import engine_of
-from orl_trl.engine.local_model import TINY
-from orl_trl.engine.lora import check_rank
+from orl_trl.engine.local_model import TINY, read_config
 from orl_trl.engine.open_engine import unready
 from orl_trl.options import TOKENS_PER_GPU, own_options
 from orl_trl.run_plan.disk import disk_report
@@ -38,7 +35,6 @@ def plan_run(run: Run) -> Plan:
     trainer = run.config.trainer
     model, rank = check_settings(run.config), own_options(trainer).lora_rank
     check_start(trainer.load)
-    check_rank(trainer.load, rank)
     load_reward(run.config)
     load_player(run.config)
     parameters = parameters_of(model)
@@ -47,7 +43,7 @@ def plan_run(run: Run) -> Plan:
     tasks: list[str] = []
     if run.task_data.is_file():  # a plan prepares none
         tasks = list(plan_of(structs.replace(run, eval_data=None), settings).tasks)
-    start = start_of(trainer.load, settings, order_of(settings, tasks))
+    start = start_of(trainer.load, settings, order_of(settings, tasks, rank))
     steps = settings.max_steps // updates_per_step(settings)
     groups = (settings.generation_batch_size or 0) // (settings.num_generations or 1)
     flags = " ".join((*(f"{name}={value}" for name, value in trainer.own_flags.items()), *run.extra))
@@ -92,9 +88,7 @@ def parameters_of(model: str) -> int | None:
         return None
     if not any(file for pattern in WEIGHTS for file in folder.glob(pattern)):
         raise ConfigError(f"trainer.model {model}: no weights ({', '.join(WEIGHTS)}) are in it")
-    with boundary(ConfigError, f"reading the shape of the model `{model}`"), torch.device("meta"):
-        shape = AutoConfig.from_pretrained(model, trust_remote_code=False)
-        return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
+    return read_config(model)[1]
 
 
 def _missing_key(config: RunConfig) -> str:

@@ -120,14 +120,11 @@ Changes = Sequence[tuple[str, OneGpu]]  # one option with ever smaller values, a
 
 
 def check_memory(run: Run, settings: GRPOConfig, config: Mapping[str, Any], share: float | None = None) -> None:
-    """Refuse a run that cannot fit on the GPU, once its model is loaded; warn of one that may outgrow it."""
-    gpus = gpu_memory()[:1]
-    loaded = torch.cuda.memory_reserved() if gpus else 0
-    free = [structs.replace(gpu, free=None if gpu.free is None else gpu.free + loaded) for gpu in gpus]
-    found = report(run, settings, config, free, share)
-    if found.problems:
-        raise ConfigError(found.problems[0])
-    for note in found.notes:
+    """Refuse a run that cannot fit on the GPU, before its model is loaded; warn of one that may outgrow it."""
+    estimate = report(run, settings, config, gpu_memory()[:1], share)
+    if estimate.problems:
+        raise ConfigError(estimate.problems[0])
+    for note in estimate.notes:
         logger.warning("%s", note)
 
 

@@ -5,52 +5,44 @@ orl owns what a step is, the engine, the files and the evaluation. Some fields w
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 from trl.trainer.grpo_config import GRPOConfig
 
 NAMES = frozenset(field.name for field in fields(GRPOConfig))
-CORRECTION = frozenset(
-    f"vllm_importance_sampling_{name}" for name in ("correction", "mode", "clip_max", "clip_min", "cap")
-)  # of GRPOConfig, obeyed with every engine
 
-_GROUPS = {
+_GROUPS = {  # regular expressions of names
     "orl measures, by the section `eval`": (
-        "batch_eval_metrics bf16_full_eval do_eval do_predict eval_accumulation_steps eval_delay "
-        "eval_do_concat_batches eval_on_start eval_steps eval_strategy eval_use_gather_object fp16_full_eval "
-        "greater_is_better include_for_metrics load_best_model_at_end metric_for_best_model "
-        "num_generations_eval per_device_eval_batch_size prediction_loss_only"
+        "eval_.*|do_eval|do_predict|.*_full_eval|.*_eval|batch_eval_metrics|per_device_eval_batch_size|greater_is_bette"
+        "|include_for_metrics|load_best_model_at_end|metric_for_best_model|prediction_loss_only"
     ),
     "trl trains in one process. Train on several GPUs with slime or miles": (
-        "accelerator_config average_tokens_across_devices ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb "
-        "ddp_find_unused_parameters ddp_static_graph ddp_timeout deepspeed ds3_gather_for_generation fsdp fsdp_config "
-        "local_rank log_level_replica log_on_each_node parallelism_config save_on_each_node"
+        "accelerator_config|average_tokens_.*|ddp_.*|deepspeed|ds3_.*|fsdp.*|local_rank|log_level_replica"
+        "|log_on_each_node|parallelism_config|save_on_each_node"
     ),
     "TRL does not sample, orl's engine does, by `temperature` and `top_p`": (
-        "cache_implementation generation_kwargs min_p repetition_penalty top_k "
-        "transformers_continuous_batching_config use_transformers_continuous_batching use_transformers_paged use_vllm "
-        + " ".join(sorted(name for name in NAMES - CORRECTION if name.startswith("vllm_")))
+        "cache_implementation|generation_kwargs|min_p|repetition_penalty|top_k|.*transformers_.*|use_vllm"
+        "|vllm_(?!importance_).*"  # the correction of importance is obeyed with every engine
     ),
-    "orl loads `model`, and no code that it brings": "model_init_kwargs trust_remote_code",
-    "orl trains, in an order of its own, and writes to the run's folder": (
-        "do_train ignore_data_skip length_column_name output_dir train_sampling_strategy"
+    "orl loads `model`, and no code that it brings": "model_init_kwargs|trust_remote_code",
+    "orl trains, in an order of its own, and writes to the run's folde": (
+        "do_train|ignore_data_skip|length_column_name|output_dir|train_sampling_strategy"
     ),
-    "`wandb_mode` and `tensorboard` set it": (
-        "project report_to trackio_bucket_id trackio_space_id trackio_static_space_id"
-    ),
+    "`wandb_mode` and `tensorboard` set it": "project|report_to|trackio_.*",
     "`seed` sets it": "data_seed",
     "`max_tokens_per_gpu` sets it, and is halved when memory runs out": "auto_find_batch_size",
     "`max_turns` of an environment sets it": "max_tool_calling_iterations",
-    "the loss of GRPO has no labels": "label_names label_smoothing_factor",
+    "the loss of GRPO has no labels": "label_.*",
     "each micro-batch would take a quantile of its own, and not that of the pass": "top_entropy_quantile",
     "`n_samples` sets it": "num_generations",
     "`rollout_batch_size` sets it": "generation_batch_size",
-    "`num_rollout` sets it": "max_steps num_train_epochs",
-    "every step is logged": "logging_steps logging_strategy",
-    "`save_interval` sets it": "save_strategy save_steps",
+    "`num_rollout` sets it": "max_steps|num_train_epochs",
+    "every step is logged": "logging_steps|logging_strategy",
+    "`save_interval` sets it": "save_strategy|save_steps",
     "`chat_template_kwargs` in the file sets it": "chat_template_kwargs",
     "`rollout.turn_tokens` sets it, or --max-response-len before `--`": "max_completion_length",
     "`optimizer` sets it": "optim",
     "`load` sets it": "resume_from_checkpoint",
 }
-OWNED = {name: owner for owner, names in _GROUPS.items() for name in names.split()}
+OWNED = {name: owner for owner, names in _GROUPS.items() for name in NAMES if re.fullmatch(names, name)}

@@ -60,8 +60,8 @@ def check_settings(config: RunConfig) -> str:
 def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
     """Make TRL's configuration for `run` and a model of so many parameters.
 
-    A step of ours plays `rollout_batch_size` x `n_samples` rollouts and makes two updates of them (one where their
-    number is odd); `--per-device-train-batch-size` splits an update into passes, where memory asks for it.
+    A step of ours plays `rollout_batch_size` x `n_samples` rollouts and makes two updates of them (one if their
+    number is odd); `--per-device-train-batch-size` splits an update into passes, to save memory.
 
     Raises:
         ConfigError: a flag is unknown, owned by orl or of the wrong type, the estimator is not TRL's, or batch sizes do
@@ -90,10 +90,10 @@ def grpo_config(run: Run, *, parameters: int) -> GRPOConfig:
         _check_several_rows(merged, run.config.several_rows)
     merged.update(_batches(config, merged))
     with boundary(ConfigError, "the settings for TRL"):
-        made = GRPOConfig(**merged)
-    made._n_gpu = min(made.n_gpu, 1)  # transformers takes every GPU that it sees, and TRL refuses several
-    _check_optimizer(run.config.trainer, own.optimizer, made)
-    return made
+        settings = GRPOConfig(**merged)
+    settings._n_gpu = min(settings.n_gpu, 1)  # transformers takes every GPU that it sees, and TRL refuses several
+    _check_optimizer(run.config.trainer, own.optimizer, settings)
+    return settings
 
 
 def _check_optimizer(config: TrainerConfig, optimizer: str | None, settings: GRPOConfig) -> None:
@@ -193,7 +193,7 @@ def _estimator(name: str) -> Mapping[str, Any]:
 
 
 def _shared(config: TrainerConfig, optimizer: str | None) -> dict[str, Any]:
-    """Return the options that all trainers share, where they are set."""
+    """Return the options that all trainers share, if they are set."""
     named = {
         "optim": optimizer,
         "learning_rate": config.lr,
@@ -245,7 +245,7 @@ def updates_per_step(settings: GRPOConfig) -> int:
 
 
 class _Parser(HfArgumentParser):
-    """Transformers' parser of GRPOConfig, that says only what was given and raises instead of ending the process."""
+    """Transformers' parser of GRPOConfig: it returns flags that are set, and raises instead of ending the process."""
 
     def add_argument(self, *names: str, **kwargs: Any) -> argparse.Action:
         """Add an option without default and help, which nobody reads."""

@@ -1,4 +1,4 @@
-"""Weights & Biases and TensorBoard, where the user asks for them. The configuration goes there without secrets."""
+"""Weights & Biases and TensorBoard, if the user asks for them. The configuration goes there without secrets."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def tracked_by(config: TrainerConfig) -> Tracking:
     """
     if config.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError(f"`tensorboard` is set, and {_install('tensorboard')}")
-    found = tracking_of(config)
-    if found.mode is None or find_spec("wandb") is not None:
-        return found
-    if found.asked:
+    tracked = tracking_of(config)
+    if tracked.mode is None or find_spec("wandb") is not None:
+        return tracked
+    if tracked.asked:
         raise ConfigError(f"Weights & Biases is asked for, and {_install('wandb')}")
     return structs.replace(
-        found, mode=None, note=f"Weights & Biases is not used, although you have a key: {_install('wandb')}"
+        tracked, mode=None, note=f"Weights & Biases is not used, although you have a key: {_install('wandb')}"
     )
 
 
@@ -45,21 +45,21 @@ def _install(extra: str) -> str:
 def tracking(run: Run) -> Generator[None]:
     """Open the run at Weights & Biases, which TRL's trainer then finds, and end it with the block."""
     config = run.config.trainer
-    found = tracked_by(config)
-    if found.note:
-        logger.warning("%s", found.note)
-    if found.mode is None:
+    tracked = tracked_by(config)
+    if tracked.note:
+        logger.warning("%s", tracked.note)
+    if tracked.mode is None:
         yield
         return
     import wandb
 
     with boundary(ConfigError, "opening the run at Weights & Biases"):
-        tracked = wandb.init(
+        opened = wandb.init(
             project=config.wandb_project or "orl",
             name=config.wandb_run or run.folder.name,
-            mode=found.mode,
+            mode=tracked.mode,
             dir=str(run.folder),
             config=run.config.public(),
         )
-    with tracked:
+    with opened:
         yield

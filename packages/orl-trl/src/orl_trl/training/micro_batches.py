@@ -77,7 +77,7 @@ def rows_of(batch: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
 
 @contextmanager
 def naming_options() -> Generator[None]:
-    """Say what to lower if memory runs out where no micro-batch can be halved, such as in the optimizer.
+    """Name options to lower if memory runs out and no micro-batch can be halved, such as in the optimizer.
 
     Raises:
         ConfigError: it ran out.
@@ -87,7 +87,7 @@ def naming_options() -> Generator[None]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise ConfigError(f"training ran out of memory beside its micro-batches: {error}. {LOWER}") from error
+        raise ConfigError(f"training ran out of memory outside of its micro-batches: {error}. {LOWER}") from error
 
 
 class _Update(Struct):
@@ -210,17 +210,17 @@ class MicroBatches(SeveralRows):
             return score(model, input_ids, attention_mask, logits_to_keep, **more)
         cut = input_ids.size(1) - logits_to_keep
         prompts, responses = (mask.sum(1).tolist() for mask in (attention_mask[:, :cut], attention_mask[:, cut:]))
-        found = torch.zeros(attention_mask[:, cut:].shape, device=input_ids.device)
+        logprobs = torch.zeros(attention_mask[:, cut:].shape, device=input_ids.device)
 
         def fill() -> None:
             for rows in micro_batches(prompts, responses, self.micro_batch_tokens, batch_size):
                 prompt, keep = (max(lengths[row] for row in rows) for lengths in (prompts, responses))
                 ids, mask = (one[rows, cut - prompt : cut + keep] for one in (input_ids, attention_mask))
                 self._tried = len(rows), ids.numel()
-                found[rows, :keep] = score(model, ids, mask, keep, **more)[0].float()
+                logprobs[rows, :keep] = score(model, ids, mask, keep, **more)[0].float()
 
         self._until_it_fits(fill, lambda: None)
-        return found, None, None
+        return logprobs, None, None
 
     def _until_it_fits(self, work: Callable[[], T], begin_again: Callable[[], None]) -> T:
         """Return what `work` returns. If memory runs out, halve the budget, `begin_again` and repeat it.

@@ -1,4 +1,4 @@
-"""Rollouts for TRL: the same loop, sessions, configuration and reward as everywhere, on an event loop beside torch.
+"""Rollouts for TRL: the same loop, sessions, configuration and reward as everywhere, on an event loop of its own.
 
 TRL calls `__call__` (its `rollout_func`) on the main thread with a batch's task keys, copies of a group adjacent, and
 wants one row for each, in that order. All are played at once on the loop's thread, while this thread serves the engine,
@@ -169,7 +169,7 @@ class Rollouts:
 
 
 def _pass_on(life: Future[None], opened: Future[Player]) -> None:
-    """Tell who waits for the player that it could not be opened."""
+    """Raise in the thread that waits for the player: it could not be opened."""
     fault = None if life.cancelled() else life.exception()
     opened.set_exception(fault or RuntimeError("the player was closed before it was opened"))
 
@@ -178,7 +178,7 @@ def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     """TRL's columns, one row for each outcome.
 
     `prompt_ids`, `completion_ids`, `logprobs` and `env_mask` (the loss mask) are the first datum's; `reward` (None
-    where the rollout does not train) reaches `Rollouts.reward`. A rollout that the engine never answered, or whose text
+    if the rollout does not train) reaches `Rollouts.reward`. A rollout that the engine never answered, or whose text
     echoes a secret (`log_completions` would write it down), gives the smallest row that TRL can hold: two ids, masked.
     TRL leaves rows without a reward out of their group's mean and deviation and gives them the advantage 0; their masks
     are all 0, so they add nothing to its token counts either.

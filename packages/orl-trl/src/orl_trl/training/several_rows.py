@@ -1,7 +1,7 @@
 """Rollouts of several rows in TRL, whose own batch has one row for each rollout (law L7).
 
 TRL makes the advantages from the first rows; the others join its batch afterwards, each with the advantage of its
-rollout. A loss that is a mean over all trained ids of the batch then counts each id once, whatever row it stands in;
+rollout. A loss that is a mean over all trained ids of the batch then counts each id once, whatever its row;
 `settings` refuses the others.
 """
 
@@ -95,10 +95,10 @@ class SeveralRows(GRPOTrainer):
         ids = torch.cat([longer["prompt_ids"][begin:], longer["completion_ids"][begin:]], dim=1)
         mask = torch.cat([longer["prompt_mask"][begin:], longer["completion_mask"][begin:]], dim=1)
         with torch.no_grad():
-            found, *_ = self._get_per_token_logps_and_entropies(
+            others, *_ = self._get_per_token_logps_and_entropies(
                 self.model, ids, mask, width, batch_size=self.args.per_device_train_batch_size
             )
-        return torch.cat([pad(known, (0, width - known.size(1))), found])
+        return torch.cat([pad(known, (0, width - known.size(1))), others])
 
 
 def _below(first: torch.Tensor, rows: Sequence[Sequence[float]], value: int, *, left: bool) -> torch.Tensor:

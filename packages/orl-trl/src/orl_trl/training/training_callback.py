@@ -73,16 +73,14 @@ class Training(TrainerCallback):
                     self._conclude(ending)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Save as often as this run says, where the state is that of the run before."""
+        """Save as often as this run says: the state may be that of the run before."""
         state.compute_steps(args, state.max_steps)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Stop before an update where a signal came."""
+        """Stop before an update, or between two of its passes, if a signal came. The weights are those of an update."""
         interrupt.check()
 
-    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Stop between two passes of an update where a signal came: the weights are those of the last update."""
-        interrupt.check()
+    on_substep_end = on_step_begin
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Collect an update's numbers; the last one of a step ends it. Evaluations and totals are no update's."""
@@ -107,7 +105,6 @@ class Training(TrainerCallback):
         metrics = self._add("train", step, rollouts.outcomes, seconds=seconds, more=more)
         self._trainer.note_random_state()  # before the step counts: a signal may end the measurement below
         self._steps = step
-        _say(f"step {step}", metrics, seconds)
         if DIFFERENCE in metrics:
             self._drift.add(metrics[DIFFERENCE])
         if self._drift.fault:
@@ -118,7 +115,7 @@ class Training(TrainerCallback):
         self._trainer.note_random_state()
 
     def _measure(self, step: int) -> None:
-        """Play the held-out tasks, where there are any, once for the same weights."""
+        """Collect rollouts of the held-out tasks, if there are any, once for the same weights."""
         if not self._rollouts.plan.held_out or step == self._measured:
             return
         started = time.monotonic()
@@ -127,7 +124,6 @@ class Training(TrainerCallback):
         seconds = time.monotonic() - started
         metrics = self._add("eval", step, outcomes, seconds=seconds, more=self._rollouts.engine.metrics)
         self._trainer.log({f"eval_{name}": value for name, value in metrics.items()})
-        _say(f"held out at step {step}", metrics, seconds)
 
     def _add(
         self,
@@ -175,10 +171,3 @@ class Training(TrainerCallback):
             versions=versions(),
             **self._run.facts,
         )
-
-
-def _say(what: str, metrics: dict[str, float], seconds: float) -> None:
-    shown = {name: metrics_log.overall(metrics, name) for name in ("reward", "success", "valid_calls")}
-    figures = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in shown.items() if value is not None)
-    tally = metrics_log.tally_in(metrics)
-    logger.info("%s: %s%s, %.1f s", what, figures, f" ({tally})" if str(tally) else "", seconds)

@@ -22,16 +22,15 @@ from orl_rollout.run_folder.contract import Run
 from orl_rollout.runtime.runtime import Runtime
 from orl_rollout.runtime.stack import open_runtime
 from orl_rollout.tokenizer.pretrained import load_pretrained
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.integrations.integration_utils import TensorBoardCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from orl_trl.engine.batch_engine import BatchEngine
 from orl_trl.engine.engine_plan import EngineChoice, engine_of
-from orl_trl.engine.local_model import load_model
-from orl_trl.engine.lora import check_rank, lora_config
-from orl_trl.engine.open_engine import open_engine
+from orl_trl.engine.local_model import load_model, on_device, read_config
+from orl_trl.engine.lora import lora_config
+from orl_trl.engine.open_engine import EngineFor, open_engine
 from orl_trl.options import TOKENS_PER_GPU, own_options
 from orl_trl.run_plan.gpu_memory import check_memory
 from orl_trl.run_plan.resume import check_start, order_of, start_of
@@ -44,41 +43,43 @@ from orl_trl.training.training_callback import Training
 from orl_trl.training.whole_checkpoints import WholeCheckpoints
 
 OpenPlayer = Callable[[Run, str], AbstractAsyncContextManager[Player]]
-OpenEngine = Callable[[Run, PreTrainedModel, EngineChoice], AbstractContextManager[BatchEngine]]
+OpenEngine = Callable[[Run, EngineChoice, PreTrainedConfig], AbstractContextManager[EngineFor]]
 
 
 def train(run: Run, open_player: OpenPlayer | None = None, open_with: OpenEngine = open_engine) -> None:
-    """See `orl_trl.train`. `open_player` and `open_with` open player and engine: those of the run, or a test's."""
-    name = check_settings(run.config)
-    found, rank = check_start(run.config.trainer.load), own_options(run.config.trainer).lora_rank
-    check_rank(run.config.trainer.load, rank)
+    """See `orl_trl.train`. `open_player` and `open_with` open player and engine: those of the run, or a test's.
+
+    What cannot be is refused first. Then SGLang starts, if it is the engine, and the model is loaded meanwhile.
+    """
+    name, load = check_settings(run.config), run.config.trainer.load
+    before, rank = check_start(load), own_options(run.config.trainer).lora_rank
     disable_progress_bars()
     opened = open_player or runtime_of
-    engine_of(run, None)  # what cannot be is refused before the model is loaded
     with interrupt.listening(), quiet_trl():
-        model = load_model(found.model if found and rank else name, frozen=rank is not None)
-        transformers.logging.disable_progress_bar()  # of each checkpoint that is written
-        choice = engine_of(run, model.num_parameters())
+        base = before.model if before and rank else name
+        config, parameters = read_config(base)
+        choice = engine_of(run, parameters)
         say(str(choice))
-        settings = grpo_config(run, parameters=model.num_parameters())
-        check_memory(run, settings, model.config.to_dict(), choice.memory_share)
+        settings = grpo_config(run, parameters=parameters)
+        check_memory(run, settings, config.to_dict(), choice.memory_share)
         plan = plan_of(run, settings)
-        start = start_of(run.config.trainer.load, settings, order_of(settings, list(plan.tasks)))
+        start = start_of(load, settings, order_of(settings, list(plan.tasks), rank))
         interrupt.check()
-        with (
-            tracking(run),
-            open_with(run, model, choice) as engine,
-            Rollouts(plan, engine, lambda: opened(run, name)) as rollouts,
-        ):
-            chat_template = run.config.chat_template
-            trainer = trainer_of(model, name, settings, rollouts, chat_template=chat_template, lora_rank=rank)
-            trainer.micro_batch_tokens = run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU
-            trainer.max_logprob_difference = run.config.trainer.max_logprob_difference
-            if start is not None:
-                trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
-                say(f"continues {start.folder} after step {start.step}")
-            write_tensorboard(trainer, run)
-            Training(run, rollouts, updates=updates_per_step(settings)).train(trainer)
+        with tracking(run), open_with(run, choice, config) as engine_for:
+            model = load_model(base, frozen=rank is not None)
+            transformers.logging.disable_progress_bar()  # of each checkpoint that is written
+            interrupt.check()
+            engine = engine_for(model)
+            with Rollouts(plan, engine, lambda: opened(run, name)) as rollouts:
+                template = run.config.chat_template
+                trainer = trainer_of(on_device(model), name, settings, rollouts, chat_template=template, lora_rank=rank)
+                trainer.micro_batch_tokens = run.config.trainer.max_tokens_per_gpu or TOKENS_PER_GPU
+                trainer.max_logprob_difference = run.config.trainer.max_logprob_difference
+                if start is not None:
+                    trainer.start, trainer.begins_with, rollouts.step = start, start.model, start.step
+                    say(f"continues {start.folder} after step {start.step}")
+                write_tensorboard(trainer, run)
+                Training(run, rollouts, updates=updates_per_step(settings)).train(trainer)
 
 
 def runtime_of(run: Run, model: str) -> AbstractAsyncContextManager[Runtime]:
@@ -97,7 +98,7 @@ def trainer_of(
 ) -> WholeCheckpoints:
     """Make TRL's trainer of `model`, whose tokenizer is that of the checkpoint `name`.
 
-    Checkpoints are saved with the run's own `chat_template`, where it has one. With `lora_rank`, `model` gets adapters.
+    Checkpoints are saved with the run's own `chat_template`, if it has one. With `lora_rank`, `model` gets adapters.
 
     Raises:
         ConfigError: TRL refuses the settings, or has nothing to pad with.
@@ -119,7 +120,7 @@ def trainer_of(
             peft_config=lora_config(lora_rank),
         )
     correct_ratios(trainer)
-    trainer.begins_with, trainer.order = lasting_name(name), order_of(settings, list(rollouts.plan.tasks))
+    trainer.begins_with, trainer.order = lasting_name(name), order_of(settings, list(rollouts.plan.tasks), lora_rank)
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
 

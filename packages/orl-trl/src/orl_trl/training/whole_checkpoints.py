@@ -7,7 +7,7 @@ a run which continues the checkpoint must share (`resume`).
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from peft import PeftModel
 from transformers.trainer_utils import rotate_checkpoints
 
 from orl_trl.engine.lora import base_of, load_adapter, policy_weights, save_adapter
-from orl_trl.run_plan.resume import ORDER, RANDOM, STATE, Order, Start
+from orl_trl.run_plan.resume import ORDER, RANDOM, STATE, Start
 from orl_trl.training.micro_batches import MicroBatches
 
 
@@ -53,14 +53,14 @@ class WholeCheckpoints(MicroBatches):
     """
 
     begins_with = ""
-    order: Order
+    order: Mapping[str, Any]
     start: Start | None = None
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """Return TRL's sampler. It draws a new order for each epoch, so those of the epochs before are drawn first."""
         sampler = super()._get_train_sampler(dataset)
         if self.start is not None:
-            steps = len(cast("Any", self.train_dataset)) // self.order.rollout_batch_size
+            steps = len(cast("Any", self.train_dataset)) // self.order["rollout_batch_size"]
             for _ in range(self.start.step // steps):
                 next(iter(sampler))
         return sampler
@@ -75,13 +75,13 @@ class WholeCheckpoints(MicroBatches):
             finally:
                 self.args.output_dir = str(folder)
             for saved in unfinished.iterdir():
-                if saved.is_dir():  # a README.md lies beside it
-                    self._note(saved, folder / saved.name, self.state.global_step // self.order.updates)
+                if saved.is_dir():  # there is a README.md, too
+                    self._note(saved, folder / saved.name, self.state.global_step // self.order["updates"])
                 saved.replace(folder / saved.name)
             rotate_checkpoints(output_dir=str(folder), save_total_limit=self.args.save_total_limit, use_mtime=True)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Write the weights of the policy, and the adapters beside them where it has any."""
+        """Write the weights of the policy, and its adapters, if it has any."""
         model = cast("Any", self.model)
         base = base_of(model)
         if base is not model:
@@ -94,7 +94,7 @@ class WholeCheckpoints(MicroBatches):
         save_adapter(model, Path(output_dir or self.args.output_dir or "."))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Read the adapters, where they train. Transformers would look at the merged weights and load nothing."""
+        """Read the adapters, if they train. Transformers would look at the merged weights and load nothing."""
         if isinstance(self.model, PeftModel):
             load_adapter(self.model, Path(resume_from_checkpoint))
         else:
@@ -121,7 +121,7 @@ class WholeCheckpoints(MicroBatches):
             if not self.args.save_only_model:
                 self._save_optimizer_and_scheduler(str(fresh))
                 Path(self.args.output_dir or ".", RANDOM).replace(fresh / RANDOM)
-                self.state.global_step = step * self.order.updates
+                self.state.global_step = step * self.order["updates"]
                 self.state.save_to_json(str(fresh / STATE))
             self._note(fresh, folder, step)
             fresh.rename(folder)
