@@ -11,7 +11,6 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -111,8 +110,8 @@ class OpenRewardSession:
             raise SessionError(f"{name} scores no groups: {'no score_group' if remote else 'the session is not open'}")
         with as_session_error(f"scoring a group of {name}", begun=True):
             calls = self._listing.takes_calls
-            said = [asdict(candidate_of(conversation, calls=calls)) for conversation in candidates]
-            return scores_of(await remote.run("/score_group", {"candidates": said}, repeatable=True), len(said))
+            sent = [candidate_of(conversation, calls=calls) for conversation in candidates]
+            return scores_of(await remote.run("/score_group", {"candidates": sent}, repeatable=True), len(sent))
 
     async def close(self) -> None:
         """Release the remote session within `close_seconds` and a last word, cancelled or not."""
