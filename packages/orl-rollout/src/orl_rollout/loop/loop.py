@@ -113,7 +113,7 @@ class _Episode:
         await fair_queue().enter()
         with boundary(SessionError, "opening a session"):
             self.opening = opening = await self.session.open(self.job.task)
-            tools = await Toolbox.of(opening.tools)
+            tools = Toolbox(opening.tools)
         long = tools.large or any(message.reasoning or message.calls for message in opening.messages)
         observation = await self._render(self._open, opening.messages, long=long)
         if observation is None:
