@@ -169,7 +169,7 @@ async def test_no_request_follows_a_redirect_with_the_key(status: int, monkeypat
                 try:
                     async with Playing("Echo", served.url, send_api_key=True) as play:
                         async with asyncio.timeout(10):
-                            while not served.asked("/ping"):  # noqa: ASYNC110 - the server is on another thread
+                            while not served.count("/ping"):  # noqa: ASYNC110 - the server is on another thread
                                 await asyncio.sleep(0.01)
                         await play.session.call(ToolCall(name="finish"))
                 except SessionError as fault:

@@ -118,7 +118,7 @@ async def test_a_call_is_never_repeated(status):
         async with Playing("Echo", served.url) as play:
             with pytest.raises(SessionError):
                 await play.call("echo", text="once")
-        assert served.asked("/call") == 1
+        assert served.count("/call") == 1
 
 
 @given(st.lists(st.text(alphabet=" \tab:\u2028ä", max_size=8), max_size=5), st.lists(st.integers(0, 200), max_size=8))

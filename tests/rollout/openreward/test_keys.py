@@ -113,11 +113,11 @@ async def test_proxies_in_the_environment_are_not_asked(gallery, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setattr(pings, "PING_SECONDS", 0.01)
-    before = gallery.asked("/ping")
+    before = gallery.count("/ping")
     async with Playing("Echo", gallery.url) as play:
         await play.call("echo", text="a")
         async with asyncio.timeout(5):
-            while gallery.asked("/ping") == before:  # noqa: ASYNC110 - the server is on another thread
+            while gallery.count("/ping") == before:  # noqa: ASYNC110 - the server is on another thread
                 await asyncio.sleep(0.01)
 
 
