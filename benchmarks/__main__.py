@@ -10,6 +10,7 @@ from rich.console import Console
 
 BENCHMARKS = {
     "turns": "client CPU per turn, its slope in history, and where the time goes",
+    "short": "client CPU of 256 short episodes at once, against a bare loop over the SDK",
     "engine-time": "the share of engine time lost to the loop at 64, 256 and 1,000 rollouts",
     "flight": "1,000 rollouts in flight in one process: faults, lag, memory",
     "agents": "a turn of an agent at the gateway against the built-in loop's, and 256 episodes at once",

@@ -88,11 +88,14 @@ def answer_of(ids: list[int]) -> bytes:
 
 
 async def main() -> None:
-    engine = Engine(read_settings())
+    settings = read_settings()
+    engine = Engine(settings)
     app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/generate", engine.generate)
     app.router.add_get("/stats", engine.stats)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, keepalive_timeout=5.0)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=0.1, keepalive_timeout=settings.get("keepalive_seconds", 5.0)
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=BACKLOG).start()
     announce(f"http://127.0.0.1:{runner.addresses[0][1]}")

@@ -87,8 +87,8 @@ class World:
 
 
 @cache
-def make_world(*, quick: bool) -> World:
-    """The world; `quick` learns fewer merges."""
+def make_world(*, quick: bool, turn: int = TURN, action_ids: int = ACTION) -> World:
+    """The world; `quick` learns fewer merges. A turn has `turn` ids, of which `action_ids` are the model's."""
     hf = hugging_face(2_000 if quick else 16_000)
     renderer = Renderer(HFTokenizer(hf))
     text = sources(1)[0]
@@ -101,8 +101,8 @@ def make_world(*, quick: bool) -> World:
         message = text_message("tool", text[-size:], name="run")
         return len(renderer.extend(action(1), [message], calls_before=0))
 
-    words = _smallest(lambda size: len(action(size)), ACTION)
-    length = _smallest(observed, TURN - len(action(words)))
+    words = _smallest(lambda size: len(action(size)), action_ids)
+    length = _smallest(observed, turn - len(action(words)))
     return World(hf=hf, renderer=renderer, action=action(words), said=text[-length:])
 
 

@@ -389,11 +389,11 @@ def test_interrupted_doctor_closes_its_session_and_exits_130(gallery: Served, tm
     config = tmp_path / "slow.yaml"
     config.write_text(f"environments: {{gallery/SlowSetup: {{base_url: '{gallery.url}'}}}}\n", encoding="utf-8")
     program = f"import sys; from orl_launcher.main import main; sys.exit(main(['doctor', '--config', {str(config)!r}]))"
-    before = gallery.asked("/create")
+    before = gallery.count("/create")
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, env=os.environ) as child:
         try:
             deadline = time.monotonic() + 60
-            while gallery.asked("/create") == before and time.monotonic() < deadline:
+            while gallery.count("/create") == before and time.monotonic() < deadline:
                 time.sleep(0.05)
             child.send_signal(signal.SIGINT)
             _, said = child.communicate(timeout=60)

@@ -101,15 +101,15 @@ async def play(world: World, fault: Fault, url: str) -> tuple[Outcome, int]:
 @settings(max_examples=max(settings().max_examples // 25, 2))  # the breadth is in test_fault_pairs
 @given(world=st.sampled_from(WORLDS), fault=faults)
 def test_pairs_on_the_wire_end_as_promised(gallery: Served, world: World, fault: Fault) -> None:
-    asked, deleted = gallery.asked("/call"), gallery.asked("/delete")
+    asked, deleted = gallery.count("/call"), gallery.count("/delete")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         outcome, left = asyncio.run(play(world, fault, gallery.url))
     reason, called = foretold(world, fault)
     trajectory = outcome.trajectory
     assert trajectory.stop_reason is reason, trajectory.error
-    assert gallery.asked("/call") - asked == called
-    assert gallery.asked("/delete") - deleted == 1
+    assert gallery.count("/call") - asked == called
+    assert gallery.count("/delete") - deleted == 1
     assert gallery.sessions == 0
     assert left == 0
     check_data(trajectory, outcome.datums)

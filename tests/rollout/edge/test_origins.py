@@ -16,7 +16,7 @@ from orl_core.messages import ToolCall
 from orl_core.task import Task, row_of
 from orl_rollout.edge.http import HttpClient, UnsafeRequest
 from orl_rollout.episodes.sender import post
-from orl_rollout.openreward import OpenRewardClient
+from orl_rollout.openreward import OpenRewardClient, pings
 from orl_rollout.openreward.listing import list_tasks, open_listing
 from orl_rollout.openreward.transport import Refusal
 from orl_rollout.sglang.client import SglangEngine
@@ -154,6 +154,7 @@ def moved(paths: Sequence[str], status: int, there: str) -> type[Answering]:
 @pytest.mark.parametrize("status", [302, 307])
 async def test_no_request_follows_a_redirect_with_the_key(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", KEY)
+    monkeypatch.setattr(pings, "PING_SECONDS", 0.01)
     with envs.serve(envs.Echo) as other:
         for path in LISTED:
             with envs.serve(envs.Echo, wrap=moved([path], status, other.url)) as served:
@@ -168,7 +169,7 @@ async def test_no_request_follows_a_redirect_with_the_key(status: int, monkeypat
                 try:
                     async with Playing("Echo", served.url, send_api_key=True) as play:
                         async with asyncio.timeout(10):
-                            while not served.asked("/ping"):  # noqa: ASYNC110 - the server is on another thread
+                            while not served.count("/ping"):  # noqa: ASYNC110 - the server is on another thread
                                 await asyncio.sleep(0.01)
                         await play.session.call(ToolCall(name="finish"))
                 except SessionError as fault:
@@ -207,7 +208,8 @@ class Sticky:
         await self.app(scope, receive, sticking)
 
 
-async def test_each_session_has_cookies_of_its_own() -> None:
+async def test_each_session_has_cookies_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pings, "PING_SECONDS", 0.01)
     balancers: list[Sticky] = []
 
     def wrap(app: Any) -> Sticky:
@@ -220,7 +222,7 @@ async def test_each_session_has_cookies_of_its_own() -> None:
                 session = client.session(task_of("Echo", number=number))
                 await session.open(task_of("Echo", number=number))
                 async with asyncio.timeout(10):
-                    while served.asked("/ping") <= number:  # noqa: ASYNC110 - the server is on another thread
+                    while len({sid for path, sid, _ in balancers[0].seen if path == "/ping"}) <= number:  # noqa: ASYNC110 - the server is on another thread
                         await asyncio.sleep(0.01)
                 await session.call(ToolCall(name="finish"))
                 await session.close()
@@ -228,4 +230,4 @@ async def test_each_session_has_cookies_of_its_own() -> None:
     assert not any(cookie for path, _, cookie in balancers[0].seen if path == "/create_session")
     cookies = [{cookie for _, sid, cookie in seen if sid == one} for one in dict.fromkeys(sid for _, sid, _ in seen)]
     assert cookies == [{"backend=1"}, {"backend=2"}, {"backend=3"}]
-    assert any(path == "/ping" for path, _, _ in seen)
+    assert {sid for path, sid, _ in seen if path == "/ping"} == {sid for _, sid, _ in seen}

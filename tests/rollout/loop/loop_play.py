@@ -27,7 +27,7 @@ def call(x: Any = 1, name: str = "act") -> str:
 
 
 def say(text: str, reason: str = "stop") -> Generation:
-    """A generation of `text`, closed where it stops."""
+    """A generation of `text`, closed at its end."""
     ids = TOKENIZER.encode_joint(text + ("<|im_end|>" if reason == "stop" else ""))
     return Generation(token_ids=tuple(ids), logprobs=(-0.5,) * len(ids), finish_reason=reason)  # type: ignore[arg-type]
 

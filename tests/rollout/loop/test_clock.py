@@ -1,4 +1,4 @@
-"""A rollout that its host puts aside: it waits, no deadline counts the wait, and it goes on as if nothing had been."""
+"""A rollout that its host puts aside: it waits, no deadline counts the wait, and then it continues."""
 
 from __future__ import annotations
 

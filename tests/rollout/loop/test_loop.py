@@ -1,6 +1,6 @@
 """The rollout loop keeps thirteen promises, each with a test of its name. To change one is to change training.
 
-Those of 7 to 10, how a rollout ends before its time, stand in test_loop_endings.py.
+Those of 7 to 10, how a rollout ends before its time, are in test_loop_endings.py.
 
  1. A prompt over budget: no turn, MAX_TOKENS, the engine is not called.
  2. An action cut by length is kept and trained, not acted on: MAX_TOKENS. With `retry_cut_actions`, one that the budget
@@ -8,7 +8,7 @@ Those of 7 to 10, how a rollout ends before its time, stand in test_loop_endings
  3. A parse failure, unknown tool or invalid argument is answered with the smallest helpful message; `max_invalid` in a
     row end the rollout. Each way to end early has a StopDetail of its own.
  4. Several calls run in order, side by side only on request; the first `finished` ends the episode.
- 5. Plain text: the terminal tool where there is one, otherwise a nudge, `max_nudges` times or until `max_turns`.
+ 5. Plain text: the terminal tool if there is one, otherwise a nudge, `max_nudges` times or until `max_turns`.
  6. `finished` keeps that turn's reward. A null reward is not 0.
  7. An engine's abort while the host's flag is set: ABORTED. The flag is read before every turn and call.
  8. Faults end in ERROR with the turns so far, never repeating a tool call, never trained.

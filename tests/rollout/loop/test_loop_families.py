@@ -35,7 +35,7 @@ async def play(
 
 
 async def test_call_ids_count_the_results_of_the_opening():
-    """Kimi repeats the id of a call beside its result. The opening may hold calls, as examples."""
+    """Kimi repeats the id of a call in its result. The opening may hold calls, as examples."""
     example = (
         text_message("user", "Play."),
         Message(role="assistant", calls=(ToolCall(name="act", arguments={}),)),

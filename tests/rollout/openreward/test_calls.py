@@ -13,6 +13,7 @@ from orl_rollout.openreward.sse import EventReader
 from orl_rollout.openreward.wire import result_of
 from orl_testing import environments as envs
 
+from tests.kit.answering import Answering
 from tests.kit.episodes import Playing
 
 
@@ -34,12 +35,21 @@ async def test_indented_output_arrives_whole(gallery):
             assert text_of((await play.call("show", size=size)).content) == f"{'x':>{size}}"
 
 
-def test_text_is_valid_unicode_and_unknown_blocks_are_refused():
-    text = {"type": "text", "text": "a \ud800 \U0001f600"}
-    result = result_of("look", {"ok": True, "output": {"blocks": [text], "newer": 1}}, 0.0)
-    assert text_of(result.content) == "a \ufffd \U0001f600"
-    for sent, kept in (({"a": "\ud800"}, {"a": "\ufffd"}), (None, {}), ([1], {"value": [1]})):
-        assert result_of("look", {"ok": True, "output": {"metadata": sent}}, 0.0).metadata == kept
+async def test_text_and_metadata_become_valid_unicode():
+    body = rb'{"ok": true, "output": {"blocks": [{"type": "text", "text": "a \uD800"}], "metadata": {"\ud800": 1}}}'
+
+    class Torn(Answering):
+        answers = {"/call": (200, [(b"content-type", b"application/json")], body)}
+
+    with envs.serve(envs.Echo, wrap=Torn) as served:
+        async with Playing("Echo", served.url) as play:
+            result = await play.call("echo", text="a")
+    assert (text_of(result.content), result.metadata) == ("a \ufffd", {"\ufffd": 1})
+
+
+def test_metadata_is_an_object_and_unknown_blocks_are_refused():
+    for sent, kept in ((None, {}), ([1], {"value": [1]})):
+        assert result_of("look", {"ok": True, "output": {"metadata": sent, "newer": 1}}, 0.0).metadata == kept
     with pytest.raises(msgspec.ValidationError):
         result_of("look", {"ok": True, "output": {"blocks": [{"type": "video", "data": ""}]}}, 0.0)
 
@@ -108,7 +118,7 @@ async def test_a_call_is_never_repeated(status):
         async with Playing("Echo", served.url) as play:
             with pytest.raises(SessionError):
                 await play.call("echo", text="once")
-        assert served.asked("/call") == 1
+        assert served.count("/call") == 1
 
 
 @given(st.lists(st.text(alphabet=" \tab:\u2028ä", max_size=8), max_size=5), st.lists(st.integers(0, 200), max_size=8))

@@ -133,12 +133,12 @@ async def test_plain_text_is_the_answer_where_there_is_a_terminal_tool(gallery: 
 
 async def test_a_hidden_terminal_tool_cannot_be_called_by_name(gallery: envs.Served):
     call = '<tool_call>\n{"name": "submit", "arguments": {"text": "right"}}\n</tool_call>'
-    before = gallery.asked("/call")
+    before = gallery.count("/call")
     trajectory = await play("Terminal", gallery.url, ScriptedEngine([say(call), say("wrong")]))
     assert [result.failure for turn in trajectory.turns for result in turn.results] == [FailureKind.UNKNOWN_TOOL, None]
     assert "unknown tool `submit`; the tools are: look" in shown(trajectory, 1)
     assert trajectory.rewards == (0.0,)
-    assert gallery.asked("/call") - before == 1
+    assert gallery.count("/call") - before == 1
 
 
 async def test_a_conversation_opens_the_episode_in_its_own_roles(gallery: envs.Served):

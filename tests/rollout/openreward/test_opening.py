@@ -76,12 +76,12 @@ async def test_every_request_names_the_variant(gallery):
 
 
 async def test_a_failed_open_leaves_no_session(gallery):
-    before = (gallery.asked("/create_session"), gallery.asked("/delete_session"), gallery.sessions)
+    before = (gallery.count("/create_session"), gallery.count("/delete_session"), gallery.sessions)
     with pytest.raises(SessionError, match=r"opening a session of gallery/FailingSetup: HTTP 500: .*no image"):
         async with Playing("FailingSetup", gallery.url):
             pass
-    assert gallery.asked("/create_session") - before[0] == 3
-    assert gallery.asked("/delete_session") - before[1] == 3
+    assert gallery.count("/create_session") - before[0] == 3
+    assert gallery.count("/delete_session") - before[1] == 3
     assert gallery.sessions == before[2]
 
 
@@ -117,17 +117,17 @@ async def test_a_dead_server_is_a_fault_of_one_line():
 
 
 async def test_a_hung_close_is_bounded(gallery):
-    deleted = gallery.asked("/delete_session")
+    deleted = gallery.count("/delete_session")
     async with Playing("HangingTeardown", gallery.url, call_timeout=0.2) as play:
         started = time.monotonic()
         await play.session.close()
         assert time.monotonic() - started < 10
-    assert gallery.asked("/delete_session") == deleted + 1
+    assert gallery.count("/delete_session") == deleted + 1
 
 
 async def test_a_cancelled_close_still_closes(gallery):
     """However often, and by way of its teardown."""
-    before, deleted = gallery.sessions, [gallery.asked(path) for path in ("/delete", "/delete_session")]
+    before, deleted = gallery.sessions, [gallery.count(path) for path in ("/delete", "/delete_session")]
     async with Playing("Echo", gallery.url) as play:
         closing = asyncio.create_task(play.session.close())
         for _ in range(3):
@@ -136,7 +136,7 @@ async def test_a_cancelled_close_still_closes(gallery):
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert gallery.sessions == before
-        assert [gallery.asked(path) - 1 for path in ("/delete", "/delete_session")] == deleted
+        assert [gallery.count(path) - 1 for path in ("/delete", "/delete_session")] == deleted
 
 
 async def test_close_is_idempotent_and_needs_no_open(gallery):

@@ -128,7 +128,7 @@ async def test_a_session_that_is_gone_is_known_at_the_next_call(gallery: envs.Se
 
 
 async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: envs.Served):
-    before, asked = gallery.sessions, gallery.asked("/create_session")
+    before, asked = gallery.sessions, gallery.count("/create_session")
     async with OpenRewardClient(config_of("SlowSetup", gallery.url)) as client:
         made = client.session(task_of("SlowSetup"))
         impatient = structs.replace(made._options, open_seconds=0.5)
@@ -137,7 +137,7 @@ async def test_an_environment_that_never_starts_is_a_fault_and_left(gallery: env
             await session.open(task_of("SlowSetup"))
         await session.close()
     assert gallery.sessions == before
-    assert gallery.asked("/create_session") - asked == 1
+    assert gallery.count("/create_session") - asked == 1
 
 
 @pytest.mark.parametrize("variant", ["terminal", "Terminal"])
@@ -211,7 +211,7 @@ async def test_one_client_holds_many_sessions_and_leaves_none(gallery: envs.Serv
 
 @pytest.mark.slow
 async def test_calls_in_flight_have_no_limit(gallery: envs.Served):
-    """More of them than aiohttp has connections where it is not told otherwise."""
+    """More of them than aiohttp has connections by default."""
     begun, tasks = len(envs.Hanging.started), [task_of("Hanging", number=number) for number in range(110)]
     async with OpenRewardClient(config_of("Hanging", gallery.url)) as client, asyncio.timeout(60):
         sessions = [client.session(task) for task in tasks]

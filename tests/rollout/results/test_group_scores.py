@@ -56,8 +56,7 @@ def test_conversation_includes_broken_calls_and_answers():
 
 def test_a_server_that_takes_text_only_is_shown_what_was_said():
     shown = candidate_of(candidate(ended("Bob did it.").trajectory), calls=False)
-    said = [(message.role, [block.text for block in message.blocks]) for message in shown.messages]  # type: ignore[union-attr]
-    assert said == [
+    assert [(message["role"], [block["text"] for block in message["blocks"]]) for message in shown["messages"]] == [
         ("user", ["Act."]),
         ("assistant", ["So."]),
         ("user", ["Bob did it."]),

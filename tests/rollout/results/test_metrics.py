@@ -1,4 +1,4 @@
-"""The metrics of a batch: rates within bounds, errors left out where they would be taken for the policy's."""
+"""The metrics of a batch: rates within bounds, errors left out if they would count as the policy's."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ async def test_a_cancelled_place_passes_its_slot_on(moment: str):
         if moment == "waiting":
             gone.cancel()
             await turn_over()
-    gone.cancel()  # where it waited until now: let in, and cancelled before it could run
+    gone.cancel()  # it waited until now: let in, and cancelled before it could run
     await asyncio.wait({gone, after}, timeout=10)
     assert gone.cancelled()
     assert (order, limiter.taken, limiter.waiting) == (["after"], 0, 0)
@@ -162,7 +162,7 @@ class Crowd:
                 assert self.limiter.taken <= self.limiter.limit, "let in above the limit"
                 self.inside.append(ticket)
         assert (self.limiter.taken, self.limiter.waiting) == (len(self.inside), len(self.waiting))
-        assert not self.waiting or self.limiter.taken + 1 > self.limiter.limit, "waits beside a free slot"
+        assert not self.waiting or self.limiter.taken + 1 > self.limiter.limit, "waits although a slot is free"
         assert 1 <= self.limiter.limit <= (self.most or math.inf)
 
     async def play(self, steps: list[tuple[str, int]]) -> None:

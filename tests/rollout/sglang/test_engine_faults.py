@@ -68,7 +68,7 @@ ERROR = "error"  # the turns so far are kept, nothing trains
 
 
 class Row(NamedTuple):
-    """The outcome of a fault, and the words of the error where it is one."""
+    """The outcome of a fault, and the words of its error."""
 
     fault: Fault
     passes: Literal["unaffected", "error"]
@@ -82,7 +82,7 @@ def _status(status: int) -> Fault:
 
 
 FAULTS = {
-    # the fault, what comes of it where it passes, where it stays, and what the error says then
+    # the fault, what comes of it if transient, if permanent, and what the error says then
     "500": Row(_status(500), UNAFFECTED, ERROR, "HTTP 500: injected", retried=True),
     "429": Row(_status(429), UNAFFECTED, ERROR, "HTTP 429: injected", retried=True),
     "503": Row(_status(503), UNAFFECTED, ERROR, "HTTP 503: injected", retried=True),

@@ -204,7 +204,7 @@ def letters(ids: Sequence[int]) -> str:
         ({"stop": ["bc"], "no_stop_trim": True}, 3, "bc", "abc"),
         ({"stop": ["cd"]}, 4, "cd", "ab"),  # the last id reaches past the string and is kept whole
         ({"stop": ["cd"], "no_stop_trim": True}, 4, "cd", "abcde"),
-        ({"stop": ["ce"]}, 6, 7, "abcdef"),  # begins like a stop and goes on otherwise
+        ({"stop": ["ce"]}, 6, 7, "abcdef"),  # begins like a stop and continues otherwise
         ({"stop": ["c"], "stop_token_ids": [1]}, 2, 1, "a"),
         ({"stop": ["b"], "stop_token_ids": [1]}, 2, 1, "a"),  # an id is looked at before a string
         ({"stop": ["b"], "stop_token_ids": [1], "ignore_eos": True}, 2, "b", "a"),

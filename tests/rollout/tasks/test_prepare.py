@@ -92,10 +92,10 @@ async def test_num_samples_caps_training_splits_alone(gallery, tmp_path):  # sho
 
 
 async def test_a_large_listing_is_read_by_pages(gallery, tmp_path):  # shows A8
-    pages = gallery.asked("/task_range")
+    pages = gallery.count("/task_range")
     prepared = await prepare(config_of(gallery.url, Endless={}), tmp_path / "tasks.jsonl")
     assert prepared.total == 5_000
-    assert gallery.asked("/task_range") - pages == 1 + 5
+    assert gallery.count("/task_range") - pages == 1 + 5
 
 
 class Old:

@@ -1,6 +1,6 @@
 """A way to a server on which things go wrong: a proxy on loopback that does damage to the requests it is told.
 
-It passes everything else on, byte for byte, and counts what passed. It knows HTTP alone, so that it stands before an
+It passes everything else on, byte for byte, and counts what passed. It knows HTTP alone, so that it can be before an
 environment server, an engine or a collector alike, and it must not know the clients that are tested with it.
 """
 
@@ -34,7 +34,7 @@ class MishapKind(StrEnum):
 
 
 class Mishap(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mishap of requests whose path ends in `path`: the `at`-th (from 0), or every one. The rest is for STATUS."""
+    """A fault of requests whose path ends in `path`: the `at`-th (from 0), or every one. The rest is for STATUS."""
 
     kind: MishapKind
     path: str = ""
@@ -46,7 +46,7 @@ class Mishap(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Proxy:
     """A proxy before the server at `upstream`, used as `async with`; `url` is set inside.
 
-    `asked` counts requests by path. The first of `mishaps` that fits a request is taken; their `at` counts the requests
+    `asked` counts requests by path. The first of `faults` that fits a request is taken; their `at` counts the requests
     that end in their `path`.
     """
 
@@ -83,7 +83,7 @@ class Proxy:
 
     def count(self, path: str) -> int:
         """Count the requests whose path ends in `path`."""
-        return sum(count for asked, count in self.asked.items() if asked.endswith(path))
+        return sum(count for each, count in self.asked.items() if each.endswith(path))
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         if self._stopping is not None:
@@ -92,7 +92,7 @@ class Proxy:
         self.asked[request.path] += 1
         match mishap.kind if mishap else None:
             case MishapKind.STATUS if mishap:
-                return web.json_response({"detail": "a mishap"}, status=mishap.status, headers=mishap.headers)
+                return web.json_response({"detail": "a fault"}, status=mishap.status, headers=mishap.headers)
             case MishapKind.HANG:
                 await asyncio.Event().wait()
             case MishapKind.RESET:

@@ -1,7 +1,7 @@
 """A session and an engine that follow a script: what to answer, in order. An exception in a script is raised.
 
 They record what they were asked, so that a test compares what was trained with what was sampled. They fake no protocol:
-for SGLang and OpenReward on the wire there are stand-in servers beside this module.
+for SGLang and OpenReward on the wire there are stand-in servers next to this module.
 """
 
 from __future__ import annotations

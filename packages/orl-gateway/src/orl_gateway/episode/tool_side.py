@@ -47,7 +47,7 @@ class ToolSide:
         """Open the session."""
         with boundary(SessionError, "opening a session"):
             opening = await self._session.open(task)
-            self._tools = await Toolbox.of(opening.tools)
+            self._tools = Toolbox(opening.tools)
         return opening
 
     async def close(self) -> None:

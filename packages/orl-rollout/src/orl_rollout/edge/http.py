@@ -101,8 +101,9 @@ class HttpClient:
         Raises:
             UnsafeRequest: it leads to another origin.
         """
-        url = URL(f"{self.url}{target}" if target.startswith("/") else target)
-        if _origin_of(str(url)) != self._origin:
+        below = target.startswith("/")
+        url = URL(f"{self.url}{target}" if below else target)
+        if not below and _origin_of(target) != self._origin:
             raise UnsafeRequest(f"a request for {self._origin} leads to {url.scheme}://{url.host}: it is not sent")
         return self._http.request(method, url, headers=headers, allow_redirects=False, **options)
 

@@ -38,7 +38,7 @@ FIRST_CONTACT = 10.0  # seconds of patience with a server that has never answere
 
 
 class AdaptiveLimiter:
-    """The sessions of one environment on one event loop. `most` is the configured limit; None is none.
+    """The sessions of one environment on one event loop. `most` is the configured limit; None means no limit.
 
     `limit` is how many may be in flight now (its whole part; infinite until a server refuses), `taken` how many are.
     `patience` is how long one rollout waits for its session, in seconds, `answered` whether the server ever served one.
@@ -224,9 +224,9 @@ class LimitedSession:
         """Close as `Session.close` does."""
         await self._session.close()
 
-    async def _heed(self, asked: Awaitable[T]) -> T:
+    async def _heed(self, answer: Awaitable[T]) -> T:
         try:
-            return await asked
+            return await answer
         except Overloaded:
             self._ticket.overloaded()
             raise

@@ -24,14 +24,14 @@ def never() -> bool:
 
 
 async def give_up() -> bool:
-    """Return False at once: the pause of a host that goes on with no rollout that it aborts."""
+    """Default `pause`: the host never resumes an aborted rollout."""
     return False
 
 
 class Clock:
     """Deadlines of a rollout that begins now. `whole` is that of all of it.
 
-    `stopped` is the host's abort flag. If it is set, `pause` waits until the host goes on with this rollout, and tells
+    `stopped` is the host's abort flag. If it is set, `pause` waits until the host resumes this rollout, and returns
     whether it does.
     """
 
@@ -72,7 +72,7 @@ class Clock:
         return within(seconds, error, what)
 
     async def ends(self) -> bool:
-        """Tell whether the host's abort ends the rollout. Wait, if the host goes on with it later."""
+        """Return whether the host's abort ends the rollout. Wait if the host resumes it later."""
         if not self._stopped():
             return False
         deadline = self.whole.when()
@@ -81,9 +81,9 @@ class Clock:
         now, began = asyncio.get_running_loop().time, time.monotonic()
         left = deadline - now()
         self.whole.reschedule(None)
-        goes_on = await self._pause()
+        resumes = await self._pause()
         waited = time.monotonic() - began
         self._started += waited
         self._turn_ends += waited
         self.whole.reschedule(now() + left)
-        return not goes_on
+        return not resumes

@@ -3,7 +3,7 @@
 It knows the three protocols (Session, Renderer, Engine) and nothing behind them: no transport, no trainer, no file.
 Whatever engine, environment and model do, `rollout` returns a Trajectory (law L2); it raises only on cancellation or on
 a bug of ours, and closes the session exactly once on every path. The history is never rendered again: `context` grows
-by appending what `Renderer.extend` and the engine return (laws L1, L5), without the last turn's reasoning where that is
+by appending what `Renderer.extend` and the engine return (laws L1, L5), without the last turn's reasoning if it is
 stripped.
 """
 
@@ -60,7 +60,7 @@ async def rollout(
         if not clock.whole.expired():
             raise
         ending = StopReason.TIMEOUT
-        if not episode.turns:  # the model had no say
+        if not episode.turns:  # no turn completed
             limit = f"the {job.limits.rollout_timeout:g} s of `rollout_timeout`"
             ending, error = StopReason.ERROR, f"no turn was complete within {limit}"
     except (EngineError, SessionError, RenderError) as exc:
@@ -113,7 +113,7 @@ class _Episode:
         await fair_queue().enter()
         with boundary(SessionError, "opening a session"):
             self.opening = opening = await self.session.open(self.job.task)
-            tools = await Toolbox.of(opening.tools)
+            tools = Toolbox(opening.tools)
         long = tools.large or any(message.reasoning or message.calls for message in opening.messages)
         observation = await self._render(self._open, opening.messages, long=long)
         if observation is None:
@@ -135,13 +135,13 @@ class _Episode:
         return StopReason.MAX_TURNS
 
     def _open(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
-        """Return the ids of the opening; None where it is so long that tokenizing it would cost memory for nothing."""
+        """Return the ids of the opening; None if it is so long that tokenizing it would waste memory."""
         tools = self.opening.tools
         too_long = self.renderer.too_long(messages, tools, self.job.limits.context_tokens)
         return None if too_long else self.renderer.open(messages, tools)
 
     async def _generate(self, observation: Sequence[int]) -> Step | None:
-        """Sample one action and store its turn; None where it is whole.
+        """Sample one action and store its turn; None if it is whole.
 
         An abort that nobody asked for is continued in the same turn.
         """
@@ -281,7 +281,7 @@ class _Episode:
         return structs.replace(message, content=(TextBlock(text=text),))
 
     async def _render(self, render: _Render, messages: tuple[Message, ...], *, long: bool = False) -> Any:
-        """Encode on the loop where it is short, one rollout a round; on a thread where it is long."""
+        """Encode short messages on the loop, one rollout a round, and long ones on a thread."""
         size = sum(len(block.text) for message in messages for block in message.content if isinstance(block, TextBlock))
         with boundary(RenderError, "rendering"):
             if size <= INLINE_CHARACTERS and not long:

@@ -19,7 +19,7 @@ def refused(failure: ParseFailure) -> ToolResult:
 
 
 def failed(name: str, fault: SessionError) -> ToolResult:
-    """Return the result of a call that failed. It holds the server's answer, where there is one that is not usable."""
+    """Return the result of a call that failed. It holds the server's answer if that is not usable."""
     answer = fault.answer if isinstance(fault, SessionAnswerError) else ""
     texts = (f"Error: {fault}", *([answer] if answer else []))
     return ToolResult(name=name, content=tuple(TextBlock(text=text) for text in texts))

@@ -11,19 +11,19 @@ from typing import Any
 
 
 def sampling_of(
-    given: Mapping[str, Any], budget: int, stop_ids: Iterable[int], *request: int, stops: Iterable[str] = ()
+    own: Mapping[str, Any], budget: int, stop_ids: Iterable[int], *request: int, stops: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Return the parameters of one request for at most `budget` token ids.
 
-    `given` are those of the rollout. `request` are numbers that no other request of the rollout has: its seed is made
-    of them. `stop_ids` and `stops`, which are texts, end the action beside those in `given`.
+    `own` are those of the rollout. `request` are numbers that no other request of the rollout has: its seed is made
+    of them. `stop_ids` and `stops`, which are texts, end the action in addition to those in `own`.
     """
-    seed, own = given.get("sampling_seed"), given.get("stop") or ()
+    seed, stop = own.get("sampling_seed"), own.get("stop") or ()
     seeded = {} if seed is None else {"sampling_seed": sampling_seed(seed, *request)}
-    texts = [*dict.fromkeys((*([own] if isinstance(own, str) else own), *stops))]
-    ends = [*dict.fromkeys((*stop_ids, *(given.get("stop_token_ids") or ())))]
+    texts = [*dict.fromkeys((*([stop] if isinstance(stop, str) else stop), *stops))]
+    ends = [*dict.fromkeys((*stop_ids, *(own.get("stop_token_ids") or ())))]
     exact = {"max_new_tokens": budget, "stop_token_ids": ends, "no_stop_trim": True, "skip_special_tokens": False}
-    return {**given, **exact, **seeded, **({"stop": texts} if texts else {})}
+    return {**own, **exact, **seeded, **({"stop": texts} if texts else {})}
 
 
 def sampling_seed(*parts: int | str) -> int:

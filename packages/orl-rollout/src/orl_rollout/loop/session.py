@@ -17,7 +17,7 @@ from orl_core.task import Task
 class Unserved(SessionUnavailable):
     """The server is busy or away. Raised by `open`, nothing was begun: the same may succeed later.
 
-    `retry_after` is what the server asks to wait, in seconds, where it says so.
+    `retry_after` is what the server asks to wait, in seconds; None if it does not say.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:

@@ -16,7 +16,7 @@ import msgspec
 class TokenBuffer(Sequence[int]):
     """A sequence of ids that grows by appending. A slice of it is a list.
 
-    `encoded` counts the ids that were turned into JSON so far: as many as it holds where nothing was cut out.
+    `encoded` counts the ids that were turned into JSON so far: as many as it holds if nothing was cut out.
     """
 
     def __init__(self, ids: Iterable[int] = ()) -> None:

@@ -14,66 +14,39 @@ from functools import cached_property, lru_cache
 from orl_core.errors import SessionError, boundary, cut
 from orl_core.messages import FailureKind, ParseFailure, ToolCall, ToolSpec
 
-from orl_rollout.loop.json_size import MOST_SIZE, TooLarge, size_of
+from orl_rollout.loop.json_size import TooLarge, size_of
 from orl_rollout.loop.tool_schema import LONGEST_GIVEN, NoSchema, Schema
 
 MOST_CALLS = 32  # in one action; what follows is answered by one failure
-MOST_TOOLS = 1_000
 LONGEST_NAMES = 2_000  # characters of the tools' names in one message
 LONGEST_LINE = 500  # characters of an answer, and of what is wrong with a schema
-INLINE_SIZE = 8_000  # of tools made ready, and of an action's arguments checked, on the event loop: about 4 ms
-CACHED_CHARACTERS = 1 << 14  # of a schema that is kept for other episodes
-
-
-def size_of_tools(tools: Sequence[ToolSpec]) -> int:
-    """Return the size of all `tools` together, as `json_size` counts.
-
-    Raises:
-        SessionError: they are too many or too large to be shown to a model.
-    """
-    if len(tools) > MOST_TOOLS:
-        raise SessionError(f"the environment lists {len(tools)} tools; at most {MOST_TOOLS} are supported")
-    size = 0
-    for tool in tools:
-        try:
-            size += size_of([tool.name, tool.description, tool.parameters], MOST_SIZE - size)
-        except TooLarge as exc:
-            raise SessionError(f"tool `{_short(tool.name)}` makes the list of tools {exc}") from exc
-    return size
+INLINE_SIZE = 8_000  # characters of an action's arguments that are checked on the event loop, and of small tools
 
 
 class Toolbox:
-    """The tools that the environment listed, by name.
+    """The tools that the environment listed, by name. `large` ones take long to render.
 
     Raises:
-        SessionError: a tool's `parameters` are not a JSON schema, or too large.
+        SessionError: a tool's `parameters` are not a JSON schema.
     """
 
     def __init__(self, tools: Sequence[ToolSpec]) -> None:
         self._schemas: dict[str, Schema] = {}
-        self.large = size_of_tools(tools) > INLINE_SIZE
+        size = 0
         for tool in tools:
             with boundary(SessionError, f"reading the schema of tool `{_short(tool.name)}`"):
+                text = json.dumps(tool.parameters)
+                size += len(text) + len(tool.description)
                 try:
-                    self._schemas[tool.name] = _schema(json.dumps(tool.parameters))
+                    self._schemas[tool.name] = _schema(text)
                 except NoSchema as exc:
                     what = f"tool `{_short(tool.name)}` has parameters that are not a JSON schema"
                     raise SessionError(f"{what}: {_line(str(exc))}") from exc
-
-    @classmethod
-    async def of(cls, tools: Sequence[ToolSpec]) -> Toolbox:
-        """Return the toolbox of `tools`, made on a thread where they are large.
-
-        Raises:
-            SessionError: as above.
-        """
-        if size_of_tools(tools) <= INLINE_SIZE:
-            return cls(tools)
-        return await asyncio.to_thread(cls, tools)
+        self.large = size > INLINE_SIZE
 
     @cached_property
     def names(self) -> str:
-        """Return the tools' names for a message to the model, cut where they are too long for one."""
+        """Return the tools' names for a message to the model, cut if too long for one."""
         names = ", ".join(sorted(self._schemas)) or "none"
         return names if len(names) <= LONGEST_NAMES else names[:LONGEST_NAMES] + "…"
 
@@ -136,11 +109,7 @@ def _line(text: str) -> str:
     return cut(" ".join(cut(text, 2 * LONGEST_LINE).split()), LONGEST_LINE)
 
 
-def _schema(text: str) -> Schema:
-    """Return the schema of `text`, in JSON; a short one is made once for all episodes, which takes milliseconds."""
-    return _kept(text) if len(text) <= CACHED_CHARACTERS else Schema(json.loads(text))
-
-
 @lru_cache(maxsize=256)
-def _kept(text: str) -> Schema:
+def _schema(text: str) -> Schema:
+    """Return the schema of `text`, in JSON, which is made once for all episodes: it takes milliseconds."""
     return Schema(json.loads(text))

@@ -41,14 +41,14 @@ class Schema:
 
     def complaint(self, arguments: Mapping[str, Any]) -> str:
         """Return where and why the schema refuses `arguments`, empty if it accepts them."""
-        given = map_strings(arguments, clean)
-        if self._validator.is_valid(given):
+        tree = map_strings(arguments, clean)
+        if self._validator.is_valid(tree):
             return ""
         # A schema that refers to itself compares alternatives ** levels of them: a day for a deep expression.
-        if self._alternatives ** levels_of(given) > MOST_ALTERNATIVES:
+        if self._alternatives ** levels_of(tree) > MOST_ALTERNATIVES:
             return "at $: they fit none of the alternatives of the tool's schema, and are nested too deep to say more"
         try:
-            self._validator.validate(given)
+            self._validator.validate(tree)
         except jsonschema_rs.ValidationError as error:  # the first; `iter_errors` would make them all
             return f"at {_path(error.instance_path)}: {_words(error)}"
         return ""
@@ -72,15 +72,15 @@ def _refuse_to_fetch(address: str) -> Any:
 
 
 def _words(error: jsonschema_rs.ValidationError) -> str:
-    """Say what was given and expected. If there are alternatives, say what each of them has against it."""
+    """Say what the value is and what is expected. If there are alternatives, say what each of them has against it."""
     shown = json.dumps(error.instance, ensure_ascii=False)
-    given = shown if len(shown) <= LONGEST_GIVEN else f"{shown[:LONGEST_GIVEN]}…"
+    value = shown if len(shown) <= LONGEST_GIVEN else f"{shown[:LONGEST_GIVEN]}…"
     kind = error.kind
     if isinstance(kind, ValidationErrorKind.AnyOf | ValidationErrorKind.OneOfNotValid):
         return ", and ".join(dict.fromkeys(_words(each) for alternative in kind.context for each in alternative))
     if isinstance(kind, ValidationErrorKind.Enum):  # the message itself names only two of them
-        return f"{given} is not one of {json.dumps(kind.options, ensure_ascii=False)}"
-    return error.message.replace(_GIVEN, given)
+        return f"{value} is not one of {json.dumps(kind.options, ensure_ascii=False)}"
+    return error.message.replace(_GIVEN, value)
 
 
 def _path(steps: list[str | int]) -> str:

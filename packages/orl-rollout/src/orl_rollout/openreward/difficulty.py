@@ -36,8 +36,8 @@ async def mean_rewards(name: str, split: str, variant: str | None, wanted: Diffi
     """
     if not api_key():
         raise ConfigError(f"the `difficulty` of {name} comes from OpenReward: set OPENREWARD_API_KEY")
-    asked = {"split": split, "variant": variant, "model_name": wanted.model_name}
-    query = urlencode({key: value for key, value in asked.items() if value is not None})
+    parameters = {"split": split, "variant": variant, "model_name": wanted.model_name}
+    query = urlencode({key: value for key, value in parameters.items() if value is not None})
     path = f"/v1/environments/{name}/task-difficulty?{query}"
     rows = await ask_platform(path, list[_TaskDifficulty], most=ANSWER_BYTES, seconds=ANSWER_SECONDS)
     rewards: dict[int, float] = {}

@@ -87,9 +87,9 @@ class RemoteEnvironment(Struct, frozen=True, kw_only=True):
         """
         tasks = await self._tasks("/task_range", {"split": split, "start": start, "stop": stop})
         if len(tasks) != stop - start:
-            asked = f"{stop - start} tasks from {start} were asked for"
+            wanted = f"{stop - start} tasks from {start} were asked for"
             raise SessionAnswerError(
-                f"listing the tasks of {self.deployment_name}: {asked}, and {len(tasks)} were sent"
+                f"listing the tasks of {self.deployment_name}: {wanted}, and {len(tasks)} were sent"
             )
         return tasks
 

@@ -43,16 +43,16 @@ def as_session_error(what: str, *, begun: bool = False) -> Generator[None]:
             yield
     except SessionError as fault:
         cause, words = fault.__cause__, _words(fault.__cause__)
-        said = f"{what}: {cut(words, LONGEST)}" if words else str(fault)
+        message = f"{what}: {cut(words, LONGEST)}" if words else str(fault)
         retry_after = cause.retry_after if isinstance(cause, Refusal) else None
         if isinstance(cause, Refusal) and cause.status == 429:
-            raise Overloaded(said, retry_after=retry_after) from cause
+            raise Overloaded(message, retry_after=retry_after) from cause
         if _is_lost(cause, begun=begun):
-            raise SessionLost(said, retry_after=retry_after) from cause
+            raise SessionLost(message, retry_after=retry_after) from cause
         leaf = _leaf(fault)
         if leaf is SessionAnswerError:
-            raise SessionAnswerError(said, answer=_answer(fault)) from cause
-        raise leaf(said) from cause
+            raise SessionAnswerError(message, answer=_answer(fault)) from cause
+        raise leaf(message) from cause
 
 
 def _is_lost(cause: BaseException | None, *, begun: bool) -> bool:

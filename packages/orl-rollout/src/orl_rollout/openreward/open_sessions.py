@@ -1,7 +1,7 @@
 """The list of a run's open sessions, which outlives SIGKILL: the next start of the run closes what a process left open.
 
 Servers keep a session, and its sandbox, for minutes or for ever, and a full server lets no run start. Each process
-appends to a file of its own beside the journal, `sessions-HOST-PID-START.jsonl`: a line if a session opens, a line if
+appends to a file of its own next to the journal, `sessions-HOST-PID-START.jsonl`: a line if a session opens, a line if
 it is closed. The file holds names of sessions, no secret, and is never uploaded. The module asks no server.
 """
 
@@ -76,14 +76,14 @@ class OpenSessions:
 
     def left(self) -> list[tuple[Path, dict[str, str]]]:
         """Return the lists that dead processes of this host left: the file, and the environment of each session."""
-        found: list[tuple[Path, dict[str, str]]] = []
+        lists: list[tuple[Path, dict[str, str]]] = []
         named = FILES.replace("*", f"{glob.escape(socket.gethostname())}-*")
         for path in sorted(path for folder in self._folders for path in folder.glob(named)):
             process, _, start = path.stem.removeprefix(f"sessions-{socket.gethostname()}-").partition("-")
             if process.isdecimal() and start_of(int(process)) != start:
                 with suppress(OSError, ConfigError):  # another process of this run has closed them
-                    found.append((path, _open_in(path)))
-        return found
+                    lists.append((path, _open_in(path)))
+        return lists
 
     def _append(self, line: _Line) -> None:
         """Write a line. A list that cannot be written loses no rollout."""
@@ -114,9 +114,9 @@ def _open_in(path: Path) -> dict[str, str]:
 def start_of(process: int) -> str:
     """Return when `process` began, which no later process of that id shares; "" if it has ended."""
     with suppress(OSError, psutil.Error):
-        found = psutil.Process(process)
-        if found.status() in ENDED:
+        running = psutil.Process(process)
+        if running.status() in ENDED:
             return ""
         fields = Path(f"/proc/{process}/stat")  # ticks since the machine started: the clock may be set
-        return fields.read_text().rpartition(")")[2].split()[19] if fields.exists() else str(found.create_time())
+        return fields.read_text().rpartition(")")[2].split()[19] if fields.exists() else str(running.create_time())
     return ""

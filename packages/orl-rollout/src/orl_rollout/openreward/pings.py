@@ -30,7 +30,7 @@ IDLE_SECONDS = 15.0  # above the interval between pings, so that their connectio
 
 
 def keep_alive(url: str, headers: Mapping[str, str], cookies: dict[str, str]) -> Future[None]:
-    """Ping the session that `headers` name, at once and then every PING_SECONDS, until the future is cancelled.
+    """Ping the session that `headers` name every PING_SECONDS, until the future is cancelled.
 
     `cookies` are those of the session. Each ping reads them again.
     """
@@ -71,6 +71,7 @@ def _pinger_of(process: int) -> _Pinger:
 
 async def _ping(channel: Channel, headers: Mapping[str, str], warnings: Sparing) -> None:
     while True:
+        await asyncio.sleep(PING_SECONDS)
         try:
             with boundary(SessionError, "pinging a session"):
                 async with asyncio.timeout(ANSWER_SECONDS):
@@ -78,4 +79,3 @@ async def _ping(channel: Channel, headers: Mapping[str, str], warnings: Sparing)
         except SessionError as fault:
             cause = type(fault.__cause__).__name__  # its message could echo a secret
             warnings.warn(f"a ping of a session failed: {cause}")
-        await asyncio.sleep(PING_SECONDS)

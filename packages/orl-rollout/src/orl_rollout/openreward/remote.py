@@ -1,5 +1,7 @@
 """One session on a server: created, kept alive, asked, deleted. It knows the protocol's requests, not their meaning.
 
+Text of an answer becomes valid Unicode here: a lone surrogate becomes U+FFFD.
+
 The session's name is kept as soon as the server sends it, so `delete` also releases a session whose creation failed.
 """
 
@@ -10,6 +12,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any
+
+from orl_core.text import clean, map_strings
 
 from orl_rollout.edge.retry import retried
 from orl_rollout.openreward.pings import keep_alive
@@ -63,16 +67,19 @@ class RemoteSession:
     async def get(self, name: str, instead: str) -> tuple[str, Any]:
         """Return the request that was answered, `name` or for an old server `instead`, and the answer."""
         try:
-            return name, await self._ask("GET", self._endpoint.path(name))
+            answer = await self._ask("GET", self._endpoint.path(name))
         except Refusal as refusal:
             if refusal.status != 404:
                 raise
-        return instead, await self._ask("GET", self._endpoint.path(instead))
+            name, answer = instead, await self._ask("GET", self._endpoint.path(instead))
+        return name, map_strings(answer, clean)
 
     async def run(self, name: str, body: dict[str, Any], *, repeatable: bool = False) -> Any:
         """Run `body` once and return its result. A `repeatable` one changes nothing on the server."""
         endpoint = self._endpoint
-        return await self._channel.stream(endpoint.path(name), endpoint.headers(self.sid), body, repeatable=repeatable)
+        headers = endpoint.headers(self.sid)
+        answer = await self._channel.stream(endpoint.path(name), headers, body, repeatable=repeatable)
+        return map_strings(answer, clean)
 
     async def delete(self, seconds: float) -> None:
         """Tear the environment down and delete the session, within `seconds`.

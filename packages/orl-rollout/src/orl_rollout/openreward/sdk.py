@@ -31,5 +31,4 @@ def _subdomain(name: str) -> str:
 def prepare_sdk() -> None:
     """Import the used parts of the SDK. Call it on a thread: the import would block an event loop for seconds."""
     os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
-    importlib.import_module("openreward.api.environments.types")
     importlib.import_module("openreward.api.sandboxes.secrets")

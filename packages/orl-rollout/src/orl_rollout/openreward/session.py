@@ -11,7 +11,6 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -111,8 +110,8 @@ class OpenRewardSession:
             raise SessionError(f"{name} scores no groups: {'no score_group' if remote else 'the session is not open'}")
         with as_session_error(f"scoring a group of {name}", begun=True):
             calls = self._listing.takes_calls
-            said = [asdict(candidate_of(conversation, calls=calls)) for conversation in candidates]
-            return scores_of(await remote.run("/score_group", {"candidates": said}, repeatable=True), len(said))
+            sent = [candidate_of(conversation, calls=calls) for conversation in candidates]
+            return scores_of(await remote.run("/score_group", {"candidates": sent}, repeatable=True), len(sent))
 
     async def close(self) -> None:
         """Release the remote session within `close_seconds` and a last word, cancelled or not."""
@@ -129,12 +128,12 @@ class OpenRewardSession:
         try:
             await remote.create(_episode(task, endpoint.variant, self._options.toolset))
             try:
-                name, said = await remote.get("/messages", "/prompt")
+                name, answer = await remote.get("/messages", "/prompt")
             except Refusal as refusal:
                 if refusal.status not in FORGOTTEN:
                     raise
                 raise aiohttp.ServerDisconnectedError("the server restarted: it has forgotten the session") from refusal
-            messages = messages_of(said) if name == "/messages" else prompt_of(said)
+            messages = messages_of(answer) if name == "/messages" else prompt_of(answer)
             self._listing = decode_listing((await remote.get("/task_tools", "/tools"))[1])
             begun = True
         finally:
@@ -160,9 +159,9 @@ class OpenRewardSession:
 def _episode(task: Task, variant: str, toolset: str | None) -> dict[str, Any]:
     """Return the body that creates the episode: the task itself, or its index in the listing."""
     by_index = not task.task_spec and task.index is not None
-    said = {"split": task.split, "index": task.index} if by_index else {"task_spec": task.task_spec}
+    named = {"split": task.split, "index": task.index} if by_index else {"task_spec": task.task_spec}
     env_name = variant or ("" if by_index else task.environment_name)
-    return {**said, **({"env_name": env_name} if env_name else {}), **({"toolset_name": toolset} if toolset else {})}
+    return {**named, **({"env_name": env_name} if env_name else {}), **({"toolset_name": toolset} if toolset else {})}
 
 
 def _begins_again(fault: Exception) -> bool:

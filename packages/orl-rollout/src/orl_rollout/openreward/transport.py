@@ -142,22 +142,22 @@ class Channel:
     async def _hear(self, response: aiohttp.ClientResponse, body: dict[str, Any]) -> Any:
         if response.status >= 300 or response.content_type == "application/json":
             return await self._answer(response)
-        reader, said, heard = EventReader(), bytearray(), 0
+        reader, result, size = EventReader(), bytearray(), 0
         async for chunk in response.content.iter_chunked(HEARD_BYTES):
             await asyncio.sleep(0)  # without it, content that has arrived is read without a pause
-            heard += len(chunk)
-            if heard > self._most:
-                raise too_large(self._most, said)
+            size += len(chunk)
+            if size > self._most:
+                raise too_large(self._most, result)
             for event, data in reader.feed(chunk):
                 if event == "task_id":
                     body["task_id"] = data.decode("utf-8", "replace").strip()
                 elif event == "error":
                     raise RemoteFailure(data.decode("utf-8", "replace") or "it does not say why")
                 elif event in {"chunk", "end"}:
-                    said += data
+                    result += data
                 if event == "end":
                     await _finish(response)
-                    return decode(said)
+                    return decode(result)
         raise aiohttp.ClientPayloadError("the stream ended before its result")
 
     async def _answer(self, response: aiohttp.ClientResponse) -> Any:
@@ -195,8 +195,8 @@ async def open_session(channel: Channel, headers: Mapping[str, str], named: dict
         As for `Channel.stream`; aiohttp.ClientPayloadError: the server does not name the session.
     """
     reply = await channel.stream("/create_session", headers, named, resumes=())
-    told = cast("dict[str, object]", reply) if isinstance(reply, dict) else {}
-    if name := told.get("sid") or told.get("task_id"):
+    named_by = cast("dict[str, object]", reply) if isinstance(reply, dict) else {}
+    if name := named_by.get("sid") or named_by.get("task_id"):
         named["task_id"] = str(name)
     if "task_id" not in named:
         raise aiohttp.ClientPayloadError("the server made a session and did not name it")
@@ -222,8 +222,8 @@ def _when_started(ask: Callable[[], Awaitable[T]]) -> Awaitable[T]:
 
 async def _finish(response: aiohttp.ClientResponse) -> None:
     """Read the end of the stream if it follows at once, so that its connection can be used again."""
-    heard = 0
+    size = 0
     with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(LINGER_SECONDS):
-            while heard < LINGER_BYTES and (chunk := await response.content.readany()):
-                heard += len(chunk)
+            while size < LINGER_BYTES and (chunk := await response.content.readany()):
+                size += len(chunk)

@@ -1,24 +1,19 @@
-# pyright: reportMissingTypeStubs=false
 """Decode the answers of an environment server into our types. Pure: no transport, no SDK session.
 
 Servers differ in age and language: unknown fields are ignored, and missing ones have the protocol's defaults. A block
-of an unknown kind is refused, never dropped. Text becomes valid Unicode here (a lone surrogate becomes U+FFFD).
+of an unknown kind is refused, never dropped. Text is valid Unicode already (`remote`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct, field
 from orl_core.errors import SessionAnswerError, SessionRefused
 from orl_core.messages import Block, FailureKind, ImageBlock, Message, TextBlock, ToolCall, ToolResult, ToolSpec
-from orl_core.text import clean, map_strings
-
-if TYPE_CHECKING:
-    from openreward.api.environments import types as sdk
 
 
 class _Text(Struct, frozen=True, kw_only=True, tag="text"):
@@ -48,7 +43,7 @@ class _Result(Struct, frozen=True, kw_only=True, tag="tool_result"):
 _Block = _Text | _Image | _Reasoning | _Call | _Result
 
 
-class _Said(Struct, frozen=True, kw_only=True):
+class _Message(Struct, frozen=True, kw_only=True):
     role: Literal["system", "user", "assistant"]
     blocks: tuple[_Block, ...] = ()
 
@@ -98,14 +93,15 @@ class ToolListing(Struct, frozen=True, kw_only=True):
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return the tools that the model may see: the terminal tool is not among them."""
         hidden = self.terminal_tool.name if self.terminal_tool else None
-        return tuple(_spec(tool) for tool in self.tools if tool.name != hidden)
-
-
-def _spec(tool: _Tool) -> ToolSpec:
-    description = clean(tool.description or "")
-    if not tool.input_schema:
-        return ToolSpec(name=tool.name, description=description)
-    return ToolSpec(name=tool.name, description=description, parameters=tool.input_schema)
+        return tuple(
+            ToolSpec(
+                name=tool.name,
+                description=tool.description or "",
+                **({"parameters": tool.input_schema} if tool.input_schema else {}),
+            )
+            for tool in self.tools
+            if tool.name != hidden
+        )
 
 
 def decode_listing(reply: object) -> ToolListing:
@@ -123,35 +119,20 @@ def result_of(name: str, reply: object, seconds: float) -> ToolResult:
     """
     decoded = msgspec.convert(reply, CallReply)
     if not decoded.ok or decoded.output is None:
-        text = clean(decoded.error) or "the call was refused"
-        content = (TextBlock(text=f"Error: {text}"),)
+        content = (TextBlock(text=f"Error: {decoded.error or 'the call was refused'}"),)
         return ToolResult(name=name, content=content, failure=_failure(decoded), seconds=seconds)
     output = decoded.output
     if output.reward is not None and not math.isfinite(output.reward):
         raise SessionAnswerError(f"tool `{name}` paid a reward that is not finite: {output.reward}")
-    content = tuple(_block(block) for block in output.blocks)
+    metadata = {} if output.metadata is None else output.metadata
     return ToolResult(
         name=name,
-        content=content,
+        content=_content(output.blocks),
         reward=output.reward,
         finished=output.finished,
-        metadata=_metadata(output.metadata),
+        metadata=cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {"value": metadata},
         seconds=seconds,
     )
-
-
-def _metadata(given: object) -> dict[str, Any]:
-    """Return the metadata of an answer: an object as it is, anything else under the key `value`."""
-    if given is None:
-        return {}
-    valid = map_strings(given, clean)
-    return cast("dict[str, Any]", valid) if isinstance(valid, dict) else {"value": valid}
-
-
-def _block(block: _Text | _Image) -> Block:
-    if isinstance(block, _Text):
-        return TextBlock(text=clean(block.text))
-    return ImageBlock(data=block.data, mime_type=block.mime_type)
 
 
 def _failure(reply: CallReply) -> FailureKind:
@@ -162,7 +143,7 @@ def _failure(reply: CallReply) -> FailureKind:
         return FailureKind.INVALID_ARGUMENTS
     if reply.reason == "not_found" or (reply.reason is None and "is not a valid tool" in reply.error):
         return FailureKind.UNKNOWN_TOOL
-    raise SessionRefused(f"the call was refused ({reply.reason or 'no reason'}): {clean(reply.error)}")
+    raise SessionRefused(f"the call was refused ({reply.reason or 'no reason'}): {reply.error}")
 
 
 class _Score(Struct, frozen=True, kw_only=True):
@@ -186,39 +167,35 @@ def scores_of(reply: object, count: int) -> tuple[float, ...]:
     return numbers
 
 
-def candidate_of(conversation: Sequence[Message], *, calls: bool) -> sdk.GroupCandidate:
-    """Return a conversation in the SDK's types, tool results in the user's messages.
+def candidate_of(conversation: Sequence[Message], *, calls: bool) -> dict[str, Any]:
+    """Return a conversation as the server takes it, tool results in the user's messages.
 
     If the server takes no `calls`, results are text, and calls and reasoning are left out.
     """
-    from openreward.api.environments import types as sdk
-
-    said: list[sdk.Message] = []
+    messages: list[dict[str, Any]] = []
     waiting: list[str] = []  # the ids of calls whose results are to come
-    made = 0
+    count = 0
     for message in conversation:
-        blocks: list[Any] = [_said(block) for block in message.content]
+        blocks: list[dict[str, Any]] = [_sent(block) for block in message.content]
         if calls and message.role == "assistant":
-            waiting = [f"call_{made + number}" for number in range(len(message.calls))]
-            made += len(waiting)
-            blocks = [sdk.ReasoningBlock(text=message.reasoning)] * bool(message.reasoning) + blocks
+            waiting = [f"call_{count + number}" for number in range(len(message.calls))]
+            count += len(waiting)
+            blocks = [{"type": "reasoning", "text": message.reasoning}] * bool(message.reasoning) + blocks
             blocks += [
-                sdk.ToolCallBlock(id=name, name=call.name, input=call.arguments)
+                {"type": "tool_call", "id": name, "name": call.name, "input": call.arguments}
                 for name, call in zip(waiting, message.calls, strict=True)
             ]
         elif calls and message.role == "tool" and waiting:
-            blocks = [sdk.ToolResultBlock(tool_call_id=waiting.pop(0), blocks=blocks)]
+            blocks = [{"type": "tool_result", "tool_call_id": waiting.pop(0), "blocks": blocks}]
         if blocks:
-            said.append(sdk.Message(role="user" if message.role == "tool" else message.role, blocks=blocks))
-    return sdk.GroupCandidate(messages=said)
+            messages.append({"role": "user" if message.role == "tool" else message.role, "blocks": blocks})
+    return {"messages": messages}
 
 
-def _said(block: Block) -> sdk.TextBlock | sdk.ImageBlock:
-    from openreward.api.environments import types as sdk
-
+def _sent(block: Block) -> dict[str, Any]:
     if isinstance(block, TextBlock):
-        return sdk.TextBlock(text=block.text)
-    return sdk.ImageBlock(data=block.data, mimeType=block.mime_type)
+        return {"type": "text", "text": block.text}
+    return {"type": "image", "data": block.data, "mimeType": block.mime_type}
 
 
 def messages_of(reply: object) -> tuple[Message, ...]:
@@ -231,19 +208,19 @@ def messages_of(reply: object) -> tuple[Message, ...]:
     """
     names: dict[str, str] = {}
     messages: list[Message] = []
-    for said in msgspec.convert(reply, tuple[_Said, ...]):
-        calls = [block for block in said.blocks if isinstance(block, _Call)]
+    for sent in msgspec.convert(reply, tuple[_Message, ...]):
+        calls = [block for block in sent.blocks if isinstance(block, _Call)]
         names.update({call.id: call.name for call in calls})
         messages.extend(
             Message(role="tool", name=names.get(block.tool_call_id, ""), content=_content(block.blocks))
-            for block in said.blocks
+            for block in sent.blocks
             if isinstance(block, _Result)
         )
-        content = _content(said.blocks)
-        reasoning = "\n\n".join(clean(block.text) for block in said.blocks if isinstance(block, _Reasoning))
+        content = _content(sent.blocks)
+        reasoning = "\n\n".join(block.text for block in sent.blocks if isinstance(block, _Reasoning))
         if content or calls or reasoning:
-            made = tuple(ToolCall(name=call.name, arguments=call.input) for call in calls)
-            messages.append(Message(role=said.role, content=content, reasoning=reasoning, calls=made))
+            own = tuple(ToolCall(name=call.name, arguments=call.input) for call in calls)
+            messages.append(Message(role=sent.role, content=content, reasoning=reasoning, calls=own))
     return tuple(messages)
 
 
@@ -253,4 +230,10 @@ def prompt_of(reply: object) -> tuple[Message, ...]:
 
 
 def _content(blocks: Iterable[_Block]) -> tuple[Block, ...]:
-    return tuple(_block(block) for block in blocks if isinstance(block, _Text | _Image))
+    return tuple(
+        TextBlock(text=block.text)
+        if isinstance(block, _Text)
+        else ImageBlock(data=block.data, mime_type=block.mime_type)
+        for block in blocks
+        if isinstance(block, _Text | _Image)
+    )

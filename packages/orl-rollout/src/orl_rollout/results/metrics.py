@@ -110,8 +110,8 @@ def _prompt_tokens(outcome: Outcome) -> int:
 def metrics_of(measures: Iterable[RolloutStats]) -> dict[str, float]:
     """Return metrics of a batch by environment (`GeneralReasoning/WhoDunIt/reward`), and of several as `all/...`.
 
-    Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` leave out rollouts in
-    ERROR or ABORTED, and are missing where there are no others. `judged` counts the rollouts that they are taken over,
+    Rates are shares of rollouts, turns, calls or ids in [0, 1]; `reward`, `success` and `turns` exclude rollouts in
+    ERROR or ABORTED, and are absent if none remain. `judged` counts the rollouts that they are taken over,
     `unrewarded` those that finished without any reward, `rewards` the results that carried one.
     Where an agent played, or a rollout has several rows, `rows`, `trained_tokens` and `branches/CAUSE` are means of a
     rollout, and `single_rows` is the share of those with one row.
@@ -135,7 +135,7 @@ def _group_metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
 
     A group is the rollouts of one task that train. Groups of one rollout do not count.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, members in _by_environment(batch).items():
         rewards: dict[str, list[float]] = {}
         for member in members:
@@ -143,9 +143,9 @@ def _group_metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
                 rewards.setdefault(member.task, []).append(member.reward)
         groups = [group for group in rewards.values() if len(group) > 1]
         equal = sum(max(group) - min(group) <= SMALLEST_DIFFERENCE for group in groups)
-        found[f"{name}/groups"] = float(len(groups))
-        found[f"{name}/equal_groups"] = _share(equal, len(groups))
-    return found
+        metrics[f"{name}/groups"] = float(len(groups))
+        metrics[f"{name}/equal_groups"] = _share(equal, len(groups))
+    return metrics
 
 
 def evaluation_metrics(measures: Iterable[RolloutStats]) -> dict[str, float]:
@@ -220,7 +220,7 @@ def _metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
 
 
 def _row_metrics(batch: Sequence[RolloutStats]) -> dict[str, float]:
-    """Return what is known of rows and branches; nothing where no agent played and each rollout made one row."""
+    """Return what is known of rows and branches; nothing if no agent ran and each rollout made one row."""
     if not any(member.agent or member.rows > 1 for member in batch):
         return {}
     causes = sorted({cause for member in batch for cause in member.branches})

@@ -39,12 +39,12 @@ class RewardFunction(Struct, frozen=True, kw_only=True):
         """
         settings = {SETTINGS: structs.replace(config, secrets={})} if self.takes_settings else {}
         try:
-            given = self.function(trajectory, **settings)
+            value = self.function(trajectory, **settings)
         except SystemExit as exc:  # it would end the event loop, and every other rollout with it
             raise RuntimeError(f"it called sys.exit({exc.code!r}). Raise an exception, or return a reward") from exc
-        if not math.isfinite(given):
-            raise ValueError(f"it returned {given!r}, not a finite number")
-        value = float(given)
+        if not math.isfinite(value):
+            raise ValueError(f"it returned {value!r}, not a finite number")
+        value = float(value)
         if self.mode == "add":
             value += reduce_reward(trajectory, config)
         elif self.mode == "scale":

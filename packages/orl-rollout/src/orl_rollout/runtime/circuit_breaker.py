@@ -32,7 +32,7 @@ class CircuitBreaker:
         self._lock = threading.Lock()
 
     def saw(self, error: str, *, lost_since: float | None = None) -> None:
-        """Count one rollout; `error` is empty where it did not end in ERROR.
+        """Count one rollout; `error` is empty if it did not end in ERROR.
 
         `lost_since` is the moment (`time.monotonic`) from which its server was away, if it was lost by that.
 

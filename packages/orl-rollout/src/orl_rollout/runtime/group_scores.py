@@ -73,7 +73,7 @@ def candidate(trajectory: Trajectory) -> tuple[Message, ...]:
 async def score_groups(
     groups: Sequence[Group], judges: Judges, *, seconds: float, patience: float = RolloutConfig().patience
 ) -> list[tuple[float, ...] | None]:
-    """Return the scores of each group, aligned with its candidates; None where it could not be scored in `seconds`.
+    """Return the scores of each group, aligned with its candidates; None if it could not be scored in `seconds`.
 
     `patience` is how long a group waits for a server that is away or busy, in addition to `seconds`.
     """
@@ -140,19 +140,21 @@ async def compare(
         )
         for places in members.values()
     ]
-    found = await score_groups(groups, judges, seconds=config.timeout, patience=patience)
+    scored = await score_groups(groups, judges, seconds=config.timeout, patience=patience)
     scores: list[float | None] = [None] * len(outcomes)
-    for places, group in zip(members.values(), found, strict=True):
+    for places, group in zip(members.values(), scored, strict=True):
         for place, score in zip(places, group or (), strict=False):
             scores[place] = score
     rewards = group_rewards([outcome.reward for outcome in outcomes], scores, config)
-    return [_paid(outcome, reward) for outcome, reward in zip(outcomes, rewards, strict=True)], metrics_of_groups(found)
+    return [_paid(outcome, reward) for outcome, reward in zip(outcomes, rewards, strict=True)], metrics_of_groups(
+        scored
+    )
 
 
-def metrics_of_groups(found: Sequence[tuple[float, ...] | None]) -> dict[str, float]:
+def metrics_of_groups(scored: Sequence[tuple[float, ...] | None]) -> dict[str, float]:
     """Return the number of groups to be scored, and the share of them that could not be."""
-    failed = sum(scores is None for scores in found)
-    return {"group_reward/groups": float(len(found)), "group_reward/failed": failed / len(found) if found else 0.0}
+    failed = sum(scores is None for scores in scored)
+    return {"group_reward/groups": float(len(scored)), "group_reward/failed": failed / len(scored) if scored else 0.0}
 
 
 def _paid(outcome: Outcome, reward: float) -> Outcome:

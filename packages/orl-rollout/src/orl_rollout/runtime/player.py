@@ -47,7 +47,7 @@ def load_player(config: RunConfig) -> Player:
         return rollout
     if not agent.name:
         raise ConfigError("`agent` names no `function` and no `command`. Name one: only `orl gateway` needs none")
-    found = next(iter(entry_points(group=GROUP)), None)
-    if found is None:
+    entry = next(iter(entry_points(group=GROUP)), None)
+    if entry is None:
         raise ConfigError("`agent` needs the package orl-gateway, which is not in this environment. Install it")
-    return cast("Callable[[AgentConfig], Player]", found.load())(agent)
+    return cast("Callable[[AgentConfig], Player]", entry.load())(agent)

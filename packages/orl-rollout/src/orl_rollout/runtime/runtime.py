@@ -67,7 +67,7 @@ class Runtime:
     Runtimes.
 
     Raises:
-        ConfigError: a secret stands where it would be written down, the reward function or the agent
+        ConfigError: a secret is in a part that is written to files, the reward function or the agent
             cannot be loaded, or the renderer cannot do what the configuration asks for.
     """
 
@@ -154,8 +154,8 @@ class Runtime:
     async def _judge(self, trajectory: Trajectory, environment: EnvironmentConfig) -> Outcome:
         """Judge the trajectory and clear it of secrets, off the event loop: texts may be long, and a function slow."""
         running = asyncio.get_running_loop()
-        given = (trajectory, environment, self._reward, self._scrubber)
-        return await running.run_in_executor(self._judges, outcome_of, *given)
+        arguments = (trajectory, environment, self._reward, self._scrubber)
+        return await running.run_in_executor(self._judges, outcome_of, *arguments)
 
     def _check_rewarded(self, outcome: Outcome) -> Outcome:
         """Warn once for each environment that ended an episode without a reward, unless a comparison rewards it."""

@@ -63,7 +63,7 @@ class SharedState:
 
 
 def _keep_tokenizer(folder: Path, tokenizer: HFTokenizer) -> None:
-    """Write the tokenizer beside the journal, unless another process has: readers of ids need no checkpoint then."""
+    """Write the tokenizer next to the journal, unless another process has: readers of ids need no checkpoint then."""
     with boundary(OrlError, f"writing the tokenizer into {folder}"), suppress(FileExistsError):
         write_new(folder / TOKENIZER, tokenizer.file())
 

@@ -72,8 +72,8 @@ _OUT_OF_VOCABULARY = "NaN happened"  # SGLang replaced an id outside the vocabul
 _NOT_JSON = re.compile(rb"[\[:,]\s*(-?(?:NaN|Infinity))\b")  # Python's json writes these numbers, JSON has none
 
 
-def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) -> Generation:
-    """Return the generation in the body of a 200. `seconds` is its duration, `asked` are names of ASKED.
+def read_generation(answer: bytes, seconds: float, wanted: Collection[str] = ()) -> Generation:
+    """Return the generation in the body of a 200. `seconds` is its duration, `wanted` are names of ASKED.
 
     Raises:
         EngineAnswerError: the body is not SGLang's, its ids and logprobs cannot be trusted, or a part is missing.
@@ -81,13 +81,13 @@ def read_generation(answer: bytes, seconds: float, asked: Collection[str] = ()) 
     try:
         reply = _REPLY.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        found = _NOT_JSON.search(answer)
-        what = f"{found[1].decode()} among its numbers, which are not finite" if found else str(exc)[:LONGEST]
+        match = _NOT_JSON.search(answer)
+        what = f"{match[1].decode()} among its numbers, which are not finite" if match else str(exc)[:LONGEST]
         raise EngineAnswerError(f"reading SGLang's answer: {what}") from exc
     meta = reply.meta_info
     ids, logprobs = _aligned(reply)
     extras = {name: value for name in _Replayed.__struct_fields__ if (value := getattr(meta, name)) is not None}
-    for name in asked if ids else ():
+    for name in wanted if ids else ():
         if not extras.keys() & ASKED[name]:
             raise EngineAnswerError(f"SGLang returned no `{ASKED[name][0]}`, which was asked for (`{name}`)")
     return Generation(

@@ -44,7 +44,7 @@ KEEPALIVE_SECONDS = 4.0  # below the 5 s after which SGLang's own server closes 
 FIRST_PAUSE_SECONDS = 0.1  # the upper bound of the first pause between attempts; it doubles up to the longest
 LONGEST_PAUSE_SECONDS = 8.0
 HEADROOM_TOKENS = 7  # SGLang's scheduler refuses a prompt that leaves less of the context, for any max_new_tokens
-# Most bytes of an answer: besides the ids, for each new id, and for each id of the context in a request for replay
+# Most bytes of an answer: without its ids, for each new id, and for each id of the context in a request for replay
 # (the routing of a mixture of experts takes kilobytes for each id).
 ANSWER_BYTES = 1 << 22
 TOKEN_BYTES = 512
@@ -143,9 +143,9 @@ class SglangEngine:
         if len(ids) > self._longest_prompt:
             return Generation(token_ids=(), logprobs=(), finish_reason="length")
         body = self._body(ids, params)
-        wanted: dict[str, Any] = {**self._payload, **(params.get("custom_params") or {})}
-        asked = [name for name in ASKED if wanted.get(name)]
-        most = _most(params["max_new_tokens"], self._context_tokens if asked else 0)
+        fields: dict[str, Any] = {**self._payload, **(params.get("custom_params") or {})}
+        wanted = [name for name in ASKED if fields.get(name)]
+        most = _most(params["max_new_tokens"], self._context_tokens if wanted else 0)
         answer = await retried(
             lambda: self._attempt(body, key, most),
             EngineUnavailable,
@@ -153,7 +153,7 @@ class SglangEngine:
                 pauses=backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), patience=self._patience, postpone=postpone
             ),
         )
-        return read_generation(answer, time.monotonic() - started, asked)
+        return read_generation(answer, time.monotonic() - started, wanted)
 
     def _patience(self) -> float:
         """Return for how long retries may start after the first fault, in seconds."""
@@ -198,13 +198,13 @@ def _most(new: int, replayed: int) -> int:
 
 def _sampling_params(sampling: Mapping[str, Any], room: int) -> dict[str, Any]:
     """Return the parameters to send, for at most `room` ids. The caller's replace those that keep tokens exact."""
-    given = {name: value for name, value in sampling.items() if value is not None}
-    if unknown := sorted(given.keys() - SAMPLING_PARAMETERS):
+    params = {name: value for name, value in sampling.items() if value is not None}
+    if unknown := sorted(params.keys() - SAMPLING_PARAMETERS):
         raise EngineRefused(f"sampling parameters that SGLang does not take in one generation: {', '.join(unknown)}")
-    wanted = given.get("max_new_tokens", room)
+    wanted = params.get("max_new_tokens", room)
     if wanted < 1 <= room:
         raise EngineRefused(f"max_new_tokens is {wanted}. Set it to at least 1")
     most = min(wanted, room)
-    if "min_new_tokens" in given:
-        given["min_new_tokens"] = min(given["min_new_tokens"], most)
-    return {"no_stop_trim": True, "skip_special_tokens": False, **given, "max_new_tokens": most}
+    if "min_new_tokens" in params:
+        params["min_new_tokens"] = min(params["min_new_tokens"], most)
+    return {"no_stop_trim": True, "skip_special_tokens": False, **params, "max_new_tokens": most}

@@ -29,7 +29,7 @@ class Size(BaseModel):
     size: int
 
 
-def said(text: str, reward: float | None = None, *, finished: bool = False) -> ToolOutput:
+def output(text: str, reward: float | None = None, *, finished: bool = False) -> ToolOutput:
     """An output of one text."""
     return ToolOutput(blocks=[TextBlock(text=text)], reward=reward, finished=finished)
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from openreward.environments import tool
 from openreward.environments.types import GroupCandidate, ToolOutput
 
-from orl_testing.environments.base import Gallery, said
+from orl_testing.environments.base import Gallery, output
 
 
 class Duplicates(Gallery):
@@ -26,7 +26,7 @@ class Duplicates(Gallery):
     @tool
     async def act(self) -> ToolOutput:
         """Succeed."""
-        return said("ok")
+        return output("ok")
 
 
 class Endless(Gallery):
@@ -50,7 +50,7 @@ class Endless(Gallery):
     @tool
     async def act(self) -> ToolOutput:
         """Succeed."""
-        return said("ok")
+        return output("ok")
 
 
 class Compared(Gallery):
@@ -70,7 +70,7 @@ class Compared(Gallery):
     @tool
     async def act(self) -> ToolOutput:
         """Succeed."""
-        return said("ok", 1.0, finished=True)
+        return output("ok", 1.0, finished=True)
 
 
 def _last_words(candidate: GroupCandidate) -> str:

@@ -18,7 +18,7 @@ from openreward.environments.types import (
     ToolResultBlock,
 )
 
-from orl_testing.environments.base import PIXEL, Gallery, Size, Words, said
+from orl_testing.environments.base import PIXEL, Gallery, Size, Words, output
 
 
 class Echo(Gallery):
@@ -27,12 +27,12 @@ class Echo(Gallery):
     @tool
     async def echo(self, words: Words) -> ToolOutput:
         """Say the text again."""
-        return said(words.text, 0.25)
+        return output(words.text, 0.25)
 
     @tool
     async def finish(self) -> ToolOutput:
         """End the episode."""
-        return said("done", 1.0, finished=True)
+        return output("done", 1.0, finished=True)
 
 
 class Indented(Gallery):
@@ -41,7 +41,7 @@ class Indented(Gallery):
     @tool
     async def show(self, size: Size) -> ToolOutput:
         """A text of that many characters."""
-        return said(f"{'x':>{size.size}}")
+        return output(f"{'x':>{size.size}}")
 
 
 class Terminal(Gallery):
@@ -50,13 +50,13 @@ class Terminal(Gallery):
     @tool
     async def look(self) -> ToolOutput:
         """See the task."""
-        return said("nothing to see")
+        return output("nothing to see")
 
     @terminal
     @tool
     async def submit(self, answer: Words) -> ToolOutput:
         """Judge the answer."""
-        return said(f"judged: {answer.text}", float(answer.text == "right"), finished=True)
+        return output(f"judged: {answer.text}", float(answer.text == "right"), finished=True)
 
 
 class Picture(Gallery):
@@ -90,7 +90,7 @@ class Conversation(Gallery):
     @tool
     async def look(self, words: Words) -> ToolOutput:
         """Look."""
-        return said(words.text)
+        return output(words.text)
 
 
 class Telltale(Gallery):
@@ -103,7 +103,7 @@ class Telltale(Gallery):
     @tool
     async def tell(self, words: Words) -> ToolOutput:
         """The value of one secret."""
-        return said(repr(self.secrets.get(words.text)))
+        return output(repr(self.secrets.get(words.text)))
 
     @tool
     async def fail(self, words: Words) -> ToolOutput:

@@ -12,7 +12,7 @@ from openreward.environments import tool
 from openreward.environments.types import TextBlock, ToolOutput
 from pydantic import BaseModel
 
-from orl_testing.environments.base import Gallery, said
+from orl_testing.environments.base import Gallery, output
 
 WORDS = (
     "amber",
@@ -69,18 +69,18 @@ class _Drawers(Gallery):
 
     @tool
     async def look(self, drawer: Drawer) -> ToolOutput:
-        """Open a drawer: a note, and whether the coin is there. Pays 0.1 where it is."""
+        """Open a drawer: a note, and whether the coin is there. Pays 0.1 if it is."""
         if not 0 <= drawer.drawer < self.count:
-            return said(f"There is no drawer {drawer.drawer}.")
+            return output(f"There is no drawer {drawer.drawer}.")
         draw = self._draw(f"note {drawer.drawer}")
         note = " ".join(draw.choices(WORDS, k=draw.randint(1, LONGEST_NOTE)))
         here = drawer.drawer == self.coin
-        return said(f"{note}. {'A coin!' if here else 'No coin.'}", 0.1 if here else None)
+        return output(f"{note}. {'A coin!' if here else 'No coin.'}", 0.1 if here else None)
 
     @tool
     async def take(self, drawer: Drawer) -> ToolOutput:
         """Take what a drawer holds: the end, with reward 1 for the coin and 0 for anything else."""
-        return said("The end.", float(drawer.drawer == self.coin), finished=True)
+        return output("The end.", float(drawer.drawer == self.coin), finished=True)
 
 
 def drawers(seed: int = 0) -> type[Gallery]:

@@ -62,9 +62,9 @@ class Served:
         """Count the environments that are alive on the server."""
         return len(self._server._active_envs)  # pyright: ignore[reportPrivateUsage]
 
-    def asked(self, path: str) -> int:
+    def count(self, path: str) -> int:
         """Count the requests whose path ends in `path`."""
-        return sum(asked.endswith(path) for asked, _ in self.requests)
+        return sum(each.endswith(path) for each, _ in self.requests)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The stand-in for SGLang as a program: `python -m orl_testing.sglang --port 30000`, with options as SGLang's.
 
-It goes on with the same few ids after every prompt. Options that it does not know are passed over, so that a test can
+It continues with the same few ids after every prompt. Options that it does not know are passed over, so that a test can
 start it with a command that is meant for SGLang.
 """
 

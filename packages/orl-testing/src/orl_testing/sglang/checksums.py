@@ -24,7 +24,7 @@ def checksums_of(folder: str | Path) -> dict[str, str]:
 
 
 def fused_checksums(tensors: Mapping[str, bytes]) -> dict[str, str]:
-    """Return a checksum of each tensor of the engine. Parts of a fused one are joined by name; a tied head is none."""
+    """Return a checksum of each tensor of the engine. Parts of a fused one are joined by name, without a tied head."""
     fused: dict[str, list[bytes]] = {}
     for name, data in sorted(tensors.items()):
         for parts, whole in _FUSED:

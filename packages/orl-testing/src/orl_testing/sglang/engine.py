@@ -79,8 +79,8 @@ class ServedModel:
         taken = len(self.weights)
         self.weights.append(folder)
         if len(self.weights) > taken:
-            found = checksums_of(folder)
-            self.checksums = (found,) if found else ()
+            checksums = checksums_of(folder)
+            self.checksums = (checksums,) if checksums else ()
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache. Return False, and do nothing, if requests run or wait."""
@@ -112,12 +112,15 @@ class ServedModel:
         try:
             async with self._scheduler.slot(request.rid) as task:
                 cached = min(self._cache.match(prompt), len(prompt) - 1)
-                made = await self._made(task, len(ids), fault)
+                generated = await self._made(task, len(ids), fault)
         except asyncio.CancelledError:
             self.disconnected += 1
             raise
-        if made is not None:
-            ids, finish = ids[:made], {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+        if generated is not None:
+            ids, finish = (
+                ids[:generated],
+                {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None},
+            )
         self.prompt_tokens += len(prompt)
         self.cached_tokens += cached
         self._cache.add(prompt + ids)
@@ -132,7 +135,7 @@ class ServedModel:
         )
 
     async def _made(self, task: Task, count: int, fault: Fault | None) -> int | None:
-        """Wait until `count` ids are made. Return None, or after an abort the number of ids."""
+        """Wait until `count` ids are generated. Return None, or after an abort the number of ids."""
         if fault and fault.kind is FaultKind.ABORT:
             return fault.tokens
         if fault and fault.kind is FaultKind.HANG:

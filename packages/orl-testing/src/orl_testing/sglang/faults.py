@@ -28,14 +28,14 @@ class FaultKind(StrEnum):
     NAN_LITERAL = "nan_literal"  # NaN on the wire, as Python's own JSON writer has it
     MISALIGNED_LOGPROBS = "misaligned_logprobs"
     OUT_OF_VOCABULARY = "out_of_vocabulary"
-    NO_REPLAY = "no_replay"  # what the request asks for beside ids and logprobs is not there
+    NO_REPLAY = "no_replay"  # what the request asks for in addition to ids and logprobs is not there
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault of the `at`-th /generate request (from 0), or of every one.
 
     `status` and `message` belong to STATUS; `tokens` is how many ids ABORT and an aborted HANG return; `seconds` is how
-    long DOWN lasts, where it is None until `SglangServer.up`.
+    long DOWN lasts, which is None until `SglangServer.up`.
     """
 
     kind: FaultKind

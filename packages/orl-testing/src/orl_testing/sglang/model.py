@@ -21,8 +21,8 @@ Policy = Callable[[list[int], dict[str, Any]], Sequence[int]]
 
 def stop_strings(sampling: Mapping[str, Any]) -> list[str]:
     """The stop strings of a request, which may give one or several."""
-    given: str | list[str] | None = sampling.get("stop")
-    return [given] if isinstance(given, str) else given or []
+    setting: str | list[str] | None = sampling.get("stop")
+    return [setting] if isinstance(setting, str) else setting or []
 
 
 def cut(
@@ -30,12 +30,12 @@ def cut(
 ) -> tuple[list[int], dict[str, Any]]:
     """End `ids` where SGLang does, and say why.
 
-    A stop id is included; so are all ids of a stop string, the last of them whole where it reaches past the string.
+    A stop id is included; so are all ids of a stop string, the last of them whole if it reaches past the string.
     At `max_new_tokens` the reason is the length, whatever the last id is. Ids that end by themselves count as ended by
     the model's end of sequence.
     """
-    given = sampling.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
-    most = max(0, room if given is None else min(given, room))
+    setting = sampling.get("max_new_tokens", DEFAULT_MAX_NEW_TOKENS)
+    most = max(0, room if setting is None else min(setting, room))
     stops = () if sampling.get("ignore_eos") else sampling.get("stop_token_ids") or ()
     strings = stop_strings(sampling)
     window = max(map(len, strings), default=0) + 1
@@ -53,7 +53,7 @@ def cut(
 
 
 def text_of(ids: Sequence[int], finish: Mapping[str, Any], sampling: Mapping[str, Any], decode: Decode | None) -> str:
-    """The `text` of an answer: without what stopped it, unless `no_stop_trim`; in decimal where nothing can decode."""
+    """The `text` of an answer: without what stopped it, unless `no_stop_trim`; in decimal if there is no decoder."""
     if decode is None:
         return " ".join(map(str, ids))
     matched = finish.get("matched")

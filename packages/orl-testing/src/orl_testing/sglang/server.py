@@ -40,7 +40,7 @@ class SglangServer(ServedModel):
     """An SGLang server with one scripted model, used as `async with`; `url` is set inside.
 
     Args:
-        policy: from (input_ids, sampling_params) to the ids that the model goes on with, or the answers in order of
+        policy: from (input_ids, sampling_params) to the ids that the model continues with, or the answers in order of
             arrival. Where it ends before a stop or the length, it counts as having sampled its end of sequence.
         faults: the first that fits a request is taken; or a plan, such as `seeded_faults` makes.
         context_tokens: longer requests are refused, as SGLang does.

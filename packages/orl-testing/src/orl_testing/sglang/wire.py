@@ -144,16 +144,16 @@ def _replayed(request: GenerateRequest, prompt: list[int], ids: list[int]) -> di
     The nucleus of an id is itself and the next one.
     """
     choices = _base64([token % 8 for token in (*prompt, *ids)][:-1])
-    found: dict[str, Any] = {}
+    extras: dict[str, Any] = {}
     if request.return_routed_experts:
-        found["routed_experts"] = choices
+        extras["routed_experts"] = choices
     if request.return_indexer_topk:
-        found |= {"indexer_topk": choices, "indexer_topk_num_layers": 1}
+        extras |= {"indexer_topk": choices, "indexer_topk_num_layers": 1}
     custom: dict[str, Any] = request.sampling_params.get("custom_params") or {}
     if custom.get("return_top_p_token_ids"):
-        found["top_p_token_ids"] = _base64([kept for token in ids for kept in (token, token + 1)])
-        found["top_p_token_offsets"] = _base64(list(range(0, 2 * len(ids) + 1, 2)))
-    return found
+        extras["top_p_token_ids"] = _base64([kept for token in ids for kept in (token, token + 1)])
+        extras["top_p_token_offsets"] = _base64(list(range(0, 2 * len(ids) + 1, 2)))
+    return extras
 
 
 def _base64(numbers: list[int]) -> str:
