@@ -108,7 +108,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 async def test_a_full_disk_says_so_and_leaves_nothing_of_the_record(tmp_path):
-    """A limit on the size of files stands in for the disk; the process keeps its own limit otherwise."""
+    """A limit on the size of files replaces a full disk; the process keeps its own limit otherwise."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Journal(tmp_path) as journal:
         await journal.record(outcome(key="r1"))
