@@ -200,7 +200,7 @@ with interrupt.listening(), interrupt.notified(lambda: os.write(1, b"told\\n")):
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "needed"), [("listening", 1), ("patient", 2), ("held", 3)])
 def test_a_process_that_comes_to_no_check_ends_by_force(stage: str, needed: int) -> None:
-    """The first signal suffices where nothing is to be saved, the second in training, the third while saving."""
+    """The first signal suffices if nothing must be saved, the second in training, the third while saving."""
     started = subprocess.Popen([sys.executable, "-c", FORCED.format(stage=stage)], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
     assert started.stdout.readline() == "ready\n"
