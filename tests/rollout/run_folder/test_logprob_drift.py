@@ -1,4 +1,4 @@
-"""Differences between logprobs of training and of sampling: healthy runs go on, sick ones end with their cause."""
+"""Differences between logprobs of training and of sampling: healthy runs continue, sick ones end with their cause."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def tracked_by(config: TrainerConfig) -> Tracking:
     found = tracking_of(config)
     if found.mode is None or find_spec("wandb") is not None:
         return found
-    if found.asked:
+    if found.requested:
         raise ConfigError(f"Weights & Biases is asked for, and {_install('wandb')}")
     return structs.replace(
         found, mode=None, note=f"Weights & Biases is not used, although you have a key: {_install('wandb')}"
