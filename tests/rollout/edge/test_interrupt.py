@@ -134,14 +134,6 @@ def test_a_stuck_thread_of_a_loop_is_left_behind() -> None:
         free.set()
 
 
-def test_loop_without_signal_returns_result_and_joins_threads() -> None:
-    async def work() -> int:
-        return await asyncio.to_thread(int, "3")
-
-    with interrupt.listening():
-        assert interrupt.run(work()) == 3
-
-
 def test_signals_that_are_close_together_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell, `uv run` and the terminal may each pass the same Ctrl-C on."""
     monkeypatch.setattr(interrupt, "SAME_SECONDS", 60.0)  # a busy machine may pass them on late

@@ -47,12 +47,6 @@ def test_a_name_that_is_no_part_of_a_path_is_refused(name: str, tmp_path: Path) 
         decode_config({"environments": {f"gallery/{name.replace('a/b', '/')}": {}}}, "test")
 
 
-@pytest.mark.parametrize("name", ["echo", "Echo-1.2_x", "..."])
-def test_a_plain_name_is_taken(name: str) -> None:
-    assert Task(env_name="a/b", deployment_name="a/b", environment_name=name).environment_name == name
-    assert decode_config({"environments": {f"a/{name}": {"variant": name}}}, "test").environments
-
-
 @pytest.mark.parametrize("path", ["/task_range", "/tasks"])
 async def test_a_name_from_a_listing_is_checked(path: str, tmp_path: Path) -> None:
     class Lying(Answering):
@@ -79,15 +73,6 @@ async def test_a_task_that_echoes_the_key_is_not_written(
     with envs.serve(envs.Echo, wrap=Echoing) as served, pytest.raises(SessionError, match=r"gallery/Echo.*secret"):
         await prepare(config_of("Echo", served.url, send_api_key=True), tmp_path / "tasks.jsonl")
     assert not (tmp_path / "tasks.jsonl").exists()
-
-
-@pytest.mark.parametrize("count", ["-1", '"3"', "1.5", "null", "true"])
-async def test_a_count_that_is_none_is_refused(count: str, tmp_path: Path) -> None:
-    class Miscounting(Answering):
-        answers = {"/num_tasks": (200, [], b'{"num_tasks": %s}' % count.encode())}
-
-    with envs.serve(envs.Echo, wrap=Miscounting) as served, pytest.raises(SessionError, match="num_tasks"):
-        await prepare(config_of("Echo", served.url), tmp_path / "tasks.jsonl")
 
 
 @pytest.mark.parametrize(

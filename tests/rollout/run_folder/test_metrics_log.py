@@ -35,14 +35,6 @@ def test_a_metric_over_all_environments_has_one_meaning() -> None:
     assert overall({"A/B/stop/reward": 1.0}, "reward") is None
 
 
-def test_a_line_torn_anywhere_costs_that_line_alone(path: Path) -> None:
-    whole = path.read_bytes()
-    last = whole.splitlines()[-1]
-    for kept in range(len(last)):
-        path.write_bytes(whole[: -len(last) - 1] + last[:kept])
-        assert [row.step for row in read(path)] == [0, 1]
-
-
 def test_a_line_after_a_torn_one_is_a_line_of_its_own(path: Path) -> None:
     append(path, "train", 2, {"A/é/reward": 0.5}, seconds=1.0)
     whole = path.read_bytes()
