@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from orl_launcher.main import main
-from orl_launcher.trainers import WOULD_NOT_START
 
 from tests.kit.saved import hugging_face, saved
+from tests.two_pythons import planning
 from tests.two_pythons.environment import ROOT
 
 SOURCES = {"hf": "Qwen3-0.6B", "megatron": "megatron", "fsdp": "fsdp"}
@@ -23,18 +22,12 @@ def folders(working: Path) -> None:
 
 def planned(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:
     """Return what a dry run prints. Its exit code tells whether the conversion would start."""
-    code = main(["convert", trainer, "--dry-run", *argv])
-    shown, told = capsys.readouterr()
-    assert shown, told
-    assert code == (f"# {WOULD_NOT_START}: " in shown)
-    return shown
+    return planning.shown(capsys, ["convert", trainer, "--dry-run", *argv])
 
 
 def refused(capsys: pytest.CaptureFixture[str], trainer: str, *argv: str) -> str:
     """The one line with which a dry run ends."""
-    assert main(["convert", trainer, "--dry-run", *argv]) != 0
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+    return planning.ended(capsys, ["convert", trainer, "--dry-run", *argv])
 
 
 def assert_golden(trainer: str, name: str, shown: str) -> None:
