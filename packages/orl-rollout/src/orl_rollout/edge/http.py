@@ -29,7 +29,7 @@ class UnsafeAnswer(Exception):
 
     def __init__(self, message: str, body: bytes | bytearray = b"") -> None:
         super().__init__(message)
-        self.answer = first_part(body)
+        self.answer = cut(body[: KEPT_BYTES + 1].decode("utf-8", "replace"), KEPT_BYTES)
 
 
 class NotJson(ValueError):
@@ -144,11 +144,6 @@ async def _start_of(response: aiohttp.ClientResponse, most: int) -> bytearray:
 def too_large(most: int, body: bytes | bytearray = b"") -> UnsafeAnswer:
     """Return the error for a body that is larger than `most` bytes, and begins with `body`."""
     return UnsafeAnswer(f"the answer is larger than {most} bytes", body)
-
-
-def first_part(body: bytes | bytearray) -> str:
-    """Return the text of `body` that is kept of an answer that cannot be used."""
-    return cut(body[: KEPT_BYTES + 1].decode("utf-8", "replace"), KEPT_BYTES)
 
 
 def retry_after(value: str | None) -> float | None:
