@@ -79,6 +79,11 @@ def test_a_template_renders_as_transformers_renders_it(name: str, thinking: Any)
             assert ours == theirs
 
 
+def test_a_template_with_a_date_of_its_own_keeps_it() -> None:
+    tok = HFTokenizer(build(template("llama3_1"), vocabulary=FAMILIES["llama3_1"].vocabulary))
+    assert "Today Date: 26 Jul 2024" in prompt(tok.chat_template)
+
+
 def test_the_clock_is_the_runs_and_stands_still() -> None:
     text = "{{ strftime_now('%Y-%m-%d %H:%M:%S.%f%z') }}"
     now = made(text)
@@ -129,7 +134,16 @@ SWITCHES = {
     "thinking is defined and thinking is false": ({"thinking": False}, {"thinking": True}),
     "not (reasoning is defined and reasoning)": ({"reasoning": False}, {"reasoning": True}),
     "thinking_mode == 'off' or thinking_mode != 'on'": ({"thinking_mode": "off"}, {"thinking_mode": "on"}),
+    "thinking_mode in ['disabled']": ({}, {}),  # how it is turned on is not known
+    "thinking_mode in ['disabled'] or thinking_mode != 'enabled'": (
+        {"thinking_mode": "disabled"},
+        {"thinking_mode": "enabled"},
+    ),
     "thinking_budget == 0": ({"thinking_budget": 0}, {}),
+    "(reasoning_effort | default('none')) == 'none' and 'high'": (
+        {"reasoning_effort": "none"},
+        {"reasoning_effort": "high"},
+    ),
     "not reasoning_effort in ['high', 'low'] and 'no_think'": (
         {"reasoning_effort": "no_think"},
         {"reasoning_effort": "high"},
@@ -176,10 +190,28 @@ def test_variables_of_the_user_win_and_unread_ones_are_refused() -> None:
         made(text, variables={"reasoning_effort": 0})
 
 
+@pytest.mark.parametrize(
+    "default",
+    [
+        "{%- set style = style | default('plain') %}",
+        "{%- if style is not defined %}{%- set style = 'plain' %}{%- endif %}",
+        "{%- for style in [1] %}{%- endfor %}",
+        "{%- if tools %}{%- set style = 'a' %}{%- elif style is not defined %}{%- set style = 'b' %}{%- endif %}",
+    ],
+)
+def test_a_variable_with_a_default_of_its_own_is_the_users(default: str) -> None:
+    assert prompt(made(default + "{{ style }}", variables={"style": "bold"})) == "bold"
+
+
 ALWAYS = "{{ 'Reasoning: ' + (reasoning_effort | default('medium')) }}"
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "always thinks": (ALWAYS, {"thinking": False}, "thinking: false"),
     "never thinks": ("{{ messages[0].content }}", {"thinking": "keep"}, "thinking: keep"),
+    "contradiction": (
+        "{{ '<think>' if enable_thinking else '' }}",
+        {"thinking": True, "chat_template_kwargs": {"enable_thinking": False}},
+        "enable_thinking",
+    ),
     "unread": ("{{ messages[0].content }}", {"chat_template_kwargs": {"effort": 1}}, "effort"),
 }
 

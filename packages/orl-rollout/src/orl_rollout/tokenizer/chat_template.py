@@ -105,6 +105,13 @@ class ChatTemplate:
         """Return whether the template sets an amount of reasoning and cannot turn it off."""
         return self.switch is None and not _LEVELS.isdisjoint(self.reads)
 
+    def contrary(self, variables: Mapping[str, Any], *, on: bool) -> str:
+        """Return `name: value` if `variables` set the switch contrary to `on`; empty otherwise."""
+        if self.switch is None or self.switch.name not in variables:
+            return ""
+        value, other = variables[self.switch.name], self.switch.off[0] if on else self.switch.on[0]
+        return f"{self.switch.name}: {json.dumps(value)}" if value == other else ""
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

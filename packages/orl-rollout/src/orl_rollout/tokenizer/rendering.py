@@ -77,3 +77,6 @@ def _check_switch(config: RunConfig, tokenizer: HFTokenizer) -> None:
         )
     if thinking in (True, "keep") and not template.can_think:
         raise ConfigError(f"{setting} changes nothing: the chat template knows no reasoning. Leave `thinking` out")
+    contrary = template.contrary(config.chat_template_kwargs, on=bool(thinking))
+    if contrary:
+        raise ConfigError(f"{setting} and `chat_template_kwargs: {{{contrary}}}` contradict each other: leave one out")
