@@ -1,4 +1,4 @@
-"""The variables of a chat template: those of transformers, a fixed clock, and the right reasoning switch."""
+"""The variables of a chat template: those of transformers, a clock that stands, and the right reasoning switch."""
 
 from __future__ import annotations
 
@@ -188,6 +188,17 @@ def test_variables_of_the_user_win_and_unread_ones_are_refused() -> None:
         made(text, variables={"enable_thinking": "no"})
     with pytest.raises(ConfigError, match="reasoning_effort"):
         made(text, variables={"reasoning_effort": 0})
+
+
+def test_a_variable_that_the_template_assigns_itself_is_refused() -> None:
+    own = "{%- if messages %}{%- set reasoning_content = 'x' %}{%- endif %}{{ reasoning_content }}"
+    with pytest.raises(ConfigError, match="reasoning_content"):
+        made(own, variables={"reasoning_content": "HELLO"})
+    with pytest.raises(ConfigError, match="reasoning_content"):
+        made(template("qwen3"), variables={"reasoning_content": "HELLO"})
+    macro = "{%- macro show() %}{{ style }}{%- endmacro %}{%- set style = 'a' %}{{ show() }}"
+    with pytest.raises(ConfigError, match="style"):
+        made(macro, variables={"style": "b"})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ Thinking = bool | Literal["keep", "strip"] | None
 
 
 class _Switch(NamedTuple):
-    """A variable that turns reasoning on and off. Of several words, the first in the template counts."""
+    """A variable that turns reasoning on and off. Of several words, the first that stands in the template counts."""
 
     name: str
     on: tuple[object, ...]
@@ -54,6 +54,7 @@ _KINDS = {
     **{switch.name: tuple({type(value): 0 for value in (*switch.on, *switch.off)}) for switch in _SWITCHES},
 }
 _ORL_FILLS_IN = frozenset({"messages", "tools", "documents", "add_generation_prompt", "strftime_now"})
+_NONSENSE = "qzxvwk"  # a word that no template knows
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # as transformers looks for it in a message
 
 
@@ -65,7 +66,8 @@ class ChatTemplate:
 
     Raises:
         RenderError: the text is no template.
-        ConfigError: a variable that orl fills in itself, that the template does not read, or of a wrong type.
+        ConfigError: a variable that orl fills in itself, that the template does not read, of a wrong type, or set to a
+            word that the template does not know.
     """
 
     def __init__(
@@ -83,11 +85,14 @@ class ChatTemplate:
             self._template: Any = chat_template_utils._compile_jinja_template(text)
             self.reads, self._words = _read(self._template.environment, text)
         self._text = text
-        settings = dict(variables or {})
-        self._check(settings)
+        given = dict(variables or {})
+        self._check(given)
         self._fixed = {**special_tokens, "strftime_now": (clock or datetime.now()).strftime}
         self.switch = self._find_switch()
-        self.variables: dict[str, Any] = {**self._set(thinking), **settings}
+        self.variables: dict[str, Any] = {**self._set(thinking), **given}
+        for name, value in given.items():
+            if isinstance(value, str) and value not in self._words:
+                self._check_word(name, value)
 
     @property
     def can_think(self) -> bool:
@@ -133,19 +138,34 @@ class ChatTemplate:
             **{**self._fixed, **(self.variables if variables is None else variables)},
         )
 
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        if own := sorted(_ORL_FILLS_IN.intersection(settings)):
+    def _check(self, given: Mapping[str, Any]) -> None:
+        if own := sorted(_ORL_FILLS_IN.intersection(given)):
             raise ConfigError(f"`chat_template_kwargs` sets `{own[0]}`, which orl fills in itself: leave it out")
-        if unread := sorted(settings.keys() - self.reads):
+        if unread := sorted(given.keys() - self.reads):
             known = ", ".join(sorted(self.reads - _ORL_FILLS_IN)) or "none"
             raise ConfigError(
                 f"`chat_template_kwargs` sets `{unread[0]}`, which the chat template does not read; it reads: {known}"
             )
         for name, kinds in _KINDS.items():
-            if name in settings and type(settings[name]) not in kinds:
+            if name in given and type(given[name]) not in kinds:
                 wanted = " or ".join(kind.__name__ for kind in kinds)
-                value = json.dumps(settings[name], default=str)
+                value = json.dumps(given[name], default=str)
                 raise ConfigError(f"`chat_template_kwargs` sets `{name}: {value}`, which must be of type {wanted}")
+
+    def _check_word(self, name: str, value: str) -> None:
+        """Refuse a value that renders like a nonsense word, if the words of the template render differently.
+
+        A template that prints the value cannot be checked.
+        """
+        nonsense = self._shown({**self.variables, name: _NONSENSE})
+        if self._shown({**self.variables, name: value}) != nonsense:
+            return
+        words = sorted(word for word in self._words if word.isidentifier())
+        if known := [word for word in words if self._shown({**self.variables, name: word}) != nonsense]:
+            raise ConfigError(
+                f"`chat_template_kwargs` sets `{name}: {json.dumps(value)}`, which the chat template does not know; "
+                f"it knows: {', '.join(known)}. Leave `{name}` out for its default"
+            )
 
     def _set(self, thinking: Thinking) -> dict[str, Any]:
         """Return the variables of `thinking`: the switch, and those of the reasoning of earlier turns."""
@@ -171,7 +191,7 @@ class ChatTemplate:
         return None
 
     def _spelled(self, values: Sequence[object]) -> list[object]:
-        """Return those of `values` that are no words, or words of the template."""
+        """Return those of `values` that are no words, or words that stand in the template."""
         return [value for value in values if not isinstance(value, str) or value in self._words]
 
     def _changes(self, name: str, on: object, off: object) -> bool:
@@ -207,8 +227,34 @@ def _read(environment: Any, text: str) -> tuple[frozenset[str], frozenset[str]]:
 
     tree = environment.parse(text)
     words = {constant.value for constant in tree.find_all(nodes.Const) if isinstance(constant.value, str)}
-    names = meta.find_undeclared_variables(tree) - environment.globals.keys()  # it folds the constants of `tree`
+    own = _assigned(tree) | environment.globals.keys()
+    names = meta.find_undeclared_variables(tree) - own  # it folds the constants of `tree`
     return frozenset(names), frozenset(words)
+
+
+def _assigned(tree: Any) -> frozenset[str]:
+    """Return the names that a template assigns before it reads them. Its macros run after the text around them.
+
+    Jinja2 counts a name that is assigned in one branch as undeclared, but the template overwrites the caller's value.
+    """
+    from jinja2 import nodes
+
+    first: dict[str, bool] = {}  # the name, and whether it is assigned where it stands first
+    waiting, macros = [tree], list[Any]()
+    while waiting or macros:
+        node = waiting.pop() if waiting else macros.pop(0)
+        if isinstance(node, nodes.Name) and node.ctx != "param":
+            first.setdefault(node.name, node.ctx == "store")
+        members = list(node.iter_child_nodes())
+        if isinstance(node, nodes.Assign | nodes.AssignBlock):  # a value is read before its name is assigned
+            members = [*members[1:], members[0]]
+        elif isinstance(node, nodes.If):  # all conditions are read before a branch assigns
+            members = [node.test, *node.elif_, *node.body, *node.else_]
+        elif isinstance(node, nodes.For):  # its variable is known inside alone
+            members = members[1:]
+        macros += [member for member in members if isinstance(member, nodes.Macro)]
+        waiting += [member for member in reversed(members) if not isinstance(member, nodes.Macro)]
+    return frozenset(name for name, stored in first.items() if stored)
 
 
 _USER = {"role": "user", "content": "Hi."}
