@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from orl_core.config import decode_config
 from orl_core.errors import ConfigError, SessionError
+from orl_rollout.openreward.listing import TaskListing
 from orl_rollout.tasks.file import read_tasks
 from orl_rollout.tasks.prepare import prepare
+from orl_rollout.tasks.selection import Selection
 
 from tests.launcher.platform_api import Platform, platform_api
 
@@ -74,3 +77,13 @@ async def test_difficulty_that_cannot_be_known_is_refused(
     monkeypatch.delenv("OPENREWARD_API_KEY")
     with pytest.raises(ConfigError, match="OPENREWARD_API_KEY"):
         await drawn(gallery, tmp_path, {}, difficulty=(0.1, 0.9))
+
+
+def test_even_tasks_are_drawn_first_and_by_seed() -> None:
+    listing: Any = TaskListing(env_name="A/B", split="train", size=3, remote=None)  # type: ignore[arg-type]
+    selection = Selection(listing=listing, indices=[5, 6, 7], weights=[0.25, 0.01, 0.01])
+    firsts = Counter(selection.order(1, str(seed))[0] for seed in range(500))
+    assert firsts[5] > 400  # 0.25 of 0.27
+    assert min(firsts[6], firsts[7]) > 0
+    assert list(selection.order(1, "a")) == list(selection.order(1, "a"))
+    assert sorted(selection.order(2, "a")) == [5, 6, 7]

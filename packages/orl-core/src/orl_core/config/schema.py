@@ -50,6 +50,10 @@ class DifficultyConfig(Checked, frozen=True, kw_only=True, forbid_unknown_fields
     min_reward: Annotated[float | None, Meta(description="Least mean reward; null: any.")] = None
     max_reward: Annotated[float | None, Meta(description="Greatest mean reward; null: any.")] = None
     unknown: Annotated[Literal["keep", "skip"], Meta(description="Tasks without logged rollouts.")] = "keep"
+    prefer_even: Annotated[
+        bool,
+        Meta(description="If the number of tasks is limited, draw those more often that are won half of the time."),
+    ] = False
     model_name: Annotated[str | None, Meta(description="Only rollouts of this model; null: of every model.")] = None
 
     def __post_init__(self) -> None:

@@ -58,21 +58,21 @@ def _other_task(line: bytes, config: RunConfig) -> Task:
     return task
 
 
-def metadata_in(metadata: object) -> dict[str, Any]:
-    """Return the `metadata` of a row, an object or the JSON text of one; {} if it is empty.
+def metadata_in(given: object) -> dict[str, Any]:
+    """Return the metadata `given` in a row, an object or the JSON text of one; {} if it is empty.
 
     Raises:
         ConfigError: it is something else.
     """
     with suppress(msgspec.DecodeError, RecursionError):
-        metadata = msgspec.json.decode(metadata) if metadata and isinstance(metadata, str) else metadata or {}
-    if not isinstance(metadata, dict):
+        given = msgspec.json.decode(given) if given and isinstance(given, str) else given or {}
+    if not isinstance(given, dict):
         raise ConfigError("its metadata is no object, and no JSON text of one. Write the file with orl prepare")
-    return cast("dict[str, Any]", metadata)
+    return cast("dict[str, Any]", given)
 
 
 def task_in(metadata: Mapping[str, Any]) -> Task:
-    """Return the task whose fields are in `metadata`, maybe among others.
+    """Return the task whose fields stand among others in `metadata`.
 
     Raises:
         ConfigError: they are no task's.
